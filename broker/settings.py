@@ -1,4 +1,4 @@
-"""What a broker runs with: the values of its options, and the limits that no option sets."""
+"""The settings of a broker: the values of its options, and limits that have no option."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_UNFINISHED_BYTES: Final = 1 << 30
-"""Of unfinished messages, over all connections, unless the memory ceiling allows less."""
+"""Limit of the incomplete messages of all connections together, unless the memory ceiling is lower."""
 
 LOOPBACK: Final = ("127.0.0.1", "::1")
-"""Where a broker listens if it is not told otherwise."""
+"""The default interfaces to listen on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of one broker. Every count, size and time that a client could drive up has its limit here.
+    """The settings of one broker, with a limit for every count, size and time that a client can influence.
 
     Attributes:
-        port: TCP port; 0 to have one chosen.
+        port: TCP port; 0 lets the system choose one.
         interfaces: addresses or names of this host to listen on.
-        backlog: connections that may wait to be accepted.
-        data_directory: for what the broker itself keeps; None if it keeps nothing.
-        auth: whether clients have to say who they are.
-        realm: the part of a user's id after `@`.
-        user_file: names and passwords; None if there are none.
-        max_connections: at one time.
-        negotiate_seconds: from the connection until `open`: then it is closed.
-        max_frame: bytes of a frame, offered in `tune`. 65,535 is the most that 0-10 has (specification, 4.4.2).
-        max_channels: of a connection, offered in `tune`.
-        heartbeat_max_seconds: offered in `tune`; what a client asks for above it is lowered.
-        max_message_bytes: of a message's content and headers; a larger one ends its session.
-        max_unfinished_bytes: of the messages of which a part has come, over all connections; one too many ends its
-            session. A quarter as much, or one message, is kept besides of those that were interrupted.
-        session_timeout_max_seconds: how long a session that is detached is kept at most.
-        max_detached_sessions: how many of them are kept at one time.
-        password_checks: how many run at one time, beside the event loop.
-        queue_limit_bytes: memory that a queue's messages take at most, if its declaration does not say; 0 for no limit.
-        memory_bytes: memory that all messages together take at most; 0 for no ceiling.
-        enable_timestamp: whether each message gets the time at which it arrives.
-        tcp_nodelay: whether what is sent goes out at once, instead of waiting for more to go with it.
-        queue_purge_seconds: between looks for messages that have expired on queues that nobody reads; 0 for never.
-        flow_stop_percent, flow_resume_percent: of a queue's limit, above and below which publishers are stopped and
-            go on; 0 and 0 for never.
-        event_threshold_percent: of a queue's limit, from which an event is raised; 0 for never.
-        default_message_group: the group of messages that name none, on a queue that has groups.
+        backlog: length of the queue of connections that wait to be accepted.
+        data_directory: directory of the broker's persistent data; None to store nothing.
+        auth: whether clients must authenticate.
+        realm: the part of a user id after `@`.
+        user_file: file of user names and passwords; None if there is none.
+        max_connections: limit of open connections.
+        negotiate_seconds: a connection that is not open after this time is closed.
+        max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
+        max_channels: maximum channels per connection, offered in `tune`.
+        heartbeat_max_seconds: maximum heartbeat interval, offered in `tune`; higher requests are lowered to it.
+        max_message_bytes: maximum size of a message, content and headers; a larger one ends its session.
+        max_unfinished_bytes: limit of the incomplete messages of all connections together; the message that exceeds it
+            ends its session. Interrupted messages may take a quarter as much in addition, or one message.
+        session_timeout_max_seconds: maximum time for which a detached session is retained.
+        max_detached_sessions: limit of detached sessions.
+        password_checks: number of password checks that may run at the same time, outside the event loop.
+        queue_limit_bytes: default limit of the memory of a queue's messages; 0 for no limit.
+        memory_bytes: limit of the memory of all messages; 0 for no limit.
+        enable_timestamp: whether each message gets its time of arrival.
+        tcp_nodelay: whether to disable Nagle's algorithm, so that data is sent without delay.
+        queue_purge_seconds: interval between purges of expired messages from all queues; 0 to disable.
+        flow_stop_percent, flow_resume_percent: fill levels of a queue, in percent of its limit, at which its
+            publishers are stopped and resumed; 0 and 0 to disable.
+        event_threshold_percent: fill level of a queue, in percent of its limit, that raises an event; 0 to disable.
+        default_message_group: the group of messages without a group, on queues with message groups.
     """
 
     port: int = 5672

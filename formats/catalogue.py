@@ -1,8 +1,9 @@
-"""The catalogue of a version-2 store: what its key-value database holds, byte for byte.
+"""The catalogue of a version-2 store: the content of its key-value database, byte for byte.
 
-The catalogue knows queues, exchanges, bindings and the broker's general objects (links, bridges); messages are
-in the journals. It is an ordered map of short keys. A key is one kind byte and then the numbers that name the entry,
-big-endian, so that iteration in key order is numeric. There is one key for each entry and one entry for each key.
+The catalogue contains queues, exchanges, bindings and the broker's general objects (links, bridges); messages are
+in the journals. It is an ordered map with short keys. A key is one kind byte and then the numbers that identify the
+entry, big-endian, so that iteration in key order is numeric. There is one key for each entry and one entry for each
+key.
 
 All integers are big-endian, in keys and in values.
 
@@ -21,19 +22,19 @@ All integers are big-endian, in keys and in values.
 
     envelope:  u32 CRC-32C of the key and of everything after this field, u8 value version (1)
 
-The CRC covers the key, so a value that turns up under another key is found out. A record is what the broker encodes
-(`formats.broker_records`); here it is opaque, and runs to the end of the value. Ids start at 1 and are never given
-out twice. There is one sequence of ids each for queues, exchanges, bindings and general objects.
+The CRC covers the key, so a value under a wrong key is detected. A record is encoded by the broker
+(`formats.broker_records`); here it is opaque, and extends to the end of the value. Ids start at 1 and are never
+reused. There is a separate sequence of ids for queues, exchanges, bindings and general objects.
 
 * A queue's journal is the directory `jrnl/<journal id>`. It has the queue's own number until a resize or conversion
   builds a new one, whose number comes from the queues' sequence and whose incarnation is one higher; the batch
   that rewrites the queue entry switches over.
 * Record ids are reserved in blocks of 2^20, in a synced batch before the first of a block is used; after a crash
-  counting goes on from the high-water mark.
-* A binding is named by a sequence number and not by what it says: bindings keep the order of their creation, and the
-  same key with other arguments is another binding.
-* Every batch rewrites the census. A database that comes back with a part missing (a lost table file, a manifest cut
-  short) looks sound to itself; then the census and the entries disagree, and the loss is seen.
+  counting continues from the high-water mark.
+* A binding is identified by a sequence number and not by its content: bindings keep the order of their creation, and
+  the same key with other arguments is another binding.
+* Every batch rewrites the census. A database that has lost a part (a missing table file, a truncated manifest)
+  looks intact to itself; then the census and the entries disagree, and the loss is detected.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
-from formats.checksum import extend_crc32c
-from formats.errors import FormatError
-from formats.wording import with_article
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import FormatError
+from qstore.formats.wording import with_article
 
 FORMAT_VERSION = 2
-"""The store format that this layout belongs to."""
+"""The store format version of this layout."""
 
 VALUE_VERSION = 1
 """The version byte in the envelope of every value."""
@@ -58,11 +59,11 @@ RID_BLOCK = 1 << 20
 """Record ids are reserved in blocks of this many."""
 
 MAX_RECORD = 16 << 20
-"""The longest broker record, in bytes. The longest field of one, a field table, seldom passes some kilobytes."""
+"""The longest broker record, in bytes. Its longest field, a field table, rarely exceeds a few kilobytes."""
 
 
 class CatalogueFormatError(FormatError):
-    """A key or value that does not follow the catalogue's layout. Offsets count from the start of the value."""
+    """A key or value that violates the catalogue's layout. Offsets count from the start of the value."""
 
     format_name = "catalogue"
 
@@ -81,7 +82,7 @@ class Kind(enum.IntEnum):
 
     @property
     def prefix(self) -> bytes:
-        """What every key of this kind starts with."""
+        """The common prefix of all keys of this kind."""
         return bytes((self,))
 
 
@@ -90,14 +91,14 @@ class Kind(enum.IntEnum):
 
 
 class Meta(NamedTuple):
-    """Whose catalogue this is."""
+    """The format version and the store that owns this catalogue."""
 
     format_version: int
     store_id: UUID
 
 
 class Census(NamedTuple):
-    """How many batches were written, the first is 1, and how many entries there are after the latest."""
+    """How many batches were written, the first is 1, and how many entries exist after the latest."""
 
     batch: int
     queues: int
@@ -120,7 +121,7 @@ class NextId(NamedTuple):
 
 
 class QueueEntry(NamedTuple):
-    """A durable queue, and where its journal is."""
+    """A durable queue, and the location of its journal."""
 
     queue_id: int
     journal_id: int
@@ -155,7 +156,7 @@ Entry: TypeAlias = Meta | Census | RidReservation | NextId | QueueEntry | Exchan
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The table. A field is its struct code, what turns the wire's value into ours (ValueError: refused), and back.
+# The table. A field is its struct code, the conversion from the wire's value (ValueError: refused), and back.
 
 
 class _Field(NamedTuple):
@@ -165,7 +166,7 @@ class _Field(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """One row of the table. The structs are those of the key, with its kind byte, and of the value's own fields."""
+    """One row of the table: the structs of the key, with its kind byte, and of the value's own fields."""
 
     entry: Callable[..., Any]
     key: struct.Struct
@@ -181,7 +182,7 @@ def _plain(number: int) -> int:
 
 def _format_version(number: int) -> int:
     if number != FORMAT_VERSION:
-        raise ValueError(f"format version {number} is not known; this software reads version {FORMAT_VERSION}")
+        raise ValueError(f"unknown format version {number}; this software reads version {FORMAT_VERSION}")
     return number
 
 
@@ -212,7 +213,7 @@ def _uuid_octets(store_id: UUID) -> bytes:
 
 
 NUMBERED_KINDS = (Kind.QUEUE, Kind.EXCHANGE, Kind.BINDING, Kind.GENERAL)
-"""The kinds of entry that have a sequence of ids, in the order in which the census counts them."""
+"""The kinds of entry that have a sequence of ids, in the order of the census."""
 
 _COUNT = _Field("Q", _plain, _plain)
 _ID = _Field("Q", _id, _id)
@@ -242,7 +243,7 @@ _ENVELOPE = struct.Struct(">IB")
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes]:
-    """The key and value of `entry`. Raises ValueError for a field that the layout has no room for."""
+    """The key and value of `entry`. Raises ValueError for a field that the layout cannot represent."""
     kind = _KINDS[type(entry)]
     layout = _LAYOUTS[kind]
     columns = iter(entry)
@@ -273,7 +274,7 @@ def decode(key: bytes, value: bytes) -> Entry:
         raise CatalogueFormatError(f"the checksum of {with_article(_name(kind))} value does not match")
     if version != VALUE_VERSION:
         raise CatalogueFormatError(
-            f"{_name(kind)} value version {version} is not known; this software reads version {VALUE_VERSION}", 4
+            f"unknown {_name(kind)} value version {version}; this software reads version {VALUE_VERSION}", 4
         )
     in_key = layout.key.unpack(key)[1:]
     in_value = layout.value.unpack_from(value, _ENVELOPE.size)
@@ -287,17 +288,17 @@ def decode(key: bytes, value: bytes) -> Entry:
 
 
 def kind_of(key: bytes) -> Kind:
-    """The kind of entry that `key` names. Raises CatalogueFormatError."""
+    """The kind of entry that `key` identifies. Raises CatalogueFormatError."""
     if not key:
         raise CatalogueFormatError("an empty key")
     try:
         return Kind(key[0])
     except ValueError:
-        raise CatalogueFormatError(f"key kind {key[0]:#04x} is not known") from None
+        raise CatalogueFormatError(f"unknown key kind {key[0]:#04x}") from None
 
 
 def bindings_prefix(exchange_id: int) -> bytes:
-    """What the keys of all bindings of one exchange start with."""
+    """The common prefix of the keys of all bindings of one exchange."""
     return Kind.BINDING.prefix + exchange_id.to_bytes(8, "big")
 
 

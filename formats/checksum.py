@@ -1,13 +1,13 @@
-"""CRC-32C (Castagnoli), twice: a fast one and an independent one.
+"""CRC-32C (Castagnoli), twice: a fast implementation and an independent one.
 
-The journal (version 2) checks every record with it. `google-crc32c` brings the hot one, a C extension that uses the
-processor's instruction; `crcmod`, written by other people, is the second, which tests hold the
-first against, and which takes over where the first's extension cannot be loaded.
+Every record of the journal (version 2) is checked with it. `google-crc32c` is the fast one, a C extension that uses the
+processor's instruction; `crcmod`, by other authors, is the second one, with which tests compare the first, and which is
+used if the first's extension cannot be loaded.
 
-    implementation             1,100 bytes    where
+    implementation             1,100 bytes    available
     -------------------------  -------------  ----------------------------------------------------------------
     google-crc32c, extension   0.1 µs         wheels for Linux on x86-64 and arm64
-    crcmod, extension          2.5 µs         built where pip finds a C compiler
+    crcmod, extension          2.5 µs         if pip finds a C compiler
     crcmod, plain Python       75 µs          everywhere else: pip installs it without its extension
 
 Check value, from the catalogue of CRC algorithms: CRC-32C of b"123456789" is 0xE3069283.
@@ -26,7 +26,7 @@ _crcmod_crc32c = cast(Callable[[bytes, int], int], crcmod.predefined.mkPredefine
 
 
 def independent_crc32c(data: bytes, crc: int = 0) -> int:
-    """CRC-32C of `data`, carried on from `crc`, by crcmod: slow, and written by other people."""
+    """CRC-32C of `data`, continued from `crc`, by crcmod: slow, but independent."""
     return _crcmod_crc32c(data, crc)
 
 
@@ -36,8 +36,8 @@ def _extend_independent(crc: int, data: bytes) -> int:
 
 def _fast_crc32c() -> Callable[[int, bytes], int]:
     with warnings.catch_warnings():
-        # Without its extension google-crc32c warns and brings a Python loop, slower than crcmod's: not used, so the
-        # warning would only puzzle whoever runs a command.
+        # Without its extension google-crc32c warns and uses a Python loop, slower than crcmod's. It is not used then,
+        # so the warning would only confuse users of a command.
         warnings.filterwarnings("ignore", "As the c extension", RuntimeWarning, r"google_crc32c\Z")
         try:
             import google_crc32c

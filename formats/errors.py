@@ -8,12 +8,12 @@ from __future__ import annotations
 
 
 class FormatError(ValueError):
-    """Bytes that do not follow their format.
+    """Bytes that violate their format.
 
     Attributes:
-        what: one line that says what was wrong.
-        offset: where, in bytes from the start of the buffer that was handed in.
-        fails_checksum: whether it is a checksum that does not match.
+        what: one line that says what is wrong.
+        offset: where, in bytes from the start of the buffer.
+        fails_checksum: whether the cause is a wrong checksum.
     """
 
     format_name = "format"

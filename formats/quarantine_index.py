@@ -1,23 +1,23 @@
-r"""The index of a quarantine, `index.jsonl`: one JSON object a line, by number.
+r"""The index of a quarantine, `index.jsonl`: one JSON object per line, by number.
 
     key         value
     ----------  ----------------------------------------------------------------------------------------------------
     number      1, 2, 3 ...; the lines are in this order
     queue       the queue's name
-    file        the file in which the bytes stood
+    file        the file that contained the bytes
     offset      where in it they began
-    size        how many there are
-    raw         the file here that holds them; null beyond `MOST_RAW_FILES` entries: they are in `file` only
+    size        number of bytes
+    raw         the file here that contains them; null beyond `MAX_RAW_FILES` entries: they are in `file` only
     what        what is wrong with them
-    rid         the record id, or null where it is not known
+    rid         the record id, or null if unknown
     sha256      of the bytes, in hex
-    salt        version 2: that of the file in which they stood, or null: their checksums are proved with it
-    injected    null; or an object that says where the messages of this entry were injected: `store`, `queue`, `at`
+    salt        version 2: that of their file, or null: their checksums are verified with it
+    injected    null; or an object that records where the messages of this entry were injected: `store`, `queue`, `at`
                 (nanoseconds since 1970), `messages`, and `first_rid`: their record ids are this one and those after
-                it. A null `first_rid`: it was begun, and nobody knows whether it came to its end
+                it. A null `first_rid`: it was begun, and it is unknown whether it was completed
 
 In names, a byte that is not UTF-8 is written `\xNN`, and a backslash before an x is then `\x5c`, as the tools show
-them. Keys that are not known are kept.
+them. Unknown keys are preserved.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-MOST_RAW_FILES: Final = 999_999
+MAX_RAW_FILES: Final = 999_999
 
-_MOST_OF_NAME: Final = 4096  # characters
-_MAX_LINE: Final = 1 << 17  # bytes: more than the longest that is ever written
+_MAX_NAME: Final = 4096  # characters
+_MAX_LINE: Final = 1 << 17  # bytes: longer than any line that is written
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
-# Key -> what its value is. Numbers are not negative.
+# Key -> the type of its value. Numbers are not negative.
 _KEYS: Final[dict[str, type | UnionType]] = {
     "number": int,
     "queue": str,
@@ -65,8 +65,8 @@ class Injection(NamedTuple):
         store: path of the store.
         queue: name of the queue.
         at: nanoseconds since 1970.
-        messages: how many.
-        first_rid: the first one's record id; None if it is not known whether they ever came there.
+        messages: number of messages.
+        first_rid: the first one's record id; None if it is unknown whether they were injected.
     """
 
     store: str
@@ -77,7 +77,7 @@ class Injection(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known that they came there: the injection was not cut short."""
+        """Whether the injection is known to be complete: it was not interrupted."""
         return self.first_rid is not None
 
 
@@ -98,7 +98,7 @@ class QuarantineEntry(NamedTuple):
 
 
 class IndexProblem(NamedTuple):
-    """A line of the index that cannot be used.
+    """An unusable line of the index.
 
     Attributes:
         line: counted from 1.
@@ -118,10 +118,10 @@ def raw_name(number: int) -> str:
 
 
 def encode_entry(entry: QuarantineEntry) -> bytes:
-    """The line of an entry. Names and what is wrong are cut where they are longer than any that are right."""
+    """The line of an entry. Names and descriptions are cut if they are longer than any valid one."""
     fields = entry._asdict()
     fields["queue"], fields["file"] = _escape(entry.queue), _escape(entry.file)
-    fields["what"] = entry.what[:_MOST_OF_NAME].encode(errors="backslashreplace").decode()
+    fields["what"] = entry.what[:_MAX_NAME].encode(errors="backslashreplace").decode()
     if entry.injected is not None:
         fields["injected"] = _injection_fields(entry.injected)
     return _encode(fields)
@@ -140,10 +140,10 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _escape(name: str) -> str:
-    text = name[:_MOST_OF_NAME].replace("\\x", "\\x5cx")
+    text = name[:_MAX_NAME].replace("\\x", "\\x5cx")
     try:
         octets = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a UTF-16 pair, which no bytes of UTF-8 are
+    except UnicodeEncodeError:  # half a UTF-16 pair, which cannot result from UTF-8
         octets = text.encode("utf-8", "surrogatepass")
     return octets.decode("utf-8", "backslashreplace")
 
@@ -157,7 +157,7 @@ def _unescape(text: str) -> str:
 
 
 def decode_index(chunks: Iterable[bytes]) -> Iterator[QuarantineEntry | IndexProblem]:
-    """The entries of an index that comes in chunks, by number, and between them what cannot be used of it."""
+    """The entries of an index that is read in chunks, by number, and between them its unusable lines."""
     last = 0
     for number, line in _lines(chunks):
         entry = IndexProblem(number, "the line is too long") if line is None else _decode(number, line)
@@ -170,7 +170,7 @@ def decode_index(chunks: Iterable[bytes]) -> Iterator[QuarantineEntry | IndexPro
 
 
 def marked(chunks: Iterable[bytes], injections: Mapping[int, Injection | None]) -> Iterator[bytes]:
-    """The index in pieces, as it stands but for the entries that are marked, or lose their mark."""
+    """The index in pieces, unchanged except for the entries that are marked, or lose their mark."""
     last = 0
     for piece, is_whole in _pieces(chunks):
         entry = _decode(0, piece) if is_whole else None
@@ -185,7 +185,7 @@ def marked(chunks: Iterable[bytes], injections: Mapping[int, Injection | None]) 
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Lines with their newlines, and whether each is one: what is too long for a line comes in pieces that are none."""
+    """Lines with their newlines, and whether each is one: a line that is too long comes in pieces that are not."""
     rest, is_whole = b"", True
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -201,13 +201,13 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
     """The lines with their numbers, counted from 1; None for one that is too long."""
-    number, told = 1, 0
+    number, reported = 1, 0
     for piece, is_whole in _pieces(chunks):
         if is_whole:
             yield number, piece
-        elif told != number:
+        elif reported != number:
             yield number, None
-            told = number
+            reported = number
         number += piece.endswith(b"\n")
 
 
@@ -216,17 +216,17 @@ def _decode(number: int, line: bytes) -> QuarantineEntry | IndexProblem:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return IndexProblem(number, f"no JSON: {error.msg}")
+        return IndexProblem(number, f"not JSON: {error.msg}")
     if not isinstance(fields, dict):
-        return IndexProblem(number, "no JSON object")
+        return IndexProblem(number, "not a JSON object")
     wrong = _wrong(fields, _KEYS)
     if wrong is not None:
-        return IndexProblem(number, f"{wrong} is missing or not what it should be")
+        return IndexProblem(number, f"{wrong} is missing or of the wrong type")
     if fields["number"] == 0 or fields["raw"] not in (None, raw_name(fields["number"])):
-        return IndexProblem(number, "number and raw do not go together")
+        return IndexProblem(number, "number and raw contradict each other")
     injected = fields["injected"]
     if injected is not None and _wrong(injected, _INJECTION_KEYS) is not None:
-        return IndexProblem(number, "injected is not what it should be")
+        return IndexProblem(number, "injected is malformed")
     known = {name: fields[name] for name in _KEYS}
     known["queue"], known["file"] = _unescape(fields["queue"]), _unescape(fields["file"])
     known["injected"] = None if injected is None else _injection(injected)
@@ -234,7 +234,7 @@ def _decode(number: int, line: bytes) -> QuarantineEntry | IndexProblem:
 
 
 def _wrong(fields: Mapping[str, Any], keys: Mapping[str, type | UnionType]) -> str | None:
-    """The first key whose value is missing or not of its kind."""
+    """The first key whose value is missing or of the wrong type."""
     for name, kinds in keys.items():
         value = fields.get(name, ...)
         if not isinstance(value, kinds) or isinstance(value, bool) or (isinstance(value, int) and value < 0):

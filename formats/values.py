@@ -1,8 +1,8 @@
-"""Typed values, whatever protocol they came in: what arguments, headers and stored records hold.
+"""Typed values of any protocol: arguments, headers and stored records.
 
-The type travels with the value, so that each protocol writes back what it has read, width and encoding included. A
-protocol's own table says which code each of these types has there (`formats.amqp_0_10.types`); nothing else, and least
-of all the broker's model, knows of codes.
+The type is part of the value, so that each protocol writes back what it has read, including width and encoding. A
+protocol's own table defines the code of each of these types (`formats.amqp_0_10.types`); nothing else, in particular
+not the broker's model, depends on codes.
 
     family       Python value
     -----------  --------------------------------------------------------------------------------------------
@@ -12,7 +12,7 @@ of all the broker's model, knows of codes.
     FLOAT        float
     DECIMAL      decimal.Decimal
     TIME         int: seconds since 1970
-    TEXT         str; bytes where the bytes are not text of that encoding
+    TEXT         str; bytes if the bytes are not text of that encoding
     BINARY       bytes
     UUID         uuid.UUID
     MAP          `TypedMap`
@@ -21,7 +21,7 @@ of all the broker's model, knows of codes.
     STRUCT       bytes, the code of the struct first
     OPAQUE       bytes of a type that the protocol's specification does not define
 
-The names are those of AMQP 0-10 where it has the type.
+The names are those of AMQP 0-10 if it has the type.
 
 Source: the AMQP specifications as XML, their lists of types.
 """
@@ -35,12 +35,12 @@ from decimal import Decimal
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from formats.errors import FormatError
-from formats.wording import with_article
+from qstore.formats.errors import FormatError
+from qstore.formats.wording import with_article
 
 
 class Family(Enum):
-    """What kind of Python value a type's values are."""
+    """The kind of Python value of a type."""
 
     NOTHING = auto()
     BOOLEAN = auto()
@@ -90,7 +90,7 @@ _NAMES: Final = {
     Family.STRUCT: "struct32",
 }
 
-#: Name -> type. What a protocol's specification does not define is in that protocol's own table alone.
+#: Name -> type. Types that a protocol's specification does not define are only in that protocol's own table.
 TYPES: Final = {name: ValueType(name, family) for family, names in _NAMES.items() for name in names.split()}
 
 VOID: Final = TYPES["void"]
@@ -125,11 +125,11 @@ class TypedArray(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypedMap:
-    """A field table: names and typed values in the order they travel in.
+    """A field table: names and typed values in wire order.
 
     Attributes:
-        entries: the pairs; a name may occur twice, as it may on the wire.
-        bare: it is empty, and travels without even a count of its entries.
+        entries: the pairs; a name may occur twice, as on the wire.
+        bare: it is empty, and encoded without even a count of its entries.
     """
 
     entries: tuple[tuple[str, TypedValue], ...] = ()
@@ -164,7 +164,7 @@ class UntypedValueError(FormatError):
 def typed_value(value: Any) -> TypedValue:
     """`value` with the type that a broker gives it (formats/broker_records/README.md, 2.3).
 
-    Text becomes str16, bytes vbin16 (vbin32 where longer), int int64 (uint64 where larger), Decimal dec64, dict map.
+    Text becomes str16, bytes vbin16 (vbin32 if longer), int int64 (uint64 if larger), Decimal dec64, dict map.
 
     Raises:
         UntypedValueError: there is no type for such a value.
@@ -194,13 +194,13 @@ def typed_value(value: Any) -> TypedValue:
             return TypedValue(MAP, typed_map(value))
         case list() | tuple():
             return TypedValue(LIST, tuple(typed_value(item) for item in value))
-    raise UntypedValueError(f"no type of AMQP carries {with_article(type(value).__name__)}")
+    raise UntypedValueError(f"no AMQP type can carry {with_article(type(value).__name__)}")
 
 
 def typed_map(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> TypedMap:
     """A field table of Python values (see `typed_value`), in their order.
 
-    qpidd writes the tables it makes itself in ascending byte order of the names: hand them in sorted for that.
+    qpidd writes the tables it creates itself in ascending byte order of the names: pass them sorted for that.
     """
     pairs = values.items() if isinstance(values, Mapping) else values
     return TypedMap(tuple((name, typed_value(value)) for name, value in pairs))

@@ -1,15 +1,15 @@
-"""Text for people: numbers of things, nouns with their articles, and names on one line."""
+"""Text for people: counts, nouns with their articles, and names on one line."""
 
 from __future__ import annotations
 
 
 def plural(number: float, one: str, many: str = "") -> str:
-    """A number of things: `1 queue`, `12,345 queues`.
+    """A count with its noun: `1 queue`, `12,345 queues`.
 
     Args:
-        number: how many.
-        one: what one of them is called.
-        many: what several are called; by default `one` with an s.
+        number: the count.
+        one: the noun in the singular.
+        many: the plural; by default `one` with an s.
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
@@ -20,7 +20,7 @@ def with_article(noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line: each character that cannot be printed as the escape that Python writes for it."""
+    """`text` on one line: unprintable characters are escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,8 +1,8 @@
-"""Runs the catalogue's changes, and what goes with them, beside the event loop: one after the other, in order.
+"""Runs changes of the catalogue, and the work that belongs to them, off the event loop: in order, one at a time.
 
-A change of the catalogue waits for the disk. A session waits for it too, but the event loop must not, so the change is
-made by a thread; what comes of it is called from the loop's own thread again, in `collect`. Tools and simulations use
-the inline variant, which does the work at once.
+A change of the catalogue waits for the disk. A session waits for it too, but the event loop must not, so a thread makes
+the change; its result is delivered on the loop's thread, in `collect`. Tools and simulations use the inline variant,
+which does the work at once.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _Finish: TypeAlias = Callable[[], None]
 
 
 class Background(Protocol):
-    """Where work is done that the event loop must not wait for."""
+    """Runs work that the event loop must not wait for."""
 
     def run(
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do `work` after all that was given before; from `collect` call `done` with its result, or `failed`."""
+        """Do `work` after all earlier work; `collect` then calls `done` with its result, or `failed` with its error."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `collect` has something to do; -1 where there never is one."""
+        """A descriptor that is readable when `collect` has results to deliver; -1 if there is none."""
 
     def collect(self) -> None:
-        """Call `done` or `failed` of all work that is finished."""
+        """Call `done` or `failed` for all finished work."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether any work is not done, or nobody was told yet."""
+        """Whether any work is unfinished, or its result not delivered yet."""
 
     @property
     def finished(self) -> int:
-        """How much work is done. May be asked for by any thread."""
+        """Number of finished pieces of work. Thread-safe."""
 
     def wait(self) -> None:
-        """Wait until all work is done. `collect` is called by somebody later."""
+        """Wait until all work is finished. The caller delivers the results later, with `collect`."""
 
     def close(self) -> None:
-        """Wait for all work, and end. Twice is allowed."""
+        """Wait for all work and stop. May be called twice."""
 
 
 class InlineBackground:
-    """A `Background` that does the work at once."""
+    """A `Background` that does the work at once, on the caller's thread."""
 
     def __init__(self) -> None:
         self._finished: deque[_Finish] = deque()
@@ -60,33 +60,33 @@ class InlineBackground:
     def run(
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do `work` now."""
+        """Do `work` now; the result is delivered by `collect`."""
         self._finished.append(_outcome(work, done, failed))
         self.finished += 1
 
     def fileno(self) -> int:
-        """No descriptor."""
+        """Always -1."""
         return -1
 
     def collect(self) -> None:
-        """Call `done` or `failed` of all work that is finished."""
+        """Call `done` or `failed` for all finished work."""
         while self._finished:
             self._finished.popleft()()
 
     @property
     def is_busy(self) -> bool:
-        """Whether nobody was told yet of something that is done."""
+        """Whether a result has not been delivered yet."""
         return bool(self._finished)
 
     def wait(self) -> None:
-        """Nothing is ever waited for."""
+        """Return at once: work never waits."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to stop."""
 
 
 class ThreadBackground:
-    """A `Background` with a thread of its own."""
+    """A `Background` with its own thread."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], _Finish] | None] = queue.SimpleQueue()
@@ -95,44 +95,44 @@ class ThreadBackground:
         self._idle = threading.Condition()
         self._outstanding = 0
         self.finished = 0
-        self._given = self._heard = 0  # pieces of work, and those whose event was read; of the caller's thread
+        self._given = self._heard = 0  # work submitted, and completion events read; caller's thread only
         self._thread = threading.Thread(target=self._loop, name="qstore-catalogue", daemon=True)
         self._thread.start()
 
     def run(
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Have the thread do `work`."""
+        """Hand `work` to the thread."""
         self._given += 1
         with self._idle:
             self._outstanding += 1
         self._work.put(lambda: _outcome(work, done, failed))
 
     def fileno(self) -> int:
-        """Readable when something is finished."""
+        """A descriptor that is readable when work has finished."""
         return self._event
 
     def collect(self) -> None:
-        """Call `done` or `failed` of all work that is finished."""
-        if self._heard < self._given:  # else nothing is on its way, and no call of the system is needed to know it
+        """Call `done` or `failed` for all finished work."""
+        if self._heard < self._given:  # otherwise nothing is pending: avoid the system call
             with contextlib.suppress(BlockingIOError):
                 self._heard += os.eventfd_read(self._event)
-        while self._finished:  # also what is left where somebody who was called has raised
+        while self._finished:  # includes results left over when an earlier callback raised
             self._finished.popleft()()
 
     @property
     def is_busy(self) -> bool:
-        """Whether any work is not done, or nobody was told yet."""
+        """Whether any work is unfinished, or its result not delivered yet."""
         with self._idle:
             return self._outstanding > 0 or bool(self._finished)
 
     def wait(self) -> None:
-        """Wait until the thread has nothing to do."""
+        """Wait until the thread is idle."""
         with self._idle:
             self._idle.wait_for(lambda: self._outstanding == 0)
 
     def close(self) -> None:
-        """Wait for all work, and end the thread."""
+        """Wait for all work, and stop the thread."""
         if self._event < 0:
             return
         self._work.put(None)
@@ -153,7 +153,7 @@ class ThreadBackground:
 def _outcome(
     work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
 ) -> _Finish:
-    """Do the work, and say what is to be called."""
+    """Do the work and return the callback to call with its result."""
     try:
         result = work()
     except Exception as error:

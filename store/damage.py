@@ -1,29 +1,29 @@
-"""What is wrong with a store, as every reader and every tool tells it.
+"""Damage in a store, as every reader and every tool reports it.
 
-A damage says in fields where it is, what it is (`DamageKind`), what reading makes of it (`Effect`), and the values that
-describe it. Code decides by these fields. `what` and `consequence` are for people; `damage_kinds` and `damage_effects`
-have their words.
+The fields of a damage state where it is, its kind (`DamageKind`), its effect on reading (`Effect`), and the values that
+describe it. Code decides by these fields. `what` and `consequence` are texts for people, built from the tables in
+`damage_kinds` and `damage_effects`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.damage_effects import Detail, Effect, Loss
-from store.damage_kinds import DamageKind
+from qstore.store.damage_effects import Detail, Effect, Loss
+from qstore.store.damage_kinds import DamageKind
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Damage:
-    """Something in a store that a crash alone does not explain.
+    """Something wrong in a store that a crash alone does not explain.
 
     Attributes:
         file: path of the file.
-        offset: bytes from its start; None where the whole file is meant.
-        rid: record id, where one can be told.
+        offset: bytes from its start; None if the whole file is meant.
+        rid: record id, if known.
         kind: what is wrong.
         effect: what reading makes of it.
-        details: the values that the words of the two name, by their names.
+        details: name -> value of the details that the texts of kind and effect name.
     """
 
     file: str
@@ -47,11 +47,11 @@ class Damage:
 
         Args:
             file: path of the file.
-            offset: bytes from its start; None where the whole file is meant.
-            rid: record id, where one can be told.
+            offset: bytes from its start; None if the whole file is meant.
+            rid: record id, if known.
             kind: what is wrong.
-            effect: one of the kind's effects; the first of them by default.
-            details: the values that the words of the kind and its effect name.
+            effect: one of the kind's effects; the first by default.
+            details: the values that the texts of the kind and its effect name.
         """
         effect = effect or kind.effects[0]
         assert effect in kind.effects
@@ -64,29 +64,29 @@ class Damage:
 
     @property
     def what(self) -> str:
-        """What is wrong, for people."""
+        """What is wrong, as text for people."""
         return self.kind.words(**dict(self.details))
 
     @property
     def where(self) -> str:
-        """The file, and the offset in it if there is one, for people."""
+        """The file, and the offset in it if there is one, as text for people."""
         return self.file if self.offset is None else f"{self.file} at 0x{self.offset:x}"
 
     @property
     def consequence(self) -> str:
-        """What reading makes of it, for people."""
+        """What reading makes of it, as text for people."""
         return self.effect.words(**dict(self.details))
 
     @property
     def loses(self) -> Loss:
-        """What it costs."""
+        """What is lost through it."""
         return self.effect.loses
 
     @property
     def costs(self) -> bool:
-        """Whether it costs anything: whether what the damaged part told is not known otherwise."""
+        """Whether anything is lost: whether the damaged data is not known from elsewhere."""
         return self.loses is not Loss.NOTHING
 
     def with_effect(self, effect: Effect, **details: Detail) -> Damage:
-        """The same damage, of which reading makes something else; `details` are those that come with that."""
+        """The same damage with another effect; `details` are the values that the new effect's text names."""
         return Damage(self.file, self.offset, self.rid, self.kind, effect, **dict(self.details), **details)

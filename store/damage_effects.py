@@ -1,11 +1,11 @@
-"""What reading makes of each damage that a store can have, and what is lost by it: a table, with its words.
+"""The effect of each kind of damage on reading, and what is lost by it: a table, with its texts.
 
-Whatever depends on whether a damage costs anything asks `Effect.loses`; the words are for people alone. In braces stand
-details that the finder of a damage gives, formatted as `str.format` does, and in two ways more:
+Code that depends on whether a damage costs anything uses `Effect.loses`; the texts are for people only. Names in braces
+are details that the code which detects the damage supplies. They are formatted as by `str.format`, with two additions:
 
-    {messages:% message(s)}   the text behind the colon, with the value for the per cent sign, and (s) for several;
-                              with `%,` for the per cent sign the number has commas
-    {key:? (key %)}           likewise, and nothing at all where the value is None
+    {messages:% message(s)}   the text after the colon, with the value in place of the per cent sign, and (s) as the
+                              plural; `%,` formats the number with thousands separators
+    {key:? (key %)}           likewise, and nothing at all if the value is None
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from string import Formatter
 from typing import Final, TypeAlias
 
 Detail: TypeAlias = str | int | None
-"""A value that a damage's words name."""
+"""The value of a detail in a damage's text."""
 
 
 class _Words(Formatter):
@@ -29,7 +29,7 @@ class _Words(Formatter):
 
 
 WORDS: Final = _Words()
-"""Makes words of a template and its details."""
+"""Fills details into a template."""
 
 
 def names_in(template: str) -> frozenset[str]:
@@ -38,29 +38,29 @@ def names_in(template: str) -> frozenset[str]:
 
 
 class Loss(Enum):
-    """What a damage costs."""
+    """What is lost through a damage."""
 
     NOTHING = auto()
-    """All that the damaged part told is known otherwise."""
+    """Everything in the damaged part is known from elsewhere."""
     CERTAINTY = auto()
-    """Nothing is known to be missing, but what is read may be more than was there, or not what was there."""
+    """Nothing is known to be missing, but stale or foreign data may have been read."""
     RECORDS = auto()
-    """Records, and with them messages, or the news that they were consumed."""
+    """Records: messages, or the dequeues that consumed them."""
     JOURNAL = auto()
-    """All that a journal held, or may have held."""
+    """Everything that a journal holds, or may have held."""
     TRANSACTIONS = auto()
-    """What was prepared, or was to become of it."""
-    WIRING = auto()
+    """Prepared transactions, or their outcome."""
+    TOPOLOGY = auto()
     """Queues, exchanges, bindings, other objects, or their arguments."""
 
 
 class Effect(Enum):
-    """What reading makes of a damage.
+    """What reading makes of a damage: which part is used, skipped or lost.
 
     Attributes:
-        loses: what it costs.
-        template: the words.
-        names: the details that they name.
+        loses: what is lost.
+        template: the text, with the names of details in braces.
+        names: the details that the text names.
     """
 
     def __init__(self, loses: Loss, template: str) -> None:
@@ -69,155 +69,160 @@ class Effect(Enum):
         self.names = names_in(template)
 
     def __new__(cls, _loses: Loss, _template: str) -> Effect:
-        """A member with a number for its value: two effects may have the same words."""
+        """Create a member with a number as its value, since two effects may have the same text."""
         member = object.__new__(cls)
         member._value_ = len(cls.__members__) + 1
         return member
 
     def words(self, **details: Detail) -> str:
-        """The words, with the details that they name; others are passed over."""
+        """The text with its details filled in; details that it does not name are ignored."""
         return WORDS.vformat(self.template, (), details)
 
     # ---- nothing is lost ----
 
-    NOTHING_READ = Loss.NOTHING, "none: nothing is read from it"
-    RESET_BY_QPIDD = Loss.NOTHING, "none: qpidd resets it"
-    RECORDS_READ = Loss.NOTHING, "none: its records are read"
-    CHAIN_LEADS_THERE = Loss.NOTHING, "none: the records before it lead to the right place"
-    HELD_NO_MESSAGE = Loss.NOTHING, "none: it held no message"
-    SALT_FOUND = Loss.NOTHING, "none: the salt follows from the checksums of the records, which are read"
-    COPY_TAKEN = Loss.NOTHING, "none: its second copy is taken in its place"
-    READ_FROM_LOG = Loss.NOTHING, "all that was in it is read from the log"
+    NOTHING_READ = Loss.NOTHING, "no data loss: this part is not used"
+    RESET_BY_QPIDD = Loss.NOTHING, "no data loss: qpidd resets the file"
+    RECORDS_READ = Loss.NOTHING, "no data loss: its records are read"
+    CHAIN_LEADS_THERE = Loss.NOTHING, "no data loss: the preceding records lead to the right offset"
+    HELD_NO_MESSAGE = Loss.NOTHING, "no data loss: it held no message"
+    SALT_FOUND = Loss.NOTHING, "no data loss: the salt is computed from the checksums of the records"
+    COPY_TAKEN = Loss.NOTHING, "no data loss: its second copy is used instead"
+    READ_FROM_LOG = Loss.NOTHING, "no data loss: its content is read from the log"
     READING_BEGINS_THERE = Loss.NOTHING, "reading begins there"
-    NEVER_WRITTEN = Loss.NOTHING, "no journal has written to the file since it was taken: nothing is read from it"
-    READ_IN_PLACE = Loss.NOTHING, "it is read in its place"
-    READ_SINCE_NEEDED = Loss.NOTHING, "it is read in its place, since messages in it or before it are outstanding"
+    NEVER_WRITTEN = Loss.NOTHING, "no data loss: no journal has written to the file since taking it from the pool"
+    READ_IN_PLACE = Loss.NOTHING, "the file is read at its position in the journal"
+    READ_SINCE_NEEDED = (
+        Loss.NOTHING,
+        "the file is read at its position in the journal, because messages in it or before it are outstanding",
+    )
     READ_BY_NUMBER = (
-        Loss.NOTHING, "there is no such queue, and the file is read in the place that its number gives it"
+        Loss.NOTHING, "there is no such queue; the file is read at the position that its number gives"
     )  # fmt: skip
-    READ_BETWEEN_OTHERS = Loss.NOTHING, "the file is read in the place that the others give it"
-    FILE_NAMES_TAKEN = Loss.NOTHING, "the names of the files themselves are taken"
-    FILE_SIZES_TAKEN = Loss.NOTHING, "the files' own number and size are taken"
-    RECORDS_SERIAL_TAKEN = Loss.NOTHING, "the records' serial is taken"
-    FILES_BELIEVED = Loss.NOTHING, "the files are believed"
-    DIRECTORY_BELIEVED = Loss.NOTHING, "the directory is believed"
-    NAME_BELIEVED = Loss.NOTHING, "the name is believed"
-    NAME_BELIEVED_ONLY = Loss.NOTHING, "the name is believed, and the header not used"
-    HEADER_BELIEVED = Loss.NOTHING, "the header is believed, since the records go with it"
-    HEADER_NOT_BELIEVED = Loss.NOTHING, "the header is not believed"
+    READ_BETWEEN_OTHERS = Loss.NOTHING, "the file is read at the position that the other files imply"
+    FILE_NAMES_TAKEN = Loss.NOTHING, "the actual file names are used"
+    FILE_SIZES_TAKEN = Loss.NOTHING, "the actual number and size of the files are used"
+    RECORDS_SERIAL_TAKEN = Loss.NOTHING, "the records' serial is used"
+    FILES_BELIEVED = Loss.NOTHING, "the files are trusted"
+    DIRECTORY_BELIEVED = Loss.NOTHING, "the directory is trusted"
+    NAME_BELIEVED = Loss.NOTHING, "the file name is trusted"
+    NAME_BELIEVED_ONLY = Loss.NOTHING, "the file name is trusted, and the header is ignored"
+    HEADER_BELIEVED = Loss.NOTHING, "the header is trusted, because the records match it"
+    HEADER_NOT_BELIEVED = Loss.NOTHING, "the header is not trusted"
     NOT_CLOSED_CLEANLY = Loss.NOTHING, "the store counts as not closed cleanly"
-    RIDS_GO_ON = Loss.NOTHING, "record ids go on above the highest in use"
-    NEW_RIDS_GO_ON = Loss.NOTHING, "new ids go on above the highest in use"
-    NOT_MISSED = Loss.NOTHING, "none: nothing in it is missed"
+    RIDS_GO_ON = Loss.NOTHING, "new record ids continue above the highest in use"
+    NEW_RIDS_GO_ON = Loss.NOTHING, "new record ids continue above the highest in use"  # noqa: PIE796
+    NOT_MISSED = Loss.NOTHING, "no data loss: nothing in it is needed"
 
     # ---- nothing is known to be missing ----
 
-    PLACED_BY_NUMBER = Loss.CERTAINTY, "the file's place follows from its number"
-    PLACED_BY_RECORDS = Loss.CERTAINTY, "its records tell the file's place"
-    PLACED_BY_RIDS = Loss.CERTAINTY, "by its record ids the file is read as number {number}"
+    PLACED_BY_NUMBER = Loss.CERTAINTY, "the file's position is derived from its number"
+    PLACED_BY_RECORDS = Loss.CERTAINTY, "the file's position is derived from its records"
+    PLACED_BY_RIDS = Loss.CERTAINTY, "the file is read as number {number}, derived from its record ids"
     FIRST_SEARCHED = Loss.CERTAINTY, "the first record is searched for"
-    FOUND_BY_HEADERS = Loss.CERTAINTY, "the journal's files are found by the names in their headers"
+    FOUND_BY_HEADERS = Loss.CERTAINTY, "the journal's files are found by the queue name in their headers"
     FLAGS_IGNORED = Loss.CERTAINTY, "the flags are ignored"
-    NO_JOURNAL_TAKES_IT = Loss.CERTAINTY, "no journal can take it"
+    NO_JOURNAL_TAKES_IT = Loss.CERTAINTY, "no journal can take the file"
     EXCESS_NOT_READ = Loss.CERTAINTY, "the excess is not read"
     FIRST_KEPT = Loss.CERTAINTY, "the first of the two is kept"
     FIRST_OF_EACH_KEPT = Loss.CERTAINTY, "the first of each is kept"
     REMOVES_NOTHING = (
-        Loss.CERTAINTY, "it removes nothing; the message that was meant, if it is there, is delivered again"
+        Loss.CERTAINTY, "nothing is removed; if the intended message still exists, it is delivered again"
     )  # fmt: skip
     CHANGES_NOTHING = (
-        Loss.CERTAINTY, "it changes nothing; the transaction that was meant, if it is there, stays open"
+        Loss.CERTAINTY, "nothing is changed; if the intended transaction exists, it stays open"
     )  # fmt: skip
-    THEY_CHANGE_NOTHING = Loss.CERTAINTY, "they change nothing"
-    DELIVERED_AS_IT_IS = Loss.CERTAINTY, "it is delivered as it is: a consumer may fail on it"
-    SHOWN_AS_BODY = Loss.CERTAINTY, "its data are given as they are, as the body"
+    THEY_CHANGE_NOTHING = Loss.CERTAINTY, "nothing is changed"
+    DELIVERED_AS_IT_IS = Loss.CERTAINTY, "the message is delivered unchanged: a consumer may fail on it"
+    SHOWN_AS_BODY = Loss.CERTAINTY, "its raw data are shown as the body"
     OF_EARLIER_LAP = (
         Loss.CERTAINTY,
         (
-            "the file is of an earlier lap; its records are read all the same, and what was consumed long ago may "
-            "come back"
+            "the file is from an earlier lap; its records are read nevertheless, and messages that were consumed long "
+            "ago may reappear"
         ),
     )
     OF_EARLIER_LAP_OR_ELSEWHERE = (
         Loss.CERTAINTY,
         (
-            "the file is of an earlier lap or of another journal; its records are read all the same, and what was "
-            "consumed long ago may come back"
+            "the file is from an earlier lap or from another journal; its records are read nevertheless, and messages "
+            "that were consumed long ago may reappear"
         ),
     )
-    OF_ANOTHER_TIME = Loss.CERTAINTY, "one of the two is of another time: messages may be missing, or come back"
-    CONSUMED_MAY_COME_BACK = Loss.CERTAINTY, "messages that were consumed may come back"
-    NOT_COMPARED = Loss.CERTAINTY, "what was lost of journals since the last clean close may not be seen"
-    PLEASE_REPORT = Loss.CERTAINTY, "one of the two readings is wrong: please report it, with the journal"
+    OF_ANOTHER_TIME = Loss.CERTAINTY, "one of the two dates from another time: messages may be missing or reappear"
+    CONSUMED_MAY_COME_BACK = Loss.CERTAINTY, "messages that were consumed may reappear"
+    NOT_COMPARED = Loss.CERTAINTY, "losses in journals since the last clean close may go undetected"
+    PLEASE_REPORT = Loss.CERTAINTY, "one of the two passes is wrong: please report it, with the journal"
 
     # ---- records are lost, or may be ----
 
-    RECORDS_IN_IT_LOST = Loss.RECORDS, "records that stood in it are lost"
-    RECORDS_IN_THEM_LOST = Loss.RECORDS, "records that stood in them are lost"
-    RECORDS_BEHIND_LOST_TOO = Loss.RECORDS, "records that stood in it, and in those after it, are lost"
-    RECORDS_IF_ANY_LOST = Loss.RECORDS, "records that stood in it, if there were any, are lost"
-    RECORDS_THERE_LOST = Loss.RECORDS, "records that stood there are lost"
+    RECORDS_IN_IT_LOST = Loss.RECORDS, "records in it are lost"
+    RECORDS_IN_THEM_LOST = Loss.RECORDS, "records in them are lost"
+    RECORDS_BEHIND_LOST_TOO = Loss.RECORDS, "records in it and in the files after it are lost"
+    RECORDS_IF_ANY_LOST = Loss.RECORDS, "any records in it are lost"
+    RECORDS_THERE_LOST = Loss.RECORDS, "records at its end are lost"
     RECORDS_BEYOND_END_LOST = Loss.RECORDS, "records beyond its end are lost"
-    PLACE_UNKNOWN = Loss.RECORDS, "nothing tells the file's place; records that stood in it are lost"
+    PLACE_UNKNOWN = Loss.RECORDS, "the file's position is unknown; records in it are lost"
     SALT_LOST = (
         Loss.RECORDS,
-        "the salt is lost with it: records that begin in the file cannot be verified, and are not read",
+        "the salt is lost too: records that begin in the file cannot be verified and are not read",
     )
-    SALT_NOT_BELIEVED = Loss.RECORDS, "the name is believed, and the header not used"
-    NUMBER_TAKEN = Loss.RECORDS, "it is not read, since there is a file {told}; what file {number} held is lost"
-    BELONGS_ELSEWHERE = Loss.RECORDS, "its records belong elsewhere and are not read"
+    SALT_NOT_BELIEVED = Loss.RECORDS, "the file name is trusted, and the header is ignored"
+    NUMBER_TAKEN = (
+        Loss.RECORDS, "the file is not read, because file {recorded} exists; the content of file {number} is lost"
+    )  # fmt: skip
+    BELONGS_ELSEWHERE = Loss.RECORDS, "its records belong to another journal and are not read"
     NOT_READ = Loss.RECORDS, "it is not read"
-    NOT_READ_OTHER_FILE = Loss.RECORDS, "it is not read; what should stand in the file is lost"
-    NOT_READ_OTHER_LAP = Loss.RECORDS, "they are not read; what should stand in the file is lost"
+    NOT_READ_OTHER_FILE = Loss.RECORDS, "it is not read; the file's own records are lost"
+    NOT_READ_OTHER_LAP = Loss.RECORDS, "they are not read; the file's own records are lost"
     BLOCK_SKIPPED = (
         Loss.RECORDS,
-        "1 block, up to 0x{end:x}{end_file:? of file %}, is skipped; the records after it are read",
+        "1 block, up to 0x{end:x}{end_file:? of file %}, is skipped; reading continues after it",
     )
     BLOCKS_SKIPPED = (
         Loss.RECORDS,
-        "{blocks:%, block(s)}, up to 0x{end:x}{end_file:? of file %}, are skipped; the records after them are read",
+        "{blocks:%, block(s)}, up to 0x{end:x}{end_file:? of file %}, are skipped; reading continues after them",
     )
-    SKIPPED_UNLISTED = Loss.RECORDS, "they are skipped, and not listed from here on"
-    TAKEN_FOR_ZEROS = Loss.RECORDS, "they are taken for zeros"
+    SKIPPED_UNLISTED = Loss.RECORDS, "the broken places are skipped, and no more of them are listed"
+    TAKEN_FOR_ZEROS = Loss.RECORDS, "they are read as zeros"
     REST_OF_JOURNAL_LOST = Loss.RECORDS, "the rest of the journal is lost"
-    LATER_FLUSHES_LOST = Loss.RECORDS, "the records of the flushes after that are lost"
+    LATER_FLUSHES_LOST = Loss.RECORDS, "the records of the later flushes are lost"
     WRITTEN_SINCE_LOST = (
-        Loss.RECORDS, "what was written after that flush is lost; messages that were consumed since may come back"
+        Loss.RECORDS, "records written after that flush are lost; messages consumed since then may reappear"
     )  # fmt: skip
-    WRITTEN_TO_LATER_LOST = Loss.RECORDS, "what was written to the later one is lost"
+    WRITTEN_TO_LATER_LOST = Loss.RECORDS, "records written to the later incarnation are lost"
     MESSAGES_COUNTED_LOST = Loss.RECORDS, "{lost:% message(s)} lost"
-    IGNORED_AS_TRANSIENT = Loss.RECORDS, "it is ignored, as recovery does"
-    MESSAGE_LEFT_OUT = Loss.RECORDS, "the message is left out"
+    IGNORED_AS_TRANSIENT = Loss.RECORDS, "the record is ignored, as recovery does"
+    MESSAGE_LEFT_OUT = Loss.RECORDS, "the message is omitted"
 
     # ---- all of a journal is lost, or may be ----
 
-    HELD_LOST = Loss.JOURNAL, "what it held is lost"
+    HELD_LOST = Loss.JOURNAL, "its content is lost"
     MESSAGES_LOST = Loss.JOURNAL, "its messages are lost"
     JOURNAL_NOT_READ = Loss.JOURNAL, "the journal in it is not read{advice}"
     JOURNALS_NOT_READ = Loss.JOURNAL, "the journals in it are not read{advice}"
     POOL_FILES_NOT_FOUND = Loss.JOURNAL, "the journal files in it are not found"
-    ORPHAN_LEFT_OUT = Loss.JOURNAL, "they are left out; name the directory itself to see them"
+    ORPHAN_LEFT_OUT = Loss.JOURNAL, "the messages are omitted; pass the directory itself to see them"
     ORPHAN_KEPT_ASIDE = (
         Loss.JOURNAL,
         (
-            "they are left out; name the directory itself to see them; qstore-recover --orphans recover makes a "
-            "queue of them"
+            "the messages are omitted; pass the directory itself to see them; qstore-recover --orphans recover "
+            "creates a queue from them"
         ),
     )
     ORPHAN_NOT_KNOWN = (
         Loss.JOURNAL,
         (
-            "they are left out; name the directory itself to see them; qstore-recover --orphans recover makes a "
-            "queue of them, as the next start does"
+            "the messages are omitted; pass the directory itself to see them; qstore-recover --orphans recover "
+            "creates a queue from them, as the next start does"
         ),
     )
-    KEPT_ASIDE = Loss.JOURNAL, "it is kept aside"
-    KEPT_IN_ORPHANS = Loss.JOURNAL, "it is kept aside, in orphans"
+    KEPT_ASIDE = Loss.JOURNAL, "it is kept, but not used"
+    KEPT_IN_ORPHANS = Loss.JOURNAL, 'it is moved to the directory "orphans"'
     RECOVER_AGAIN = (
         Loss.JOURNAL,
         (
-            "what is missing in it is not known: run qstore-recover again with the same source and destination, which "
-            "removes this and begins anew"
+            "it is unknown what is missing: run qstore-recover again with the same source and destination, which "
+            "removes this store and starts over"
         ),
     )
 
@@ -226,30 +231,30 @@ class Effect(Enum):
     COUNT_AS_UNPREPARED = (
         Loss.TRANSACTIONS,
         (
-            "transactions that were prepared count as never prepared: what they enqueued is left out, what they "
-            "dequeued is kept"
+            "prepared transactions are treated as never prepared: their enqueues are omitted, and the messages that "
+            "they dequeued are kept"
         ),
     )
-    IN_DOUBT_DROPPED = Loss.TRANSACTIONS, "transactions that were in doubt are dropped"
+    IN_DOUBT_DROPPED = Loss.TRANSACTIONS, "transactions in doubt are dropped"
 
-    # ---- wiring is lost, or may be ----
+    # ---- topology is lost, or may be ----
 
-    WIRING_LOST = Loss.WIRING, "exchanges and bindings are lost; the queues are those of the journals"
-    QUEUES_FROM_JOURNALS = Loss.WIRING, "the queues are those of the catalogue and those of the journals"
-    QUEUE_LOST = Loss.WIRING, "the catalogue has lost it, and its bindings with it"
+    TOPOLOGY_LOST = Loss.TOPOLOGY, "exchanges and bindings are lost; the queues are restored from the journals"
+    QUEUES_FROM_JOURNALS = Loss.TOPOLOGY, "the queues are taken from the catalogue and from the journals"
+    QUEUE_LOST = Loss.TOPOLOGY, "the queue and its bindings are lost from the catalogue"
     MADE_AGAIN = (
-        Loss.WIRING,
+        Loss.TOPOLOGY,
         (
-            "the queue is made again from its journal; its bindings, and an exchange that was lost with it, cannot "
-            "be told and have to be declared again"
+            "the queue is recreated from its journal; its bindings, and any exchange that was lost with it, are "
+            "unknown and must be declared again"
         ),
     )
-    READABLE_READ = Loss.WIRING, "what can be read of it is read"
-    READABLE_CONVERTED = Loss.WIRING, "what can be read is converted"
-    REST_READ = Loss.WIRING, "the rest is read"
-    OBJECT_LEFT_OUT = Loss.WIRING, "it is left out"
-    BOTH_KEPT = Loss.WIRING, 'both are kept; this one is shown as "{shown}"'
-    MESSAGES_GO_TO = Loss.WIRING, 'its messages go to "{renamed}"'
-    MESSAGES_GO_UNBOUND = Loss.WIRING, 'its messages go to "{renamed}", and its bindings are left out'
-    ARGUMENTS_LOST = Loss.WIRING, "the queue's arguments are lost"
-    INFO_FROM_FILES = Loss.WIRING, "name and geometry follow from the journal's files"
+    READABLE_READ = Loss.TOPOLOGY, "only its readable part is read"
+    READABLE_CONVERTED = Loss.TOPOLOGY, "only the readable part is converted"
+    REST_READ = Loss.TOPOLOGY, "the rest is read"
+    OBJECT_LEFT_OUT = Loss.TOPOLOGY, "it is omitted"
+    BOTH_KEPT = Loss.TOPOLOGY, 'both are kept; this one is shown as "{shown}"'
+    MESSAGES_GO_TO = Loss.TOPOLOGY, 'its messages go to "{renamed}"'
+    MESSAGES_GO_UNBOUND = Loss.TOPOLOGY, 'its messages go to "{renamed}", and its bindings are omitted'
+    ARGUMENTS_LOST = Loss.TOPOLOGY, "the queue's arguments are lost"
+    INFO_FROM_FILES = Loss.TOPOLOGY, "name and geometry are taken from the journal's files"

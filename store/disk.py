@@ -1,10 +1,10 @@
-"""The one seam to the operating system: everything that reads a store takes a `Disk`.
+"""The only seam to the operating system: everything that reads a store takes a `Disk`.
 
-Production hands in `OsDisk`; tests may hand in a simulated disk that tears, loses and flips. This is the reading
-part of the seam; `writable_disk` is the other. Nothing here writes, and files are opened read-only, so a read-only tree
-is as good as any other.
+Production passes `OsDisk`; tests may pass a simulated disk that tears writes, loses data and flips bits. This is the
+reading half of the seam; `writable_disk` is the other. Nothing here writes, and files are opened read-only, so a
+read-only tree works as well as any other.
 
-Paths are `str`; names that are not UTF-8 carry surrogate escapes, as `os.fsdecode` gives them.
+Paths are `str`; names that are not UTF-8 carry surrogate escapes, as from `os.fsdecode`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ReadableFile(Protocol):
         """`length` bytes from `offset`; fewer only at the end of the file. Raises OSError."""
 
     def close(self) -> None:
-        """Let the descriptor go. Closing twice is allowed."""
+        """Close the descriptor. May be called twice."""
 
 
 class Disk(Protocol):
-    """What a reader of stores needs of an operating system. Every method raises OSError as the system does."""
+    """The operating system calls that a reader of stores needs. Every method may raise OSError."""
 
     def open(self, path: str) -> ReadableFile:
         """Open the regular file at `path` for reading."""
@@ -40,25 +40,25 @@ class Disk(Protocol):
         """The names in a directory, sorted."""
 
     def is_directory(self, path: str) -> bool:
-        """Whether `path` is a directory, links followed; False where there is nothing."""
+        """Whether `path` is a directory, links followed; False if it does not exist."""
 
     def is_file(self, path: str) -> bool:
-        """Whether `path` is a regular file, links followed; False where there is nothing."""
+        """Whether `path` is a regular file, links followed; False if it does not exist."""
 
     def real_path(self, path: str) -> str:
-        """`path` made absolute, its links followed."""
+        """The absolute form of `path`, links followed."""
 
     def link_target(self, path: str) -> str | None:
-        """Where the symbolic link at `path` points, as it is written; None if it is no link."""
+        """The unresolved target of the symbolic link at `path`; None if it is not a link."""
 
 
 class OsFile:
-    """A `ReadableFile` of the operating system."""
+    """A `ReadableFile` on the operating system."""
 
     __slots__ = ("_descriptor", "_path", "_size")
 
     def __init__(self, path: str, flags: int = os.O_RDONLY) -> None:
-        # O_NONBLOCK: opening a FIFO that somebody left in a store must fail below, not wait for a writer.
+        # O_NONBLOCK: opening a stray FIFO in a store must fail below, not wait for a writer.
         self._path = path
         self._descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
@@ -83,12 +83,12 @@ class OsFile:
             while got < length and (chunk := os.pread(self._descriptor, length - got, offset + got)):
                 parts.append(chunk)
                 got += len(chunk)
-        except OSError as error:  # the system names no file when reading fails
+        except OSError as error:  # a read error does not carry the file name
             raise OSError(error.errno, error.strerror, self._path) from error
         return b"".join(parts)
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -101,7 +101,7 @@ class OsFile:
 
 
 class OsDisk:
-    """The `Disk` of the operating system."""
+    """The `Disk` on the operating system."""
 
     __slots__ = ()
 
@@ -122,16 +122,16 @@ class OsDisk:
         return Path(path).is_file()
 
     def real_path(self, path: str) -> str:
-        """`path` made absolute, its links followed."""
+        """The absolute form of `path`, links followed."""
         return str(Path(path).resolve())
 
     def link_target(self, path: str) -> str | None:
-        """Where the symbolic link at `path` points."""
+        """The unresolved target of the symbolic link at `path`."""
         return str(Path(path).readlink()) if Path(path).is_symlink() else None
 
 
 def read_whole(disk: Disk, path: str, limit: int) -> bytes:
-    """The first `limit` bytes at most of a small file."""
+    """At most the first `limit` bytes of a small file."""
     file = disk.open(path)
     try:
         return file.read(0, min(file.size, limit))

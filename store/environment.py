@@ -1,9 +1,9 @@
-"""Everything from outside that a running store uses, in one place, so that a test can hand in all of it.
+"""Everything external that a running store uses, in one value, so that a test can replace all of it.
 
 disk          files and directories
-key-value     the map under the catalogue, by the path of its directory
-driver        who waits for the disk
-background    where the catalogue's changes are made, off the event loop
+key-value     opens the map under the catalogue by the path of its directory
+driver        performs `fdatasync`
+background    makes the catalogue's changes, off the event loop
 clock         nanoseconds since the epoch
 random        bits
 """
@@ -17,31 +17,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from store.background import Background, InlineBackground, ThreadBackground
-from store.key_value import KeyValue, RocksKeyValue
-from store.sync import SyncDriver, choose_sync_driver
-from store.sync.inline import InlineSync
-from store.writable_disk import OsWritableDisk, WritableDisk
+from qstore.store.background import Background, InlineBackground, ThreadBackground
+from qstore.store.key_value import KeyValue, RocksKeyValue
+from qstore.store.sync import SyncDriver, choose_sync_driver
+from qstore.store.sync.inline import InlineSync
+from qstore.store.writable_disk import OsWritableDisk, WritableDisk
 
 
 class OpenKeyValue(Protocol):
     """Opens the map in a directory."""
 
     def __call__(self, path: str, *, create: bool) -> KeyValue:
-        """The map in the directory `path`, or with `create` a new one. Raises CatalogueError."""
+        """Open the map in the directory `path`, or create it there. Raises CatalogueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a running store uses from outside.
+    """The external services of a running store.
 
     Attributes:
         disk: files and directories.
         open_key_value: opens the catalogue's map.
-        make_driver: makes a sync driver, by the name that the option gives.
-        make_background: makes what catalogue changes are run by.
-        clock: gives the time as nanoseconds since the epoch.
-        random_bits: gives that many random bits.
+        make_driver: creates a sync driver by the name that the option gives.
+        make_background: creates the runner of catalogue changes.
+        clock: returns nanoseconds since the epoch.
+        random_bits: returns that many random bits.
     """
 
     disk: WritableDisk
@@ -57,14 +57,14 @@ def _open_rocks(path: str, *, create: bool) -> KeyValue:
 
 
 def system_environment() -> Environment:
-    """That of a broker."""
+    """The environment of a broker."""
     return Environment(
         OsWritableDisk(), _open_rocks, choose_sync_driver, ThreadBackground, time.time_ns, secrets.randbits
     )
 
 
 def tool_environment() -> Environment:
-    """That of a tool, which waits for everything itself."""
+    """The environment of a tool, which waits for the disk itself."""
     return Environment(
         OsWritableDisk(), _open_rocks, lambda _: InlineSync(), InlineBackground, time.time_ns, secrets.randbits
     )

@@ -1,4 +1,4 @@
-"""What a running store says when it cannot do what it was asked."""
+"""Errors of a running store that a person reads."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import os
 from typing import Final
 
 _ADVICE: Final = {
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room, or have the quota raised",
-    errno.EROFS: "mount it for writing",
-    errno.EIO: "the disk fails: see the kernel's log",
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some space or raise the quota",
+    errno.EROFS: "remount it read-write",
+    errno.EIO: "the disk is failing: see the kernel log",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
 
 
 def advice(error: OSError) -> str:
-    """What to do about an error of the system, to follow the error's own text; empty where nothing is known."""
+    """What to do about an OSError, to append to its own text; empty if there is no advice."""
     if error.errno in (errno.EACCES, errno.EPERM):
         runs = f"this process runs as user id {os.geteuid()}"
-        return f"; {runs}: check the owner and the mode of the path, and of what is in it"
+        return f"; {runs}: check the owner and the mode of the path and of its content"
     text = _ADVICE.get(error.errno or 0)
     return "" if text is None else f"; {text}"
 
 
 class StoreError(Exception):
-    """One line: what, where, and what to do."""
+    """An error in one line: what is wrong, where, and what to do."""
 
 
 class StoreLockedError(StoreError):
-    """Another process has the store."""
+    """Another process has locked the store."""
 
 
 class StoreDamagedError(StoreError):
-    """The store is damaged, and the option on-damage says to refuse it."""
+    """The store is damaged, and the option on-damage is set to refuse it."""
 
 
 class NameTakenError(StoreError):
-    """The store has an object of this kind and name."""
+    """The store already has an object of this kind and name."""

@@ -1,24 +1,24 @@
 """The ordered map under the catalogue, and RocksDB as one.
 
-A `KeyValue` maps bytes to bytes in key order and is changed by batches, each atomic and on the disk when `write`
-returns. The catalogue needs no more, so tests can hand in a map in memory or one on a simulated disk; one contract
-test holds for all of them.
+A `KeyValue` maps bytes to bytes in key order. It is changed in batches, each atomic and durable when `write` returns.
+The catalogue needs no more, so tests can pass a map in memory or one on a simulated disk; one contract test covers all
+of them.
 
-`open_copy` reads a database that belongs to somebody else and never writes to it. rocksdict writes its configuration
-even where it opens read-only, and RocksDB its log, so a private directory is opened in place of the real one:
+`open_copy` reads a database that another process owns and never writes to it. rocksdict writes its configuration and
+RocksDB its log even when they open a database read-only, so a private directory is opened instead of the real one:
 
     file              in the private directory   why
     ----------------  -------------------------  -------------------------------------------------------------------
-    CURRENT           copy                       small, and replaced by name
-    MANIFEST-NNNNNN   copy                       grows while a broker runs; the copy stays as it was
-    NNNNNN.log        copy                       the write-ahead log: batches that are synced and not yet in a table
-    NNNNNN.sst        symbolic link              can be large; written once and never changed, nor removed by a
+    CURRENT           copy                       small, and replaced by rename
+    MANIFEST-NNNNNN   copy                       grows while a broker runs; the copy does not change
+    NNNNNN.log        copy                       the write-ahead log: synced batches that are not in a table yet
+    NNNNNN.sst        symbolic link              can be large; written once, never changed, and not removed by a
                                                  database that is open read-only. A hard link would not cross file
                                                  systems, and would write to the source's inode
-    all others        left out                   logs, locks and options: not needed to read, or written at every open
+    all others        omitted                    logs, locks and options: not needed to read, or written at each open
 
-What RocksDB alone would keep quiet about, `damage` says: a write-ahead log that is damaged before its end (opened up
-to the damage) and a manifest that ends in the middle of a record (later tables may be missing).
+`damage` reports what RocksDB alone ignores silently: a write-ahead log that is damaged before its end (opened up to the
+damage) and a manifest that ends in the middle of a record (later tables may be missing).
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from rocksdict import (
     WriteOptions,
 )
 
-from store.errors import advice
+from qstore.store.errors import advice
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
-_WRITE_BUFFER: Final = 1 << 20  # bytes in memory until they go to a table; RocksDB's own 64 MiB are for larger things
-_LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every open
+_WRITE_BUFFER: Final = 1 << 20  # bytes in memory before a table is written; RocksDB's default is 64 MiB
+_LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it starts a new one at each open
 
 
 class CatalogueError(Exception):
-    """A catalogue that cannot be read or changed. The text is one line, with the path where there is one.
+    """The catalogue cannot be read or changed. The text is one line, with the path if there is one.
 
     Attributes:
-        file: path of the database's file that it is about; None where it is about none, or nothing tells which.
+        file: path of the database file concerned; None if it is unknown or no single file is concerned.
     """
 
     def __init__(self, text: str, file: str | None = None) -> None:
@@ -67,48 +67,48 @@ class CatalogueError(Exception):
 
 
 class CatalogueDamagedError(CatalogueError):
-    """There is no database, or its files are damaged: it could not be opened on any system, by anybody."""
+    """The database does not exist, or its files are damaged: no process on any system could open it."""
 
 
 class MapDamage(NamedTuple):
-    """What was found damaged in a map, and read past: a line that says what, and the file, where one can be told."""
+    """Damage in a map that was skipped while opening it: a one-line text, and the file, if known."""
 
     what: str
     file: str | None = None
 
 
 class KeyValue(Protocol):
-    """An ordered map from bytes to bytes. Every method raises CatalogueError when it cannot be done."""
+    """An ordered map from bytes to bytes. Every method raises CatalogueError if it fails."""
 
     @property
     def damage(self) -> tuple[MapDamage, ...]:
-        """What was found damaged, and read past, when the map was opened."""
+        """Damage that was found and skipped when the map was opened."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value at `key`, None where there is none."""
+        """The value at `key`; None if there is none."""
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+        """Keys that start with `prefix`, with their values, in key order, as of the time of this call."""
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Set each key to its value, or delete it where that is None: all or nothing, on the disk at return."""
+        """Set each key to its value, or delete it if that is None: all or nothing, and durable on return."""
 
     def checkpoint(self, directory: str) -> None:
-        """Make a copy of the map as it is, in a new directory. It is durable but for the directory's name."""
+        """Copy the map into a new directory. The copy is durable except for the directory's name."""
 
     def close(self) -> None:
-        """Let the map go. Closing twice is allowed; nothing else is after it."""
+        """Close the map. May be called twice; no other call may follow."""
 
 
 class RocksKeyValue:
-    """A RocksDB database as a `KeyValue`: `open` for one's own, `open_copy` for anybody's."""
+    """A RocksDB database as a `KeyValue`: `open` for the store's own, `open_copy` for any other."""
 
     __slots__ = ("_damage", "_database", "_directory", "_private", "_synced")
 
     def __init__(
         self, database: Rdict, directory: Path, private: Path | None = None, damage: tuple[MapDamage, ...] = ()
     ) -> None:
-        """Take over `database`, which is called `directory` in errors; `private` is removed at close."""
+        """Take over `database`, which errors call `directory`; `private` is removed at close."""
         self._database = database
         self._directory = directory
         self._private = private
@@ -118,23 +118,23 @@ class RocksKeyValue:
 
     @classmethod
     def open(cls, directory: Path, *, create: bool = False) -> RocksKeyValue:
-        """Open the database in `directory` to read and write, or make a new one there.
+        """Open the database in `directory` for reading and writing, or create one there.
 
         Raises:
-            CatalogueDamagedError: there is none, or its files are damaged.
-            CatalogueError: RocksDB cannot open it, another process has it open, or with `create` there is one.
+            CatalogueDamagedError: it does not exist, or its files are damaged.
+            CatalogueError: RocksDB cannot open it, another process has it open, or it exists and `create` is given.
         """
         options = _options(DBRecoveryMode.tolerate_corrupted_tail_records())
         options.create_if_missing(create)
         options.set_error_if_exists(create)
         try:
-            # RocksDB would leave a log and a lock behind in a directory that it finds to be none of its own.
+            # RocksDB would leave a log and a lock in a directory that turns out not to be a database.
             if not create and not (directory / "CURRENT").is_file():
                 raise _without_current(directory)
             if not create:
                 _check_files(directory)
             if create and not directory.exists():
-                directory.mkdir(_DIRECTORY_MODE)  # RocksDB's own would be as wide as the umask lets it
+                directory.mkdir(_DIRECTORY_MODE)  # one made by RocksDB would be as open as the umask permits
                 directory.chmod(_DIRECTORY_MODE)
             return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
         except CatalogueError:
@@ -147,11 +147,11 @@ class RocksKeyValue:
 
     @property
     def damage(self) -> tuple[MapDamage, ...]:
-        """What was found damaged, and read past, when the database was opened: one line each."""
+        """Damage that was found and skipped when the database was opened: one line each."""
         return self._damage
 
     def get(self, key: bytes) -> bytes | None:
-        """The value at `key`, None where there is none."""
+        """The value at `key`; None if there is none."""
         try:
             value: bytes | None = self._database.get(key)
         except Exception as error:
@@ -159,7 +159,7 @@ class RocksKeyValue:
         return value
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+        """Keys that start with `prefix`, with their values, in key order, as of the time of this call."""
         try:
             cursor = self._database.iter()
         except Exception as error:
@@ -175,13 +175,13 @@ class RocksKeyValue:
                     return
                 yield key, cursor.value()
                 cursor.next()
-            # A cursor that meets a damaged block turns invalid, as at the end; only its status tells the two apart.
+            # At a damaged block a cursor becomes invalid, as at the end; only its status distinguishes the two.
             cursor.status()
         except Exception as error:
             raise self._failed("read", error) from error
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Set each key to its value, or delete it where that is None: all or nothing, on the disk at return."""
+        """Set each key to its value, or delete it if that is None: all or nothing, and durable on return."""
         batch = WriteBatch(raw_mode=True)
         for key, value in changes.items():
             if value is None:
@@ -194,7 +194,7 @@ class RocksKeyValue:
             raise self._failed("write", error) from error
 
     def checkpoint(self, directory: str) -> None:
-        """Make a copy in a new directory. Tables, which never change, are linked where it is on the same disk."""
+        """Copy the database into a new directory. Tables, which never change, are hard-linked on the same disk."""
         target = Path(directory)
         try:
             Checkpoint(self._database).create_checkpoint(directory)
@@ -202,13 +202,13 @@ class RocksKeyValue:
             for file in target.iterdir():
                 file.chmod(_FILE_MODE)
         except Exception as error:
-            raise self._failed(f"make a copy in {directory}", error) from error
+            raise self._failed(f"create a copy in {directory}", error) from error
 
     def close(self) -> None:
-        """Close the database; remove the private copy where it is one. Closing twice is allowed.
+        """Close the database and remove the private copy, if it is one. May be called twice.
 
         Raises:
-            CatalogueError: RocksDB could not write what it writes at the end. It is closed, and no batch is lost.
+            CatalogueError: RocksDB's final write failed. The database is closed, and no batch is lost.
         """
         try:
             self._database.close()
@@ -229,23 +229,23 @@ class RocksKeyValue:
 
 
 def _without_current(directory: Path) -> CatalogueDamagedError:
-    text = f"{directory}: not a RocksDB database: there is no file CURRENT"
+    text = f"{directory}: not a RocksDB database: the file CURRENT is missing"
     return CatalogueDamagedError(text, str(directory / "CURRENT"))
 
 
 def open_copy(directory: Path) -> RocksKeyValue:
-    """Open the database in `directory` to read, without writing to it: see the table above.
+    """Open the database in `directory` for reading, without writing to it: see the table above.
 
-    The private directory is made where the system keeps temporary files, with mode 0700, and removed at close.
+    The private directory is created in the system's temporary directory, with mode 0700, and removed at close.
 
     Raises:
-        CatalogueDamagedError: there is no database, or RocksDB cannot open its files.
-        CatalogueError: the files cannot be read, or not be copied.
+        CatalogueDamagedError: the database does not exist, or RocksDB cannot open its files.
+        CatalogueError: the files cannot be read or copied.
     """
     try:
         private = Path(tempfile.mkdtemp(prefix="qstore-catalogue-"))
     except OSError as error:
-        raise CatalogueError(f"{directory}: no private copy can be made: {error}") from error
+        raise CatalogueError(f"{directory}: cannot create a private copy: {error}") from error
     try:
         damage = _copy(directory, private)
         database = _open_read_only(private, directory, damage)
@@ -260,24 +260,25 @@ def open_copy(directory: Path) -> RocksKeyValue:
 
 
 def _check_files(directory: Path) -> None:
-    """Refuse what RocksDB would wait for: a FIFO or a device in place of a file.
+    """Refuse files on which RocksDB would block: a FIFO or a device in place of a file.
 
     Raises:
-        CatalogueDamagedError: one of the database's own files is none.
-        CatalogueError: something else in the directory is none, as its lock.
+        CatalogueDamagedError: one of the database's own files is not a regular file.
+        CatalogueError: another file in the directory, such as the lock, is not a regular file.
         OSError: the directory cannot be read.
     """
     for path in directory.iterdir():
         if (_COPIED.fullmatch(path.name) or _LINKED.fullmatch(path.name)) and not path.is_file():
             raise CatalogueDamagedError(f"{path}: not a regular file", str(path))
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise CatalogueError(f"{path}: not a regular file; RocksDB cannot open the catalogue with it: remove it")
+            raise CatalogueError(f"{path}: not a regular file; remove it: RocksDB cannot open the catalogue with it")
 
 
 def _is_sound(directory: Path) -> bool:
-    """Whether a database that cannot be opened here is in order, or cannot be read at all for now.
+    """Whether a database that cannot be opened is intact, or cannot be read at all at the moment.
 
-    RocksDB's errors do not tell a held lock, a full disk or a missing permission from damage; a private copy does.
+    RocksDB's errors do not distinguish a held lock, a full disk or a missing permission from damage; opening a private
+    copy does.
     """
     try:
         copy = open_copy(directory)
@@ -290,7 +291,7 @@ def _is_sound(directory: Path) -> bool:
 
 
 def _open_read_only(private: Path, directory: Path, damage: list[MapDamage]) -> Rdict:
-    """Open the copy of `directory`: strictly, or else up to the damage in the write-ahead log, told in `damage`."""
+    """Open the copy of `directory`: strictly, or else up to the damage in the write-ahead log, added to `damage`."""
     read_only = AccessType.read_only(error_if_log_file_exist=False)
     try:
         return Rdict(str(private), _options(DBRecoveryMode.tolerate_corrupted_tail_records()), access_type=read_only)
@@ -313,19 +314,19 @@ def _options(wal_mode: DBRecoveryMode) -> Options:
 
 
 def _file_in(text: str, directory: Path) -> str | None:
-    """The file of the database in `directory` that a message of RocksDB's names: it tells it in no other way."""
+    """The file of the database in `directory` that a RocksDB error text names: the text is the only source."""
     found = _NAMED.search(text.replace(str(directory), ""))
     return None if found is None else str(directory / found[0])
 
 
 def _line(error: Exception) -> str:
-    """RocksDB's message, which can be several lines, as one."""
+    """RocksDB's error text, which can have several lines, as one line."""
     return " ".join(str(error).split())
 
 
 # ---------------------------------------------------------------------------------------------------------------
 
-#: Errors of the system that say nothing about the files themselves.
+#: OS errors that say nothing about the state of the files.
 _PASSING: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.ENOMEM}
 )
@@ -335,7 +336,7 @@ _NAMED = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII
 
 
 def _copy(directory: Path, private: Path) -> list[MapDamage]:
-    """Fill `private` as the table says, and say what is wrong with the manifest."""
+    """Fill `private` as in the table above, and return the damage in the manifest."""
     damage = []
     try:
         source = directory.resolve(strict=True)
@@ -355,12 +356,12 @@ def _copy(directory: Path, private: Path) -> list[MapDamage]:
             damage.append(MapDamage(what, str(directory / current)))
     except OSError as error:
         kind = CatalogueError if error.errno in _PASSING else CatalogueDamagedError
-        raise kind(f"{directory}: cannot be copied to read it: {error}{advice(error)}") from error
+        raise kind(f"{directory}: cannot be copied for reading: {error}{advice(error)}") from error
     return damage
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    # O_NONBLOCK: a FIFO in a hostile tree must be refused, and not waited for.
+    # O_NONBLOCK: a FIFO in a hostile tree must be refused, not block.
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as reader:
         _check_regular(source, os.fstat(descriptor))
@@ -382,7 +383,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
 
 
 def _ends_whole(manifest: Path) -> bool:
-    """Whether the manifest ends where a record ends. RocksDB takes one that does not for a torn tail, and drops it."""
+    """Whether the manifest ends at the end of a record. RocksDB takes a cut record for a torn tail and drops it."""
     whole = True
     with manifest.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -390,7 +391,7 @@ def _ends_whole(manifest: Path) -> bool:
             while at + _FRAGMENT.size <= len(block):
                 _, length, kind = _FRAGMENT.unpack_from(block, at)
                 if kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
-                    return whole  # zeros that were allocated in advance, or damage, which RocksDB reports itself
+                    return whole  # preallocated zeros, or damage, which RocksDB reports itself
                 whole = kind in (_FULL, _LAST)
                 at += _FRAGMENT.size + length
             if at != len(block) and len(block) < _BLOCK:

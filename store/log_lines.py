@@ -1,9 +1,9 @@
-"""What the store writes to the broker's log: one function for each event, which gives the line and its level.
+"""The store's lines in the broker's log: one function for each event, which returns the text and its level.
 
-Nothing is logged here. Who has a logger hands the lines on; a tool may print them, a test compares them. The words are
-the documents' own wherever they have them, since people search logs, and scripts watch them, for these:
+Nothing is logged here: the caller passes the lines to its logger, and tools may print them. The wording is qpidd's own
+wherever a document gives it, since people search logs, and scripts watch them, for these texts. "own" marks the others:
 
-    event                                   level     words from
+    event                                   level     wording from
     --------------------------------------  --------  ------------------------------------------------------------
     an option is corrected                  warning   MRG 2 Messaging User Guide, 6.3, below the minimum
     an option is not needed                 notice    own
@@ -14,20 +14,20 @@ the documents' own wherever they have them, since people search logs, and script
     the highest record id                   info      formats/rhm/README.md, 5.6
     a transaction is in doubt               notice    own
     the store is truncated                  notice    own
-    the store belongs to another process    critical  MRG 2 Messaging User Guide, 6.2
+    the store is locked    critical  MRG 2 Messaging User Guide, 6.2
     no store of a cluster is clean          critical  MRG 2 Messaging User Guide, 7.5.4
     an enqueue is over the threshold        warning   formats/rhm/README.md, 3.5
     a journal is full                       critical  formats/rhm/README.md, 3.5
     a journal has failed                    critical  own
     MST-1001 to MST-1006                    notice    Qpid wiki, "Configure Operational Status Logging"
 
-The last are what the Java broker's stores say of themselves, in this order; the option `mst-log` turns them on:
+The last are the messages of the Java broker's stores, in this order; the option `mst-log` enables them:
 
-    1001 created, 1002 location, 1004 recovery starts,
-    for each queue: 1004 it starts, 1005 messages, 1006 it is complete,
-    1006 all recovery is complete; and at the end of everything 1003 closed
+    1001 created, 1002 location, 1004 recovery starts;
+    for each queue: 1004 starts, 1005 number of messages, 1006 complete;
+    1006 recovery of the whole store complete; and finally 1003 closed
 
-Names of queues come from clients, so what could break a line or steer a terminal is escaped in every text.
+Clients choose the names of queues, so characters that could break a line or control a terminal are escaped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from formats.wording import printable
+from qstore.formats.wording import printable
 
 MAX_IN_DOUBT_LINES: Final = 20
-TPL_NAME: Final = "TplStore"  # of the prepared list's journal
+TPL_NAME: Final = "TplStore"  # the name of the prepared list's journal
 
 
 class Level(StrEnum):
-    """The levels of the broker's log that the store uses, by the broker's names for them."""
+    """The log levels that the store uses, by the broker's names."""
 
     INFO = "info"
     NOTICE = "notice"
@@ -56,8 +56,8 @@ class LogLine(NamedTuple):
     """One line for the log.
 
     Attributes:
-        level: how much it matters.
-        text: what it says, without time and level.
+        level: its severity.
+        text: the line, without time and level.
     """
 
     level: Level
@@ -68,7 +68,7 @@ class LogLine(NamedTuple):
 
 
 def below_minimum(parameter: str, value: int, minimum: int) -> LogLine:
-    """A number is raised to the least that is legal."""
+    """A number was raised to the smallest legal value."""
     return LogLine(
         Level.WARNING,
         f"parameter {parameter} ({value}) is below allowable minimum ({minimum}); "
@@ -77,7 +77,7 @@ def below_minimum(parameter: str, value: int, minimum: int) -> LogLine:
 
 
 def above_maximum(parameter: str, value: int, maximum: int) -> LogLine:
-    """A number is lowered to the largest that is legal."""
+    """A number was lowered to the largest legal value."""
     return LogLine(
         Level.WARNING,
         f"parameter {parameter} ({value}) is above allowable maximum ({maximum}); "
@@ -86,13 +86,13 @@ def above_maximum(parameter: str, value: int, maximum: int) -> LogLine:
 
 
 def not_legal(parameter: str, value: int, rule: str, corrected: int) -> LogLine:
-    """A number within the range that is not legal is replaced by the nearest that is.
+    """An illegal number within the range was replaced by the nearest legal one.
 
     Args:
         parameter: its name.
-        value: what was given.
-        rule: what it would have to be: "a power of 2".
-        corrected: what is used.
+        value: the number given.
+        rule: the requirement: "a power of 2".
+        corrected: the number used.
     """
     return LogLine(
         Level.WARNING, f"parameter {parameter} ({value}) is not {rule}; changing this parameter to {corrected}."
@@ -100,7 +100,7 @@ def not_legal(parameter: str, value: int, rule: str, corrected: int) -> LogLine:
 
 
 def not_needed(option: str, reason: str) -> LogLine:
-    """An option of other stores was given that this one has no use for."""
+    """An option of another store was given that has no effect here."""
     return LogLine(Level.NOTICE, f"option {option} is not needed here and has no effect: {reason}")
 
 
@@ -108,44 +108,44 @@ def not_needed(option: str, reason: str) -> LogLine:
 
 
 def store_initialized(directory: str) -> LogLine:
-    """The store is open. `directory` is the store directory, as the options give it."""
+    """The store is open. `directory` is the store directory, as given in the options."""
     return LogLine(Level.NOTICE, f"Store module initialized; dir={printable(directory)}")
 
 
 def store_truncated(directory: str) -> LogLine:
-    """All that the store held was discarded, as the option `truncate` asks."""
+    """The content of the store was discarded, as the option `truncate` requires."""
     return LogLine(Level.NOTICE, f"Store truncated; dir={printable(directory)}")
 
 
 def directory_locked() -> LogLine:
-    """Another process has the store open. The broker puts `Exception: ` before it where it ends with it."""
+    """Another process has the store open. If the broker exits because of it, it prefixes `Exception: `."""
     return LogLine(Level.CRITICAL, "Data directory is locked by another process.")
 
 
 def no_clean_store() -> LogLine:
-    """All stores of a cluster are dirty, so none can be started from."""
+    """All stores of a cluster are dirty, so the cluster cannot start from any of them."""
     return LogLine(Level.CRITICAL, "Cannot recover, no clean store")
 
 
 def journal_created(name: str) -> LogLine:
-    """A journal was built. `name` is its queue's, or `TPL_NAME`."""
+    """A journal was created. `name` is its queue's, or `TPL_NAME`."""
     return LogLine(Level.NOTICE, f'Journal "{printable(name)}": Created')
 
 
 def journal_sizes(files: int, file_pages: int, page_kib: int, pages: int) -> tuple[LogLine, ...]:
-    """The sizes that a queue's journal has if its declaration says nothing else (formats/rhm/README.md, 5.6).
+    """The default size of a queue's journal (formats/rhm/README.md, 5.6).
 
     Args:
         files: number of files.
-        file_pages: size of one, in pages of 64 KiB.
-        page_kib: KiB of a page of the write cache.
+        file_pages: size of a file, in pages of 64 KiB.
+        page_kib: size of a page of the write cache, in KiB.
         pages: number of pages of the write cache.
     """
     return _sizes("Default", files, file_pages, page_kib, pages)
 
 
 def tpl_sizes(files: int, file_pages: int, page_kib: int, pages: int) -> tuple[LogLine, ...]:
-    """The sizes of the prepared list's journal; arguments as for `journal_sizes`."""
+    """The size of the prepared list's journal; arguments as for `journal_sizes`."""
     return _sizes("TPL", files, file_pages, page_kib, pages)
 
 
@@ -162,12 +162,12 @@ def _sizes(whose: str, files: int, file_pages: int, page_kib: int, pages: int) -
 
 
 def queue_recovered(queue: str, messages: int, in_doubt: int) -> LogLine:
-    """A queue's messages are back (formats/rhm/README.md, 5.6).
+    """A queue's messages were recovered (formats/rhm/README.md, 5.6).
 
     Args:
         queue: its name.
         messages: those that are on the queue again.
-        in_doubt: those that a prepared transaction holds, whose outcome is still to come.
+        in_doubt: those that a prepared, undecided transaction holds.
     """
     return LogLine(
         Level.INFO,
@@ -176,30 +176,30 @@ def queue_recovered(queue: str, messages: int, in_doubt: int) -> LogLine:
 
 
 def highest_record_id(rid: int) -> LogLine:
-    """The highest record id that recovery found; 0 if there was none (formats/rhm/README.md, 5.6)."""
+    """The highest record id that recovery found; 0 for none (formats/rhm/README.md, 5.6)."""
     return LogLine(Level.INFO, f"Most recent persistence id found: 0x{rid:x}")
 
 
 def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]:
-    """Transactions that were prepared and wait for their transaction manager, with what settles them by hand.
+    """Prepared transactions that wait for their transaction manager, with the command that resolves them manually.
 
     Args:
         path: the store directory.
-        xids: their ids; so many that they would fill the log are counted.
+        xids: their ids; those above `MAX_IN_DOUBT_LINES` are only counted.
     """
     where = shlex.quote(printable(path))
     for xid in xids[:MAX_IN_DOUBT_LINES]:
         yield LogLine(
             Level.NOTICE,
-            f"Transaction {xid.hex()} is in doubt: it was prepared, and its messages are kept and not delivered until "
-            "its transaction manager decides. To decide in its place, stop the broker and build a store that it is "
-            f"settled in: qstore-recover {where} NEW-DIRECTORY --resolve {xid.hex()}=commit (or =rollback)",
+            f"Transaction {xid.hex()} is in doubt: it is prepared, and its messages are kept but not delivered until "
+            "its transaction manager decides. To decide manually, stop the broker and create a store in which it is "
+            f"resolved: qstore-recover {where} NEW-DIRECTORY --resolve {xid.hex()}=commit (or =rollback)",
         )
     if len(xids) > MAX_IN_DOUBT_LINES:
         yield LogLine(
             Level.NOTICE,
-            f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt; when the broker is stopped, "
-            f"qstore-dump {where} --transactions lists all {len(xids)}, and qstore-recover has --resolve-all",
+            f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt; after stopping the broker, "
+            f"qstore-dump {where} --transactions lists all {len(xids)}, and qstore-recover --resolve-all resolves them",
         )
 
 
@@ -207,18 +207,18 @@ def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]
 
 
 def threshold_exceeded(queue: str) -> LogLine:
-    """An enqueue was refused, `RHM_IORES_ENQCAPTHRESH`; the client's error begins with the same text."""
+    """An enqueue was refused, `RHM_IORES_ENQCAPTHRESH`; the client's error starts with the same text."""
     return LogLine(Level.WARNING, f'Enqueue capacity threshold exceeded on queue "{printable(queue)}".')
 
 
 def journal_full(queue: str) -> LogLine:
-    """A record found no room, `RHM_IORES_FULL`; the client's error has the same text."""
+    """A record was refused, `RHM_IORES_FULL`; the client's error has the same text."""
     return LogLine(Level.CRITICAL, f'Journal full on queue "{printable(queue)}".')
 
 
 def journal_failed(failure: str) -> LogLine:
-    """A journal's disk has failed. `failure` is what clients are told: which queue, what happened, what follows."""
-    advice = "see the kernel's log, put the disk right, and start the broker again: all that was acknowledged is kept"
+    """A journal's disk has failed. `failure` is the error sent to clients: which queue, what happened, what follows."""
+    advice = "see the kernel log, repair the disk, and restart the broker: no acknowledged message is lost"
     return LogLine(Level.CRITICAL, f"{failure}; {advice}")
 
 
@@ -226,32 +226,32 @@ def journal_failed(failure: str) -> LogLine:
 
 
 def mst_created(name: str) -> LogLine:
-    """MST-1001, the first: there is a store. `name` is its type."""
+    """MST-1001, the first: the store exists. `name` is its type."""
     return _mst(1001, f"Created : {printable(name)}")
 
 
 def mst_location(path: str) -> LogLine:
-    """MST-1002: where the store is."""
+    """MST-1002: the path of the store."""
     return _mst(1002, f"Store location : {printable(path)}")
 
 
 def mst_closed() -> LogLine:
-    """MST-1003, the last: the store is closed cleanly."""
+    """MST-1003, the last: the store was closed cleanly."""
     return _mst(1003, "Closed")
 
 
 def mst_recovery_start(queue: str | None = None) -> LogLine:
-    """MST-1004: recovery starts; of one queue if it is named. The one without is logged even if nothing is there."""
+    """MST-1004: recovery of the named queue, or of the store, starts. The latter is logged even for an empty store."""
     return _mst(1004, _of_queue("Recovery Start", queue))
 
 
 def mst_recovered(queue: str, messages: int) -> LogLine:
-    """MST-1005: how many messages a queue has again; logged for an empty queue, too."""
+    """MST-1005: the number of messages recovered for a queue; also logged for an empty queue."""
     return _mst(1005, f"Recovered {messages} message{'' if messages == 1 else 's'} for queue {printable(queue)}")
 
 
 def mst_recovery_complete(queue: str | None = None) -> LogLine:
-    """MST-1006: recovery is complete; of one queue if it is named, of the whole store if none is."""
+    """MST-1006: recovery of the named queue, or of the whole store, is complete."""
     return _mst(1006, _of_queue("Recovery Complete", queue))
 
 

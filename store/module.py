@@ -1,12 +1,12 @@
-"""What `qpidd --load-module store` finds: the store's options, and the plug by which a broker opens the store.
+"""The module that `qpidd --load-module store` loads: the store's options, and the interface by which a broker opens it.
 
-The broker defines the shape of both and does not know what fills it; this is what fills it, and does not know the
-broker. A test that mypy checks, `tests/broker/test_store_protocol.py`, holds the two together. The names under which
-the module is found are entry points of the group `qstore.modules` (pyproject.toml): those of all the stores that qpidd
-ever had, so that an old command line or configuration file opens this one.
+The broker defines the shape of both as protocols and does not import this module, nor does this module import the
+broker. `tests/broker/test_store_protocol.py`, which mypy checks, keeps the two in line. The module's names are entry
+points of the group `qstore.modules` (pyproject.toml): the names of all stores that qpidd ever had, so that an old
+command line or configuration file loads this one.
 
-`PluggedStore` is the store with what the broker, which may not import from here, has to get from it: the kinds of its
-errors, the parts of a transaction, and the size of a queue's journal.
+`PluggedStore` is the store together with what the broker needs but may not import: the classes of its errors, the parts
+of a transaction, and the size of a queue's journal.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import system_environment
-from store.errors import StoreError
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
-from store.key_value import CatalogueError
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.log_lines import LogLine
-from store.parameters import (
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import system_environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import (
     OPTIONS,
     Kind,
     ParameterError,
@@ -45,14 +45,14 @@ _KINDS: Final[dict[Kind, OptionKind]] = {
 
 
 class ModuleOption(NamedTuple):
-    """One of the store's options, as a broker shows it.
+    """One of the store's options, in the form in which a broker shows it.
 
     Attributes:
-        name: as it is written after `--`.
-        alias: another name for it; empty if it has none.
-        kind: what its value is.
-        default: what help shows as the default; empty for none.
-        help: what it is for, in one line, with what there is to choose from.
+        name: its name, without `--`.
+        alias: another name for it; empty for none.
+        kind: the type of its value.
+        default: the default that help shows; empty for none.
+        help: its purpose and possible values, in one line.
     """
 
     name: str
@@ -78,13 +78,13 @@ def _shown(option: StoreOption) -> ModuleOption:
 
 
 class PluggedStore(MessageStore):
-    """The store that a broker has: see `MessageStore`.
+    """The store as a broker uses it: see `MessageStore`.
 
     Attributes:
-        errors: what its calls raise by design.
+        errors: the errors that its calls raise by design.
         full_error: a journal has no room until messages are dequeued.
         failed_error: a journal's disk has failed.
-        argument_error: an argument of a queue's declaration cannot be understood.
+        argument_error: an argument of a queue's declaration is invalid.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (JournalError, StoreError, CatalogueError)
@@ -97,13 +97,13 @@ class PluggedStore(MessageStore):
         return data_crc(parts)
 
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
-        """How large a queue's journal is to be; what is corrected in its arguments is logged.
+        """The size of a new queue's journal; corrections of its arguments are logged.
 
         Args:
-            arguments: of its declaration, as plain values; others than the store's are passed over.
+            arguments: the declaration's arguments as plain values; those that are not the store's are ignored.
 
         Raises:
-            ParameterError: an argument is no number.
+            ParameterError: an argument is not a number.
         """
         geometry, lines = queue_geometry(arguments, self.parameters)
         for line in lines:
@@ -111,21 +111,21 @@ class PluggedStore(MessageStore):
         return geometry
 
     def transaction_enqueue(self, journal: QueueJournal, parts: Sequence[bytes], size: int, crc: int) -> Enqueue:
-        """A message that a transaction enqueues."""
+        """A message to be enqueued by a transaction."""
         return Enqueue(journal, parts, size, crc)
 
     def transaction_dequeue(self, journal: QueueJournal, rid: int) -> Dequeue:
-        """A message that a transaction dequeues."""
+        """A message to be dequeued by a transaction."""
         return Dequeue(journal, rid)
 
 
 class Module:
-    """The plug.
+    """The entry point object that a broker loads.
 
     Attributes:
         title: the heading of the options.
         options: the options, in the order in which help shows them.
-        errors: why `open` gives up.
+        errors: the errors that `open` raises by design.
     """
 
     title: ClassVar[str] = "Store"
@@ -138,14 +138,14 @@ class Module:
         """Open the store.
 
         Args:
-            values: the options that were given, by name or alias.
-            data_directory: where it is, if the option store-dir does not say otherwise; None if there is none.
+            values: the options given, by name or alias.
+            data_directory: where to put the store unless the option store-dir says otherwise; None if there is none.
             version: the broker's, for the STORE file.
-            log: takes lines for the log.
+            log: receives log lines.
 
         Raises:
             StoreError: it cannot be opened.
-            ParameterError: an option's value cannot be understood, or there is no directory.
+            ParameterError: an option's value is invalid, or there is no directory.
         """
         parameters, lines = parse_parameters(values)
         for line in lines:

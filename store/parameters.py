@@ -1,16 +1,16 @@
-"""The store's options: one table, the values that were made of it, and how illegal numbers are corrected.
+"""The store's options: one table, the values parsed from it, and how illegal numbers are corrected.
 
-A number that is not legal never keeps a broker from starting. It is replaced by the nearest legal one, the smaller of
-two that are equally near, and a warning says so (MRG 2 Messaging User Guide, 6.3). The same holds for the
-numbers in a queue's declaration. What is no number at all, no yes or no, or not one of the words to choose from, is an
-error: there is nothing near it.
+An illegal number never prevents a broker from starting. It is replaced by the nearest legal one (the smaller of two
+that are equally near), and a warning is logged (MRG 2 Messaging User Guide, 6.3). The same holds for the numbers in a
+queue's declaration. A value that is not a number, not yes or no, or not one of the words to choose from, is an error,
+since there is no nearest legal value.
 
-Two numbers depend on each other: a file holds a whole number of pages of the write cache, since qpidd writes wrongly
-where it does not (formats/rhm/README.md, 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be
-too large. Among the store's options the page gives way, as in qpidd (9 of that page). In a queue's declaration the file
-does, for the page is the store's; the nearest size may be one page of 64 KiB less than was asked for.
+Two numbers depend on each other: a file must hold a whole number of pages of the write cache, because qpidd writes
+incorrectly otherwise (formats/rhm/README.md, 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be
+too large. For the store's options the page size is reduced, as in qpidd (9 of that page). For a queue's declaration the
+file size is adjusted, since the page size is the store's; the nearest size may be 64 KiB less than requested.
 
-The documents differ on some numbers; the table has what was decided:
+The documents disagree on some numbers; the table has these decisions:
 
     jfile-size-pgs, maximum         32768 in the documents; qpidd 1.40 takes 32767
     tpl-wcache-page-size, default   32 in MRG 2 Messaging User Guide, table 6.2; 4 in qpidd
@@ -18,8 +18,8 @@ The documents differ on some numbers; the table has what was decided:
     wcache-page-size 3              2, by the rule for ties; qpidd takes 4
     a number out of range           corrected; qpidd 1.40 does not start, or refuses the queue
 
-Options of older and other stores that this one has no use for are accepted, whatever their value, and a notice says
-why they do nothing.
+Options of older and other stores that have no effect here are accepted with any value, and a notice states why they
+have none.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, NamedTuple
 
-from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry
-from formats.wording import printable
-from store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
-from store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
-from store.sync.choice import AUTO, SYNC_DRIVERS
+from qstore.formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry
+from qstore.formats.wording import printable
+from qstore.store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
+from qstore.store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
+from qstore.store.sync.choice import AUTO, SYNC_DRIVERS
 
 _KIB: Final = 1024
-_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")  # no number that anybody means has more digits
-_MOST: Final = 10**40
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")  # no meaningful number has more digits
+_MAX_NUMBER: Final = 10**40
 _SHOWN: Final = 60  # characters of a bad value that an error shows
 _TRUTH: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 class ParameterError(Exception):
-    """A value cannot be understood, so that there is no nearest legal one. The text is one line for a person."""
+    """A value is invalid, and no legal value is nearest to it. The text is one line for people."""
 
 
 class OnDamage(StrEnum):
-    """What recovery does with a journal that is damaged in a way that no crash explains."""
+    """How recovery treats a journal with damage that a crash does not explain."""
 
     QUARANTINE = "quarantine"
     REFUSE = "refuse"
 
 
 class Kind(Enum):
-    """What an option's value is."""
+    """The type of an option's value."""
 
     NUMBER = auto()
     SWITCH = auto()  # yes or no
@@ -68,14 +68,14 @@ class StoreOption(NamedTuple):
     """One option of the store.
 
     Attributes:
-        name: as it is written on the command line, after `--`, and in the option file.
-        kind: what its value is.
-        default: what it is if it is not given; None if that follows from something else.
-        help: what it is for, in one line.
-        source: where it is documented; "own" for what only this store has.
-        unit: what a number counts.
-        legal: the numbers that are legal, in order.
-        rule: what a number within the range has to be, in the words of a warning; empty if each of them is legal.
+        name: its name on the command line, without `--`, and in the option file.
+        kind: the type of its value.
+        default: its value if not given; None if that is derived from something else.
+        help: its purpose, in one line.
+        source: where it is documented; "own" for options that only this store has.
+        unit: the unit of a number.
+        legal: the legal numbers, in order.
+        rule: the requirement on a number within the range, as a warning words it; empty if each of them is legal.
         words: the words to choose from.
         alias: another name for it.
         not_needed: why it has no effect; empty if it has one.
@@ -95,17 +95,17 @@ class StoreOption(NamedTuple):
 
     @property
     def minimum(self) -> int | None:
-        """The least legal number; None if the value is no number."""
+        """The smallest legal number; None if the value is not a number."""
         return self.legal[0] if self.legal else None
 
     @property
     def maximum(self) -> int | None:
-        """The largest legal number; None if the value is no number."""
+        """The largest legal number; None if the value is not a number."""
         return self.legal[-1] if self.legal else None
 
     @property
     def field(self) -> str:
-        """Its attribute of `StoreParameters`."""
+        """The name of its attribute of `StoreParameters`."""
         return self.name.replace("-", "_")
 
 
@@ -113,8 +113,8 @@ _FILES: Final = range(4, MAX_FILES + 1)
 _FILE_PAGES: Final = range(1, MAX_PAGES + 1)
 _PAGE_SIZES: Final = tuple(1 << power for power in range(8))  # KiB
 _PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}  # formats/rhm/README.md, 9
-_PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/qls/README.md, 7; maximum: qpidd's most
-_ALIGNMENTS: Final = (512, 4096)  # bytes: the sectors that disks have
+_PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/qls/README.md, 7; maximum: qpidd's
+_ALIGNMENTS: Final = (512, 4096)  # bytes: the sector sizes of disks
 
 _TABLE: Final = "MRG 2 Messaging User Guide, table 6.2"
 _CONFIGURING: Final = "MRG 2 Messaging User Guide, 6.3"
@@ -123,9 +123,9 @@ _MST: Final = 'Qpid wiki, "Configure Operational Status Logging"'
 _EXPAND: Final = "formats/rhm/README.md, 7.2"
 _RING: Final = "formats/rhm/README.md, 9"
 _LINEAR: Final = "formats/qls/README.md, 7"
-_ONE_MODE: Final = "what is stored is always written asynchronously, and only truncate deletes data."
-_FIXED: Final = "a journal keeps its number of files; qstore-size says how large it has to be."
-_NO_TIMER: Final = "a flush begins as soon as the one before it is on the disk."
+_ONE_MODE: Final = "messages are always written asynchronously, and only truncate deletes data."
+_FIXED: Final = "a journal's number of files is fixed; qstore-size calculates the size it needs."
+_NO_TIMER: Final = "a flush starts as soon as the previous one is synced."
 _NO_POOL: Final = "this store has no pool of empty files."
 
 _NUMBER, _SWITCH, _CHOICE, _TEXT = Kind.NUMBER, Kind.SWITCH, Kind.CHOICE, Kind.TEXT
@@ -134,7 +134,7 @@ _SIZE: Final = StoreOption(
     "jfile-size-pgs", _NUMBER, 24, "Size of a journal's files", _TABLE, "pages of 64 KiB", _FILE_PAGES
 )
 _PAGE: Final = StoreOption(
-    "wcache-page-size", _NUMBER, 32, "Size of a write, small for latency", _TABLE, "KiB", _PAGE_SIZES, "a power of 2"
+    "wcache-page-size", _NUMBER, 32, "Maximum size of a write", _TABLE, "KiB", _PAGE_SIZES, "a power of 2"
 )
 _CACHE: Final = StoreOption(
     "wcache-num-pages", _NUMBER, None, "Pages that may be unsynced in a journal", _LINEAR, "pages", _PAGES
@@ -142,7 +142,12 @@ _CACHE: Final = StoreOption(
 
 OPTIONS: Final = (
     StoreOption(
-        "store-dir", _TEXT, None, "Directory of the store, else the data directory", _TABLE, alias="store-directory"
+        "store-dir",
+        _TEXT,
+        None,
+        "Directory of the store, by default the data directory",
+        _TABLE,
+        alias="store-directory",
     ),
     _COUNT,
     _SIZE,
@@ -152,18 +157,24 @@ OPTIONS: Final = (
     _SIZE._replace(name="tpl-jfile-size-pgs", help="Size of the files of the prepared list's journal"),
     _PAGE._replace(name="tpl-wcache-page-size", default=4, help="Size of a write to the prepared list", source=_RING),
     _CACHE._replace(name="tpl-wcache-num-pages", help="Pages that may be unsynced in the prepared list"),
-    StoreOption("truncate", _SWITCH, False, "Discard all that the store holds before it is opened", _TABLE),
+    StoreOption("truncate", _SWITCH, False, "Discard the content of the store before opening it", _TABLE),
     StoreOption(
-        "on-damage", _CHOICE, OnDamage.QUARANTINE, "Set damage aside, or do not start", "own", words=tuple(OnDamage)
+        "on-damage", _CHOICE, OnDamage.QUARANTINE, "Quarantine damage, or refuse to start", "own", words=tuple(OnDamage)
     ),
-    StoreOption("sync", _CHOICE, AUTO, "Who waits for the disk", "own", words=SYNC_DRIVERS),
+    StoreOption("sync", _CHOICE, AUTO, "How journals are synced to disk", "own", words=SYNC_DRIVERS),
     StoreOption("flush-alignment", _NUMBER, 512, "Sector size of the disk", "own", "bytes", _ALIGNMENTS, "512 or 4096"),
-    StoreOption("mst-log", _SWITCH, False, "Log the Java broker's messages, too: MST-1001 to MST-1006", _MST),
+    StoreOption("mst-log", _SWITCH, False, "Also log the Java broker's messages, MST-1001 to MST-1006", _MST),
     StoreOption("store-async", _SWITCH, True, "Write asynchronously", _OLD, not_needed=_ONE_MODE),
-    StoreOption("store-force", _SWITCH, False, "Delete all data if the mode changed", _OLD, not_needed=_ONE_MODE),
+    StoreOption("store-force", _SWITCH, False, "Delete all data if the mode has changed", _OLD, not_needed=_ONE_MODE),
     StoreOption("auto-expand", _SWITCH, False, "Add files to a full journal", _EXPAND, not_needed=_FIXED),
     StoreOption(
-        "auto-expand-max-jfiles", _NUMBER, 0, "Most files", _EXPAND, alias="max-auto-expand-jfiles", not_needed=_FIXED
+        "auto-expand-max-jfiles",
+        _NUMBER,
+        0,
+        "Maximum files",
+        _EXPAND,
+        alias="max-auto-expand-jfiles",
+        not_needed=_FIXED,
     ),
     StoreOption("journal-flush-timeout", _TEXT, "500ms", "Flush when idle for", _LINEAR, not_needed=_NO_TIMER),
     StoreOption("efp-partition", _NUMBER, 1, "Partition of the file pool", _LINEAR, not_needed=_NO_POOL),
@@ -176,15 +187,15 @@ QUEUE_ARGUMENTS: Final = (
     _COUNT._replace(name="qpid.file_count", help="Files in the queue's journal", source=_CONFIGURING),
     _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source=_CONFIGURING),
 )
-"""The arguments of a queue's declaration that say how large its journal is; their defaults are the store's options."""
+"""The arguments of a queue's declaration that set the size of its journal; they default to the store's options."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreParameters:
-    """The values of the options, all of them legal where `parse_parameters` made them.
+    """The values of the options, all of them legal if parsed by `parse_parameters`.
 
-    The attributes are the options of the same names. `store_dir` is None if it was not given. A cache has, unless
-    told, as many pages as qpidd gives it for the page size.
+    Each attribute has the name of its option. `store_dir` is None if not given. The number of pages in a write cache
+    defaults to qpidd's for the page size.
     """
 
     store_dir: str | None = None
@@ -204,32 +215,32 @@ class StoreParameters:
 
     @property
     def geometry(self) -> Geometry:
-        """Of a queue's journal, if the queue's declaration says nothing else."""
+        """The size of a queue's journal whose declaration does not set one."""
         return Geometry.from_pages(self.num_jfiles, self.jfile_size_pgs)
 
     @property
     def tpl_geometry(self) -> Geometry:
-        """Of the prepared list's journal."""
+        """The size of the prepared list's journal."""
         return Geometry.from_pages(self.tpl_num_jfiles, self.tpl_jfile_size_pgs)
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page of a journal's write cache: of one write."""
+        """Bytes in a page of a journal's write cache: the maximum of one write."""
         return self.wcache_page_size * _KIB
 
     @property
     def tpl_page_bytes(self) -> int:
-        """Bytes of a page of the prepared list's write cache."""
+        """Bytes in a page of the prepared list's write cache."""
         return self.tpl_wcache_page_size * _KIB
 
     @property
     def write_cache_bytes(self) -> int:
-        """Bytes of a journal that may be unsynced."""
+        """Maximum unsynced bytes of a journal."""
         return self.page_bytes * self.wcache_num_pages
 
     @property
     def tpl_write_cache_bytes(self) -> int:
-        """Bytes of the prepared list's journal that may be unsynced."""
+        """Maximum unsynced bytes of the prepared list's journal."""
         return self.tpl_page_bytes * self.tpl_wcache_num_pages
 
 
@@ -237,11 +248,11 @@ class StoreParameters:
 
 
 class Correction(NamedTuple):
-    """A legal number, and what is to be said about how it came about.
+    """A legal number, and the warnings about its correction.
 
     Attributes:
         value: the number to use.
-        warnings: for the log; empty if it is the number that was given.
+        warnings: for the log; empty if the given number was legal.
     """
 
     value: int
@@ -249,7 +260,7 @@ class Correction(NamedTuple):
 
 
 def nearest(value: int, legal: Sequence[int]) -> int:
-    """The number of `legal`, which are in order, that is nearest to `value`; of two the smaller."""
+    """The number in `legal`, which is sorted, that is nearest to `value`; of two the smaller."""
     above = bisect_left(legal, value)
     if above == len(legal):
         return legal[-1]
@@ -273,10 +284,10 @@ def correct_number(option: StoreOption, value: int) -> Correction:
 
 
 def correct_page(name: str, page: int, file_pages: int) -> Correction:
-    """The legal page size nearest to `page` of which a file holds a whole number.
+    """The legal page size nearest to `page` that divides a file evenly.
 
     Args:
-        name: the option that gives the page size.
+        name: the option that sets the page size.
         page: KiB, legal.
         file_pages: size of a file in pages of 64 KiB.
     """
@@ -284,7 +295,7 @@ def correct_page(name: str, page: int, file_pages: int) -> Correction:
     corrected = nearest(page, [one for one in _PAGE_SIZES if file % one == 0])
     if corrected == page:
         return Correction(page, ())
-    rule = f"a whole part of a journal file of {file} KiB"
+    rule = f"a divisor of the journal file size of {file} KiB"
     return Correction(corrected, (not_legal(name, page, rule, corrected),))
 
 
@@ -292,7 +303,7 @@ def correct_file(name: str, file_pages: int, page: int) -> Correction:
     """The legal file size nearest to `file_pages` that holds a whole number of pages of the write cache.
 
     Args:
-        name: the argument that gives the file size.
+        name: the argument that sets the file size.
         file_pages: size of a file in pages of 64 KiB, legal.
         page: KiB of a page of the write cache.
     """
@@ -308,13 +319,13 @@ def correct_file(name: str, file_pages: int, page: int) -> Correction:
 
 
 def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tuple[LogLine, ...]]:
-    """The store's parameters, and what is to be logged about them.
+    """The store's parameters, and the lines to log about them.
 
     Args:
-        options: the options that were given, by name or alias without dashes; a value is text, or what text means.
+        options: the options given, by name or alias without dashes; a value is a text or its parsed form.
 
     Raises:
-        ParameterError: a value cannot be understood, an option is not known or given under both of its names.
+        ParameterError: a value is invalid, or an option is unknown or given under both of its names.
     """
     given = _by_name(options)
     values: dict[str, Any] = {}
@@ -337,14 +348,14 @@ def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tu
 
 
 def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) -> tuple[Geometry, tuple[LogLine, ...]]:
-    """How large the journal of a queue is to be, and what is to be logged about it.
+    """The size of a queue's journal, and the lines to log about it.
 
     Args:
-        arguments: of the queue's declaration, as plain values.
-        parameters: the store's, for what the declaration does not say.
+        arguments: the arguments of the queue's declaration, as plain values.
+        parameters: the store's, for whatever the declaration does not set.
 
     Raises:
-        ParameterError: an argument is no number; the text is fit for the client.
+        ParameterError: an argument is not a number; the text can be sent to the client.
     """
     count, size = QUEUE_ARGUMENTS
     files, pages = Correction(parameters.num_jfiles, ()), Correction(parameters.jfile_size_pgs, ())
@@ -357,25 +368,25 @@ def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) ->
 
 
 def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:
-    """The directory below which the store is: the option's, else the broker's data directory.
+    """The directory of the store: the option's, or else the broker's data directory.
 
     Raises:
-        ParameterError: there is neither.
+        ParameterError: neither is given.
     """
     directory = parameters.store_dir or data_directory
     if not directory:
-        raise ParameterError("there is no directory for the store: give store-dir, or leave out no-data-dir")
+        raise ParameterError("no directory for the store: set store-dir, or remove no-data-dir")
     return directory
 
 
 def _by_name(options: Mapping[str, object]) -> dict[str, object]:
-    """Options under their names where they were given under an alias."""
+    """Replace aliases by the names of their options."""
     known = {name: option for option in OPTIONS for name in (option.name, option.alias) if name}
     given: dict[str, object] = {}
     for name, value in options.items():
         option = known.get(name)
         if option is None:
-            raise ParameterError(f"option {_shown(name)} is not known to the store: see --help for those that are")
+            raise ParameterError(f"option {_shown(name)} is unknown to the store: see --help for the known options")
         if option.name in given:
             raise ParameterError(f"option {option.name} is given twice, also as {option.alias}: give it once")
         given[option.name] = value
@@ -386,7 +397,7 @@ def _by_name(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _read(option: StoreOption, value: object) -> tuple[object, tuple[LogLine, ...]]:
-    """What a value means, corrected, and the warnings."""
+    """The parsed value, corrected, and the warnings."""
     match option.kind:
         case Kind.NUMBER:
             return correct_number(option, _number("option", option, value))
@@ -401,7 +412,7 @@ def _read(option: StoreOption, value: object) -> tuple[object, tuple[LogLine, ..
 def _number(what: str, option: StoreOption, value: object) -> int:
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and -_MOST < value < _MOST:
+    if isinstance(value, int) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER:
         return int(value)
     raise ParameterError(
         f"{what} {option.name}: {_shown(value)} is not a whole number: give one from {option.minimum} to "
@@ -410,10 +421,10 @@ def _number(what: str, option: StoreOption, value: object) -> int:
 
 
 def _switch(option: StoreOption, value: object) -> bool:
-    word = str(int(value)) if isinstance(value, int) and -1 < value < _MOST else value
+    word = str(int(value)) if isinstance(value, int) and -1 < value < _MAX_NUMBER else value
     if isinstance(word, str) and word.strip().lower() in _TRUTH:
         return _TRUTH[word.strip().lower()]
-    raise ParameterError(f"option {option.name}: {_shown(value)} is neither yes nor no: give one of them")
+    raise ParameterError(f"option {option.name}: {_shown(value)} is neither yes nor no")
 
 
 def _choice(option: StoreOption, value: object) -> str:
@@ -421,21 +432,21 @@ def _choice(option: StoreOption, value: object) -> str:
         for word in option.words:
             if value.strip().lower() == word:
                 return word
-    raise ParameterError(f"option {option.name}: {_shown(value)} is not known: give one of {', '.join(option.words)}")
+    raise ParameterError(f"option {option.name}: {_shown(value)} is not one of {', '.join(option.words)}")
 
 
 def _text(option: StoreOption, value: object) -> str:
     if isinstance(value, str) and value and "\0" not in value:
         return value
-    raise ParameterError(f"option {option.name}: {_shown(value)} cannot be used: give text, and without NUL")
+    raise ParameterError(f"option {option.name}: {_shown(value)} is not valid: give text without NUL characters")
 
 
 def _shown(value: object) -> str:
-    """A bad value, for an error: on one line and not too long. A hostile client may have made it."""
+    """An invalid value as an error shows it: on one line and shortened. A hostile client may have sent it."""
     if isinstance(value, str):
         return f'"{printable(value[:_SHOWN])}{"…" if len(value) > _SHOWN else ""}"'
     if isinstance(value, bool):
         return f'"{str(value).lower()}"'
     if isinstance(value, int):
-        return "a number of that many digits" if not -_MOST < value < _MOST else str(value)
+        return "a number with too many digits" if not -_MAX_NUMBER < value < _MAX_NUMBER else str(value)
     return f"a value of type {type(value).__name__}"

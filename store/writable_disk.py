@@ -1,11 +1,11 @@
-"""The writing half of the seam to the operating system: what a store that is in use needs beside reading.
+"""The writing half of the seam to the operating system: what a running store needs in addition to reading.
 
-Nothing is durable before it is synced: a file's bytes by `sync` of the file, a name in a directory (made, renamed,
-removed) by `sync_directory` of that directory. Whoever acknowledges does so after both. A write that fails may have
-left a beginning of it; a sync that failed leaves nothing certain, and is not tried again: the kernel has dropped the
-pages, and the next sync would succeed without them.
+Nothing is durable before it is synced: a file's bytes by `sync` of the file, a name in a directory (created, renamed or
+removed) by `sync_directory` of that directory. Operations are acknowledged after both. A failed write may have written
+a part of its data. A failed sync leaves the outcome unknown and is not retried: the kernel has dropped the pages, and
+the next sync would succeed without them.
 
-Files are made 0600, directories 0700, whatever the umask.
+Files are created with mode 0600 and directories with 0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.disk import Disk, OsDisk, OsFile, ReadableFile
+from qstore.store.disk import Disk, OsDisk, OsFile, ReadableFile
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -28,39 +28,39 @@ class WritableFile(ReadableFile, Protocol):
     """An open file that is read and written by position."""
 
     def fileno(self) -> int:
-        """The open descriptor, for whoever syncs it elsewhere; -1 where the disk has none."""
+        """The open descriptor, for syncing it elsewhere; -1 if the disk has none."""
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
-        """All of `content` at `offset`, in the page cache. Raises OSError; a beginning may be written then."""
+        """Write all of `content` at `offset` to the page cache. Raises OSError; a part may have been written then."""
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises OSError; what was written is then lost or not, unknown."""
+        """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
 
 
 class DiskLock(Protocol):
     """A lock that this process holds."""
 
     def release(self) -> None:
-        """Let it go. Twice is allowed. The system does it too when the process ends, however it does."""
+        """Release the lock; may be called twice. The system releases it too when the process ends for any reason."""
 
 
 class WritableDisk(Disk, Protocol):
-    """What a store in use needs of an operating system. Every method raises OSError as the system does."""
+    """The operating system calls that a running store needs. Every method may raise OSError."""
 
     def create(self, path: str, size: int) -> WritableFile:
-        """A new file of `size` zero bytes, with its space allocated. Raises FileExistsError.
+        """Create a file of `size` zero bytes, with its space allocated. Raises FileExistsError.
 
-        Where there is no room nothing stays behind or, at worst, a file that is allocated in part.
+        If there is no room, nothing remains or, at worst, a partially allocated file.
         """
 
     def open_writable(self, path: str) -> WritableFile:
         """Open the regular file at `path` for reading and writing."""
 
     def make_directory(self, path: str) -> None:
-        """A new directory. Raises FileExistsError."""
+        """Create a directory. Raises FileExistsError."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name; a file that has it is replaced. Atomic, not durable."""
+        """Rename a file or directory; an existing file `target` is replaced. Atomic, not durable."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -69,14 +69,14 @@ class WritableDisk(Disk, Protocol):
         """Remove an empty directory."""
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable as they are now."""
+        """Make the current names in a directory durable."""
 
     def lock(self, path: str) -> DiskLock:
-        """Take the lock that the file at `path`, made if need be, stands for. Raises BlockingIOError if it is held."""
+        """Take the lock on the file at `path`, which is created if missing. Raises BlockingIOError if it is held."""
 
 
 class OsWritableFile(OsFile):
-    """A `WritableFile` of the operating system."""
+    """A `WritableFile` on the operating system."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class OsWritableFile(OsFile):
         return self._descriptor
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
-        """All of `content` at `offset`."""
+        """Write all of `content` at `offset`."""
         try:
             done = os.pwrite(self._descriptor, content, offset)
             while done < len(content):
@@ -100,7 +100,7 @@ class OsWritableFile(OsFile):
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        if self._descriptor < 0:  # Python has its own error for -1 here, and not for pread and pwrite
+        if self._descriptor < 0:  # Python raises its own error for -1 here, unlike in pread and pwrite
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
         try:
             os.fdatasync(self._descriptor)
@@ -109,7 +109,7 @@ class OsWritableFile(OsFile):
 
 
 def _make_private(path: str, flags: int) -> int:
-    """A descriptor of a new file, with its mode set whatever the umask. Raises FileExistsError."""
+    """The descriptor of a new file with mode 0600, whatever the umask. Raises FileExistsError."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
         os.fchmod(descriptor, FILE_MODE)
@@ -120,14 +120,14 @@ def _make_private(path: str, flags: int) -> int:
 
 
 def write_new(disk: WritableDisk, path: str, content: bytes) -> None:
-    """Make a file with `content`, all of it synced but its name. Raises OSError."""
+    """Create a file with `content`, synced except for its name. Raises OSError."""
     with contextlib.closing(disk.create(path, len(content))) as file:
         file.write(0, content)
         file.sync()
 
 
 class OsLock:
-    """A `DiskLock` of the operating system."""
+    """A `DiskLock` on the operating system."""
 
     __slots__ = ("_descriptor",)
 
@@ -146,25 +146,25 @@ class OsLock:
             raise OSError(error.errno, error.strerror, path) from error
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class OsWritableDisk(OsDisk):
-    """The `WritableDisk` of the operating system."""
+    """The `WritableDisk` on the operating system."""
 
     __slots__ = ()
 
     def create(self, path: str, size: int) -> OsWritableFile:
-        """A new file of `size` zero bytes, with its space allocated."""
+        """Create a file of `size` zero bytes, with its space allocated."""
         descriptor = _make_private(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if size:
                 os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
-            with contextlib.suppress(OSError):  # a full disk gets back what was allocated
+            with contextlib.suppress(OSError):  # give the allocated space back to a full disk
                 Path(path).unlink()
             raise OSError(error.errno, error.strerror, path) from error
         finally:
@@ -176,12 +176,12 @@ class OsWritableDisk(OsDisk):
         return OsWritableFile(path)
 
     def make_directory(self, path: str) -> None:
-        """A new directory."""
+        """Create a directory."""
         Path(path).mkdir(DIRECTORY_MODE)
         Path(path).chmod(DIRECTORY_MODE)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name."""
+        """Rename a file or directory."""
         Path(source).rename(target)
 
     def remove(self, path: str) -> None:
@@ -193,7 +193,7 @@ class OsWritableDisk(OsDisk):
         Path(path).rmdir()
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable as they are now."""
+        """Make the current names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -203,5 +203,5 @@ class OsWritableDisk(OsDisk):
             os.close(descriptor)
 
     def lock(self, path: str) -> OsLock:
-        """Take the lock that the file at `path` stands for."""
+        """Take the lock on the file at `path`."""
         return OsLock(path)

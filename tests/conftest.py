@@ -1,6 +1,8 @@
 """Fixtures for all rooms' tests. Under xdist each worker has a base directory, and so unpacked stores, of its own.
 
-`--examples N` runs the tests of hypothesis alone, each with N times as many examples as it says, in a random order.
+How much is tested is a matter of the profile (`--hypothesis-profile nightly` for all of it) and of the day
+(`--seed-day N`): see `tests/support/profiles.py`.
+`--examples N` runs the tests of hypothesis alone, each with N times as many examples, in a random order.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from tests.support import profiles
 from tests.support.fixtures import (
     LEGACY_STORES,
     LINEAR_STORES,
@@ -24,9 +27,9 @@ from tests.support.fixtures import (
     unpack,
 )
 
-# How long an example takes says nothing on a busy machine: a test that hangs is ended by CI.
-settings.register_profile("suite", deadline=None)
-settings.load_profile("suite")
+profiles.register()
+
+pytest_plugins = ["tests.support.scheduling"]
 
 # A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,22 +38,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--examples", type=int, default=0, metavar="N", help="hypothesis alone, with N times the examples")
+    parser.addoption("--seed-day", type=int, metavar="N", help="the cases of the day N, which a failure tells")
+
+
+@pytest.hookimpl(trylast=True)  # after hypothesis has loaded the profile
+def pytest_configure(config: pytest.Config) -> None:
+    profiles.choose_day(config.getoption("--seed-day"))
+    if times := config.getoption("--examples"):
+        profiles.multiply(times)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    times = config.getoption("--examples")
-    if not times:
+    if not config.getoption("--examples"):
         return
     functions = {item: getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None)) for item in items}
     chosen = [item for item in items if functions[item] is not None and is_hypothesis_test(functions[item])]
-    for function in {functions[item] for item in chosen}:
-        given = getattr(function, "_hypothesis_internal_use_settings", None) or settings.default
-        more = settings(given, max_examples=given.max_examples * times, database=None)
-        function._hypothesis_internal_use_settings = more
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")  # which workers of one run share: they need the same order
     random.Random(run).shuffle(chosen)
     items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        name = settings.get_current_profile_name()
+        report.sections.append(("Cases", f"of --seed-day {profiles.day()} --hypothesis-profile {name}"))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """No dead code in the rooms: modules that nobody imports, and functions, methods and constants that nobody names.
 
-A name counts as used if the rooms or README.md have it anywhere but where it is defined; tests do not count. What a
+A name counts as used if the rooms or the manuals have it anywhere but where it is defined; tests do not count. What a
 library calls by its name (a protocol's `data_received`) is found by its base class.
 """
 
@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.test_house import MODULES, ROOT
+from tests.test_house import MODULES, PACKAGE, ROOT
 
 PUBLIC_MODULES: Final = {"broker/client/aio.py", "store/live/snapshot_copy.py"}
-"""Nothing in the rooms imports them: programs do."""
+"""Nothing in the rooms imports them: programs do, by the package's public names."""
 
 TABLES: Final = ("formats/amqp_0_10/codes.py", "formats/amqp_0_10/structs.py", "formats/amqp_0_10/frames.py")
 """These have all that the specification has, used or not; tests hold them against it."""
 
 AHEAD: Final = {
-    "store/live/figures.py": "the store's classes of the management schema",
+    "store/live/metrics.py": "the store's classes of the management schema",
     "broker/management/statistics.py": "the broker's classes of the management schema",
     "Watermark.begin_interval": "said by management at the end of each interval",
     "Transactions.commit_prepared": "the transaction manager's decision: what recovery leaves in doubt",
@@ -37,7 +37,7 @@ AHEAD: Final = {
 """What management reads, and what the store offers to programs besides the broker."""
 
 TREES: Final = {path: ast.parse((ROOT / path).read_text()) for path in MODULES}
-README: Final = (ROOT / "README.md").read_text()
+MANUALS: Final = "".join((ROOT / page).read_text() for page in ("README.md", "store/USING.md", "broker/OPERATING.md"))
 
 
 def names_used(trees: dict[Path, ast.Module]) -> Counter[str]:
@@ -79,13 +79,13 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def is_told(name: str) -> bool:
-    """Whether README.md tells of it, as code."""
-    return re.search(rf"`[^`\n]*\b{name}\b|^(?!#).*\b{name}\(", README, re.MULTILINE) is not None
+    """Whether a manual names it, as code."""
+    return re.search(rf"`[^`\n]*\b{name}\b|^(?!#).*\b{name}\(", MANUALS, re.MULTILINE) is not None
 
 
 def dotted(path: Path) -> str:
     """A module's name."""
-    return ".".join(path.with_suffix("").parts)
+    return ".".join((PACKAGE, *path.with_suffix("").parts))
 
 
 def is_called_by_base(path: Path, told: str) -> bool:
@@ -158,5 +158,5 @@ def test_the_check_itself_finds_dead_names() -> None:
 
 
 def test_the_check_itself_finds_dead_modules() -> None:
-    trees = {Path("formats/a.py"): ast.parse("import formats.b"), Path("formats/b.py"): ast.parse("X = 1")}
+    trees = {Path("formats/a.py"): ast.parse("import qstore.formats.b"), Path("formats/b.py"): ast.parse("X = 1")}
     assert dead_modules(trees) == ["formats/a.py"]

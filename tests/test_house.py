@@ -12,11 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("formats", "store", "broker", "tools")
+PACKAGE = "qstore"
+"""The one import package: its folder links to the rooms."""
 FORBIDDEN = {
-    "formats": {"store", "broker", "tools", "tests"},
-    "store": {"broker", "tools", "tests"},
-    "broker": {"store", "tools", "tests"},
-    "tools": {"tests"},
+    "formats": {"store", "broker", "tools"},
+    "store": {"broker", "tools"},
+    "broker": {"store", "tools"},
+    "tools": set[str](),
 }
 MAX_LINES = 500
 
@@ -27,13 +29,14 @@ IDS = [str(path) for path in MODULES]
 
 def imported(source: str, module: Path) -> Iterator[str]:
     """The full names that a module imports, wherever in it: `from . import x` resolved, `import_module("x")` too."""
-    package = module.parent.parts
+    package = (PACKAGE, *module.parent.parts)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            yield ".".join((*base, node.module or "")).strip(".")
+            name = ".".join((*base, node.module or "")).strip(".")
+            yield from (f"{name}.{alias.name}" for alias in node.names) if name == PACKAGE else (name,)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
             "import_module",
             "__import__",
@@ -42,9 +45,14 @@ def imported(source: str, module: Path) -> Iterator[str]:
 
 
 def strays(source: str, module: Path) -> list[str]:
-    """What a module imports and may not."""
-    forbidden = FORBIDDEN[module.parts[0]]
-    return [name for name in imported(source, module) if name.partition(".")[0] in forbidden]
+    """What a module imports and may not: rooms below it, tests, and rooms by their bare names."""
+    allowed = set(ROOMS) - FORBIDDEN[module.parts[0]]
+    found = []
+    for name in imported(source, module):
+        top, room = (*name.split("."), "")[:2]
+        if top in (*ROOMS, "tests") or (top == PACKAGE and room not in allowed):
+            found.append(name)
+    return found
 
 
 @pytest.mark.parametrize("module", MODULES, ids=IDS)
@@ -55,12 +63,14 @@ def test_imports_go_one_way(module: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("formats/rhm/records.py", "def f():\n    import store.disk"),
-        ("formats/errors.py", "from tools.qstore_dump import main"),
-        ("store/disk.py", "import os, broker"),
+        ("formats/rhm/records.py", "def f():\n    import qstore.store.disk"),
+        ("formats/errors.py", "from qstore.tools.qstore_dump import main"),
+        ("store/disk.py", "import os, qstore.broker"),
+        ("store/disk.py", "from formats.rhm import geometry"),
         ("store/journal/reader.py", "from ...tools import x"),
-        ("broker/network/server.py", "import importlib\nimportlib.import_module('store.module')"),
-        ("broker/network/server.py", "if True:\n    from store import module"),
+        ("broker/network/server.py", "import importlib\nimportlib.import_module('qstore.store.module')"),
+        ("broker/network/server.py", "if True:\n    from qstore import store"),
+        ("broker/network/server.py", "from qstore import Connection"),
         ("tools/qstore_dump.py", "import tests.support"),
     ],
 )
@@ -70,10 +80,10 @@ def test_the_check_itself_finds_strays(module: str, source: str) -> None:
 
 def test_the_check_itself_lets_the_rest_pass() -> None:
     for room, sources in {
-        "formats": "import struct\nfrom formats.errors import FormatError\nfrom . import store_file",
-        "store": "from formats import catalogue\nimport storehouse\nfrom store.journal import ring",
-        "broker": "from formats.amqp_0_10 import types\nimport importlib\nimportlib.import_module(name)",
-        "tools": "import formats, store, broker",
+        "formats": "import struct\nfrom qstore.formats.errors import FormatError\nfrom . import store_file",
+        "store": "from qstore.formats import catalogue\nimport storehouse\nfrom qstore import formats",
+        "broker": "from qstore.formats.amqp_0_10 import types\nimport importlib\nimportlib.import_module(name)",
+        "tools": "import qstore.formats, qstore.store, qstore.broker",
     }.items():
         assert strays(sources, Path(room, "module.py")) == []
 
@@ -83,9 +93,11 @@ def test_every_folder_of_modules_is_a_package(folder: Path) -> None:
     assert (ROOT / folder / "__init__.py").is_file()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_says_that_it_is_typed(room: str) -> None:
-    assert (ROOT / room / "py.typed").is_file()
+def test_the_package_has_the_rooms_and_says_that_it_is_typed() -> None:
+    folder = ROOT / PACKAGE
+    assert {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"} == set(ROOMS)
+    assert all((folder / room).samefile(ROOT / room) for room in ROOMS)
+    assert (folder / "py.typed").is_file()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=IDS)
@@ -121,6 +133,20 @@ def test_every_room_has_a_page(room: str) -> None:
 @pytest.mark.parametrize("page", PAGES_OF_FILES, ids=[str(page) for page in PAGES_OF_FILES])
 def test_a_page_names_all_that_is_in_its_folder(page: Path) -> None:
     assert unnamed(ROOT / page.parent, (ROOT / page).read_text()) == []
+
+
+MANUALS = [Path("README.md"), Path("broker/OPERATING.md"), Path("store/USING.md"), Path("tests/README.md"), *PAGES]
+MAX_README_LINES = 250
+
+
+def test_the_top_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", MANUALS, ids=[str(page) for page in MANUALS])
+def test_links_of_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
+    assert [link for link in links if not (ROOT / page.parent / link).exists()] == []
 
 
 #: Methods that look into a text, and functions of `re` and of Spark's columns that do.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house import MODULES, ROOT
+from tests.test_house import MODULES, PACKAGE, ROOT
 
 
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join((PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 def imports(source: str) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Commands for people, on top of `store` and `formats`."""
+"""Command-line tools, built on `store`, `formats` and the broker's client."""

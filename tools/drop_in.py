@@ -1,7 +1,6 @@
-"""What the drop-ins for qpidd's `qpid-store-chk` and `qpid-store-resize` share.
+"""Shared by the drop-in replacements for Apache's `qpid-store-chk` and `qpid-store-resize`.
 
-Options are read with `optparse`, as the originals' were: they abbreviate in the same way, and usage errors are the
-same.
+Options are parsed with `optparse`, as in the originals, so abbreviations and usage errors are the same.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from optparse import OptionParser, Values
 from pathlib import Path
 from typing import Final
 
-from formats.rhm.jinf import DEFAULT_BASE_NAME
-from tools.console.text import one_line
-from tools.entry import no_advice
-from tools.store_chk.check import Show
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
+from qstore.tools.console.text import one_line
+from qstore.tools.entry import no_advice
+from qstore.tools.store_chk.check import Show
 
 EXIT_FAILED: Final = 1
 _VERSION: Final = "1.0"  # of the originals
 
 
 class JournalOptions(OptionParser):
-    """The options of a command on one journal, of which `-b` is the first; the epilog keeps its lines.
+    """Options of a command on one journal, starting with `-b`; the epilog's line breaks are preserved.
 
     Args:
-        name: the command's.
-        epilog: follows the options in the help.
+        name: the command's name.
+        epilog: text after the options in the help.
     """
 
     def __init__(self, name: str, epilog: str) -> None:
@@ -40,11 +39,11 @@ class JournalOptions(OptionParser):
         )
 
     def format_epilog(self, _formatter: object) -> str:
-        """The epilog as it is."""
+        """Return the epilog without reformatting."""
         return self.epilog or ""
 
     def read(self, arguments: Sequence[str]) -> tuple[Values, str]:
-        """The options and the directory. Ends the process with exit code 2 where they cannot be used."""
+        """Parse the options and the directory. Exits with code 2 if they are unusable."""
         values, positional = self.parse_args(list(arguments))
         if not positional:
             self.error("No journal directory argument")
@@ -69,7 +68,7 @@ def _exists(path: str) -> bool:
 
 
 def shown(values: Values) -> Show:
-    """How much is shown, by -q, -r and -v."""
+    """Output level selected by -q, -r and -v."""
     if values.quiet:
         return Show.NOTHING
     if values.records:
@@ -80,12 +79,12 @@ def shown(values: Values) -> Show:
 def exit_code(
     work: Callable[[], str | None], *failures: type[Exception], advise: Callable[[OSError], str] = no_advice
 ) -> int:
-    """Do the work, which says what is wrong (None if nothing is), and tell that on standard error.
+    """Run `work`, which returns an error text or None, and print that error on standard error.
 
     Args:
-        work: what is to be done.
-        failures: the errors, besides OSError, that end it with one line.
-        advise: what to add to the reason of an OSError.
+        work: the command's work.
+        failures: exception types, in addition to OSError, that are reported in one line.
+        advise: returns advice to append to the text of an OSError.
     """
     try:
         problem = work()
@@ -93,7 +92,7 @@ def exit_code(
     except failures as error:
         problem = str(error)
     except OSError as error:
-        # Reading always names its file; what has no name is what was written to.
+        # Errors of reading always name the file, so an error without a name is an error of writing the output.
         problem = f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}"
     if problem is None:
         return 0

@@ -1,4 +1,4 @@
-"""What all commands of this package share: exit codes, and how a console script begins and gives up."""
+"""Shared by all commands of this package: exit codes, signal handling and error reporting."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from tools.console.text import printable
+from qstore.tools.console.text import printable
 
 EXIT_DAMAGE: Final = 1
 EXIT_UNUSABLE: Final = 2
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # on which a command ends
-_EXIT_SIGNAL: Final = 128  # and the signal's number, as a shell has it
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # terminated by a signal in this set
+_EXIT_SIGNAL: Final = 128  # plus the signal number, as a shell reports it
 EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: what a command has begun is ended in the same way as by Ctrl-C.
+    """SIGTERM or SIGHUP was received; a command cleans up in the same way as after Ctrl-C.
 
     Attributes:
-        number: the signal's.
+        number: the signal number.
     """
 
     def __init__(self, number: int) -> None:
@@ -36,7 +36,7 @@ class TerminatedError(KeyboardInterrupt):
 
 
 def distribution_version() -> str:
-    """The version of the installed package."""
+    """Version of the installed package."""
     try:
         return version("qstore")
     except PackageNotFoundError:
@@ -44,27 +44,27 @@ def distribution_version() -> str:
 
 
 def fail(program: str, text: str) -> NoReturn:
-    """Say why a command gives up, and end it with `EXIT_UNUSABLE`."""
+    """Print the reason on standard error and exit with `EXIT_UNUSABLE`."""
     click.echo(f"{program}: {printable(text)}", err=True)
     if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
-        # What is still buffered could not be written either, and Python would say so again as it ends.
+        # Buffered output could not be written either; Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     sys.exit(EXIT_UNUSABLE)
 
 
 def no_advice(_error: OSError) -> str:
-    """Nothing to add."""
+    """Default for `advise`: no advice."""
     return ""
 
 
 @contextmanager
 def failing(program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice) -> Iterator[None]:
-    """End the command with one line where its work is not possible; silently where who reads its output went away.
+    """Turn expected errors into one line on standard error and an exit code; a closed pipe ends the command silently.
 
     Args:
         program: the command's name.
-        failures: the errors, besides OSError, that make it impossible; their texts tell why.
-        advise: what to add to the reason of an OSError.
+        failures: exception types, in addition to OSError, whose text explains why the command cannot continue.
+        advise: returns advice to append to the text of an OSError.
     """
     try:
         yield
@@ -73,33 +73,34 @@ def failing(program: str, *failures: type[Exception], advise: Callable[[OSError]
     except BrokenPipeError:
         raise
     except OSError as error:
-        # Reading always names its file; what has no name is what was written to.
+        # Errors of reading always name the file, so an error without a name is an error of writing the output.
         fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}")
 
 
 class PathName(click.Path):
-    """A path on the command line, which names something: an empty one, as from a variable that is not set, does not."""
+    """A path on the command line. The empty string, as from an unset variable, is rejected."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path as it was given."""
+        """Return the path unchanged."""
         if not os.fspath(value):
             self.fail("the path is empty; name a file or directory", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def run(program: str, command: click.Command) -> NoReturn:
-    """Run a console script: a reader that goes away (`| head`) ends it silently, as other Unix commands.
+    """Run a console script. A closed output pipe (`| head`) ends it silently, as with other Unix commands.
 
-    SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell gives them (130, 143, 129):
-    1 would mean that damage was found. What has to be cleaned up first is told by the exception KeyboardInterrupt.
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell reports (130, 143, 129),
+    because exit code 1 would mean that damage was found. Cleanup code sees the signal as the exception
+    KeyboardInterrupt.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` does
         signal.signal(signal.SIGHUP, _terminated)
     if sys.stdout is None:
         fail(program, "standard output is closed")
-    # What a terminal's character set lacks is shown as an escape.
+    # Characters that the terminal's encoding lacks are shown as escapes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -108,7 +109,7 @@ def run(program: str, command: click.Command) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort as error:
-        cause = error.__cause__ or error.__context__  # the latter at a prompt
+        cause = error.__cause__ or error.__context__  # click.Abort is raised at a prompt
         if isinstance(cause, KeyboardInterrupt):
             _interrupted(program, cause)
         click.echo("Aborted!", err=True)
@@ -120,7 +121,7 @@ def run(program: str, command: click.Command) -> NoReturn:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """What is made meanwhile is nobody else's: RocksDB goes by the umask."""
+    """Files that are created in this block are private to the user; the umask is set because RocksDB follows it."""
     before = os.umask(0o077)
     try:
         yield
@@ -130,9 +131,9 @@ def private_files() -> Iterator[None]:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """The signals that end a command are handled when the block is over: for processes that are being started in it.
+    """Defer the signals that end a command until the end of the block, in which child processes are started.
 
-    One that is interrupted between its fork and the moment from which it is known would be left alone.
+    A signal between the fork and the moment when the child is registered would leave that child running.
     """
     came: list[int] = []
 
@@ -157,7 +158,7 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 
 
 def _interrupted(program: str, error: KeyboardInterrupt) -> NoReturn:
-    """Say that a command was interrupted, with the notes that were added to `error`: what is left of its work."""
+    """Report the interruption with the notes that were added to `error`: the unfinished work that remains on disk."""
     number = error.number if isinstance(error, TerminatedError) else signal.SIGINT
     text = "; ".join(("interrupted", *getattr(error, "__notes__", ())))
     click.echo(f"{program}: {printable(text)}", err=True)
@@ -165,7 +166,7 @@ def _interrupted(program: str, error: KeyboardInterrupt) -> NoReturn:
 
 
 def run_drop_in(work: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a console script that stands for one of qpidd's own: names go out as bytes, and nothing is said of a pipe.
+    """Run a console script that replaces one of Apache's: names are raw bytes; a closed pipe is not reported.
 
     Args:
         work: takes the arguments and writes to `sys.stdout` and `sys.stderr`; returns the exit code.
@@ -174,16 +175,16 @@ def run_drop_in(work: Callable[[Sequence[str]], int]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by who called; the exit code still tells
+        if stream is None:  # closed by the parent; the exit code still reports the result
             stream = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
             setattr(sys, name, stream)
-        # Names are bytes: what cannot be decoded goes out as it came in.
+        # Names are bytes: those that cannot be decoded are written unchanged.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     code = work(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError:
-        # What is still buffered cannot be written, and Python would say so again as it ends.
+        # Buffered output cannot be written; Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -1,9 +1,10 @@
-"""`qpid-cluster-store`: whether a cluster may start from a broker's store, and marks it as the one to start from.
+"""`qpid-cluster-store`: show whether a cluster may start from a broker's store, and select the store to start from.
 
-It stands for qpidd's tool of this name: `-d DIR` and `-c DIR` are its options. It can do more: ask before it marks,
-refuse a store that is in use, check the stores of all members together, and set a store aside.
+It replaces Apache's tool of this name and has its options `-d DIR` and `-c DIR`. In addition it asks for confirmation,
+refuses a store that is in use, checks the stores of all members together, and can move a store aside.
 
-Exit codes: 0 fine, 1 the stores do not fit together, 2 something cannot be used, or was not confirmed.
+Exit codes: 0 success, 1 the stores do not fit together, 2 a store or the command line is unusable, or the change was
+not confirmed.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from uuid import UUID, uuid4
 import click
 from rich.text import Text
 
-from store.cluster.identity import NOBODY, Identity, IdentityError, State, StoreIdentity
-from store.cluster.rules import Verdict, plan_join, plan_start
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.inspect.layout import UnusableInputError
-from tools.check.report import plain_console
-from tools.console.json_lines import JsonLines
-from tools.console.progress import reading_progress
-from tools.console.text import printable
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
-from tools.identity.candidates import Candidate, candidate, ranked
-from tools.identity.change import NotToBeChangedError, held
-from tools.identity.look import Look, UnusableDirectoryError, look
-from tools.identity.objects import Object, candidate_object, change_object, store_object, verdict_object
-from tools.identity.report import show_candidates, show_store, show_verdict
+from qstore.store.cluster.identity import NOBODY, ClusterIds, IdentityError, State, StoreIdentity
+from qstore.store.cluster.rules import Verdict, plan_join, plan_start
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.tools.check.report import plain_console
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.progress import reading_progress
+from qstore.tools.console.text import printable
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.identity.candidates import Candidate, candidate, ranked
+from qstore.tools.identity.change import NotToBeChangedError, held
+from qstore.tools.identity.look import Look, UnusableDirectoryError, look
+from qstore.tools.identity.objects import Object, candidate_object, change_object, store_object, verdict_object
+from qstore.tools.identity.report import show_candidates, show_store, show_verdict
 
 _PROGRAM: Final = "qpid-cluster-store"
 _ALIAS: Final = "qstore-identity"
@@ -40,28 +41,30 @@ _ALIAS: Final = "qstore-identity"
 _EPILOG = """
 \b
 Examples:
-qpid-cluster-store /var/lib/qpidd               cluster-id, shutdown-id, state, backups
-qpid-cluster-store /srv/a /srv/b /srv/c         can these three start a cluster, and what will each do
-qpid-cluster-store --best /srv/a /srv/b         which was written last
-qpid-cluster-store -c /srv/b                    mark it as the one to start from
+qpid-cluster-store /var/lib/qpidd               show cluster-id, shutdown-id, state and backups
+qpid-cluster-store /srv/a /srv/b /srv/c         check whether these three can start a cluster
+qpid-cluster-store --best /srv/a /srv/b         find the store that was written last
+qpid-cluster-store -c /srv/b                    mark it clean: the cluster starts from it
 
 \b
-All members have failed, and they say "Cannot recover, no clean store":
+If all members refuse to start with "Cannot recover, no clean store":
 cd /srv/b; mv rhm rhm.bak; cp -a _cluster.bak.0002/rhm .     if the store was discarded: the highest number
-qpid-cluster-store -c /srv/b                                 then start all brokers; they begin with this store
+qpid-cluster-store -c /srv/b                                 then start all brokers; they start from this store
 
 \b
+States of a store:
 empty  not used in a cluster
-dirty  may be behind the other members. Outside a cluster such a store is simply opened and recovered
-clean  as it was when all members stopped, or the last one had it alone: a cluster can start from it
+dirty  may be behind the other members; outside a cluster a broker opens and recovers it as usual
+clean  complete: all members were shut down, or this was the last one running; a cluster can start from it
 
 \b
-Exit codes: 0 fine, 1 the stores do not fit together, 2 something cannot be used, or was not confirmed.
+Exit codes: 0 success, 1 the stores do not fit together, 2 a store or the command line is unusable, or the change
+was not confirmed.
 """
 
 
 class _Uuid(click.ParamType[UUID]):
-    """A UUID; with `or_new`, also the word "new", which makes one."""
+    """Option type for a UUID; with `or_new`, the word "new" generates one."""
 
     name = "uuid"
 
@@ -69,7 +72,7 @@ class _Uuid(click.ParamType[UUID]):
         self._or_new = or_new
 
     def convert(self, value: str | UUID, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
-        """The UUID that `value` says."""
+        """Parse `value` as a UUID."""
         if isinstance(value, UUID):
             return value
         if self._or_new and value == "new":
@@ -77,17 +80,17 @@ class _Uuid(click.ParamType[UUID]):
         try:
             found = UUID(value)
         except ValueError:
-            self.fail(f"{value!r} is no UUID, as 6ba7b810-9dad-11d1-80b4-00c04fd430c8", param, ctx)
+            self.fail(f"{value!r} is not a UUID, such as 6ba7b810-9dad-11d1-80b4-00c04fd430c8", param, ctx)
         if not found.int:
-            self.fail("a UUID of zeros stands for none", param, ctx)
+            self.fail("the UUID of zeros stands for no id", param, ctx)
         return found
 
 
 class _Output:
-    """Where the report goes: JSON lines, or a console.
+    """Writes the report as JSON lines or as text on the console.
 
     Args:
-        as_json: whether it is lines.
+        as_json: write JSON lines.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -95,28 +98,28 @@ class _Output:
         self._lines = JsonLines(sys.stdout.buffer) if as_json else None
 
     def store(self, found: Look) -> None:
-        """One store."""
+        """Show one store."""
         if self._lines is None:
             show_store(self._console, found)
         else:
             self._show(store_object(found))
 
     def change(self, fields: Object, text: str) -> None:
-        """What was done."""
+        """Report a change."""
         if self._lines is None:
             self._console.print(Text(printable(text)), soft_wrap=True)
         else:
             self._show(fields)
 
     def candidates(self, found: list[Candidate]) -> None:
-        """The stores in their order."""
+        """Show the stores in order, last written first."""
         if self._lines is None:
             show_candidates(self._console, found)
         for number, each in enumerate(found, 1):
             self._show(candidate_object(number, each))
 
     def verdict(self, of: str, verdict: Verdict, paths: list[str]) -> None:
-        """Whether a cluster can be formed, or joined."""
+        """Report whether a cluster can be formed, or joined."""
         if self._lines is None:
             show_verdict(self._console, of, verdict, paths)
         else:
@@ -130,14 +133,26 @@ class _Output:
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=PathName(readable=False))
-@click.option("-d", "--display", is_flag=True, expose_value=False, help="Show the state, as without any option.")
-@click.option("-c", "--mark-clean", "clean", is_flag=True, help="Mark the store of one DIR as clean.")
-@click.option("--discard", "aside", is_flag=True, help="Set the store of one DIR aside as _cluster.bak.<nnnn>.")
-@click.option("--cluster-id", type=_Uuid(or_new=True), help='With -c: the cluster it belongs to; "new" makes an id.')
-@click.option("--join", type=_Uuid(), help="Whether each DIR may join the running cluster of this id.")
-@click.option("--best", is_flag=True, help="Read the stores, and tell which was written last.")
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
+@click.option("-d", "--display", is_flag=True, expose_value=False, help="Show the state; this is the default.")
+@click.option(
+    "-c",
+    "--mark-clean",
+    "clean",
+    is_flag=True,
+    help="Mark the store of one DIR clean, so that the cluster starts from it.",
+)
+@click.option(
+    "--discard", "aside", is_flag=True, help="Move the store of one DIR to DIR/_cluster.bak.<nnnn> and leave it empty."
+)
+@click.option(
+    "--cluster-id",
+    type=_Uuid(or_new=True),
+    help='With -c: the cluster to which the store belongs; "new" generates an id.',
+)
+@click.option("--join", type=_Uuid(), help="Check whether each DIR may join the running cluster with this cluster-id.")
+@click.option("--best", is_flag=True, help="Read the stores and report which one was written last.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 @click.version_option(distribution_version(), prog_name=_PROGRAM)
 @click.pass_context
 def command(
@@ -152,23 +167,23 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show, check and change the state that the stores of a cluster's brokers have.
+    """Show, check and change the cluster state of the stores of a cluster's brokers.
 
-    Each DIR is a broker's data directory. One is shown; of several it is also told whether these brokers, and no
-    others, can start a cluster, and what each will do with its store.
+    Each DIR is a broker's data directory. For several, the report also states whether exactly these brokers can start a
+    cluster, and what each will do with its store. Outside a cluster a dirty store is simply recovered.
 
-    Only -c and --discard change anything: DIR/cluster/store.status, and --discard moves the store to
-    DIR/_cluster.bak.<nnnn>. They are for disasters, when a cluster has failed as a whole, and refuse a store that a
+    Only -c and --discard change anything: -c rewrites DIR/cluster/store.status, and --discard also moves the store to
+    DIR/_cluster.bak.<nnnn>. They are meant for the case that the whole cluster has failed, and refuse a store that a
     broker is using.
     """
     if clean + aside + best + (join is not None) > 1:
-        raise click.UsageError("only one of -c, --discard, --best and --join can be done at a time")
+        raise click.UsageError("-c, --discard, --best and --join cannot be combined")
     if (clean or aside) and len(paths) > 1:
-        raise click.UsageError("-c and --discard take one DIR: which store all begin with is decided for one")
+        raise click.UsageError("-c and --discard take exactly one DIR")
     if cluster_id is not None and not clean:
-        raise click.UsageError("--cluster-id goes with -c")
+        raise click.UsageError("--cluster-id requires -c")
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise click.UsageError("a DIR is named twice")
+        raise click.UsageError("the same DIR is given twice")
     output = _Output(as_json=as_json)
     with failing(_PROGRAM, UnusableDirectoryError, NotToBeChangedError, StoreError, UnusableInputError):
         if clean:
@@ -180,7 +195,7 @@ def command(
 
 
 def _show(output: _Output, paths: Sequence[str], join: UUID | None, *, best: bool, quiet: bool) -> int:
-    """Show the stores, and what follows; returns the exit code."""
+    """Show the stores and the verdict; returns the exit code."""
     environment = tool_environment()
     found = [look(environment, path) for path in paths]
     for each in found:
@@ -210,19 +225,18 @@ def _mark_clean(output: _Output, path: str, cluster_id: UUID | None, *, yes: boo
         cluster_id = identity.cluster_to_mark(cluster_id)
         before = _readable(identity)
         if before.state is State.CLEAN and before.cluster_id == cluster_id:
-            output.change(change_object(path, "none", before), f"{path}: it is clean already; nothing was changed")
+            output.change(change_object(path, "none", before), f"{path}: already clean; nothing was changed")
             return
         _confirm(
-            f"{path}: all members of the cluster will begin with what this store holds, and discard their own. "
-            "Mark it as clean?",
+            f"{path}: all members of the cluster will start from this store and discard their own. Mark it as clean?",
             yes=yes,
         )
         after = identity.mark_clean(identity.new_id(), cluster_id)
     output.change(change_object(path, "clean", after), f"{path}: marked clean")
 
 
-def _readable(identity: StoreIdentity) -> Identity:
-    """What it is; where it is damaged, and about to be written anew, nothing."""
+def _readable(identity: StoreIdentity) -> ClusterIds:
+    """Cluster state of a store; None if the file is damaged, because it is about to be rewritten."""
     try:
         return identity.read()
     except IdentityError:
@@ -231,25 +245,25 @@ def _readable(identity: StoreIdentity) -> Identity:
 
 def _discard(output: _Output, path: str, *, yes: bool) -> None:
     with held(tool_environment(), path) as identity:
-        _confirm(f"{path}: set its store aside as a backup, and make it empty?", yes=yes)
+        _confirm(f"{path}: move its store to a backup directory and leave it empty?", yes=yes)
         backup = identity.discard()
         after = identity.read()
-    text = "there was no store; it counts as empty" if backup is None else f"its store is in {backup} now"
+    text = "there was no store; it counts as empty" if backup is None else f"its store was moved to {backup}"
     output.change(change_object(path, "discarded", after, backup), f"{path}: {text}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask, on standard error, unless that is answered already."""
+    """Ask for confirmation on standard error, unless --yes was given."""
     try:
         if yes or click.confirm(printable(question), err=True):
             return
     except click.Abort:
         click.echo(err=True)
-    fail(_PROGRAM, "not confirmed (--yes does it without a question); nothing was changed")
+    fail(_PROGRAM, "not confirmed (--yes skips the question); nothing was changed")
 
 
 def main() -> None:
-    """The console script, under the name that it was called by."""
+    """Console script entry point; uses the name by which it was called."""
     run(_ALIAS if Path(sys.argv[0]).name == _ALIAS else _PROGRAM, command)
 
 

@@ -1,8 +1,8 @@
-"""`qpid-qls-analyze`: show the journals of a linearstore; a drop-in for qpidd's own command.
+"""`qpid-qls-analyze`: show the journals of a linearstore; a drop-in replacement for Apache's command.
 
 Exit codes: 0 the store was read, whatever remains in it; 1 something in it could not be read, or contradicts itself;
-2 usage. Long options may be shortened, as the original's. What the output is, and where it is another than the
-original's, is told in `tools.qls_analyze`.
+2 usage. Long options may be abbreviated, as in the original. The output, and where it differs from the original's, is
+described in `tools.qls_analyze`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Final
 
-from store.disk import OsDisk
-from tools.console.text import one_line
-from tools.entry import run_drop_in
-from tools.qls_analyze.analysis import Analysis, OutputError, is_store
-from tools.qls_analyze.problems import Problems
-from tools.qls_analyze.show import Show
+from qstore.store.disk import OsDisk
+from qstore.tools.console.text import one_line
+from qstore.tools.entry import run_drop_in
+from qstore.tools.qls_analyze.analysis import Analysis, OutputError, is_store
+from qstore.tools.qls_analyze.problems import Problems
+from qstore.tools.qls_analyze.show import Show
 
 NAME: Final = "qpid-qls-analyze"
 VERSION: Final = "1.0"  # of the original
@@ -30,12 +30,12 @@ Examples:
   qpid-qls-analyze --show-recovered-recs --txn /var/lib/qpidd/qls
   qpid-qls-analyze --efp --stats /tmp/copied-store/qls
 
-Nothing is ever written to the store. In a copy of a store, whose links point
-elsewhere, the files are found by their names. For decoded messages and damage
+Nothing is ever written to the store. In a copy of a store, whose links are
+broken, the files are found by their names. For decoded messages and damage
 see qstore-dump and qstore-check.
 
-Exit codes: 0 all was read, 1 something could not be, 2 unusable options or no
-such store.
+Exit codes: 0 everything was read, 1 something could not be read, 2 unusable
+options or no such store.
 """
 
 _OPTIONS: Final = (
@@ -52,7 +52,7 @@ _OPTIONS: Final = (
 
 
 def parser() -> ArgumentParser:
-    """The options of the command: the original's."""
+    """The options of the original command."""
     options = ArgumentParser(
         prog=NAME,
         description="Qpid Linear Store Analyzer",
@@ -67,7 +67,7 @@ def parser() -> ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Show, str]:
-    """What to show, and the directory made absolute. Ends the process with exit code 2 where they cannot be used."""
+    """What to show, and the directory as an absolute path. Exits with code 2 if they are unusable."""
     options = parser()
     values: Namespace = options.parse_args(list(arguments))
     directory: str = values.directory
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run_drop_in(run)
 
 

@@ -1,7 +1,7 @@
-"""`qpid-receive`: receive messages from an address, as qpidd's own command does; at the end, say how many.
+"""`qpid-receive`: receive messages from an address, compatible with the command of the Qpid project.
 
-Exit codes: 0 it came to its end (so many messages, no more of them in time, or "eos"), 1 something went wrong on the
-way, 2 the command line cannot be used, 130 Ctrl-C: what was printed is acknowledged all the same.
+Exit codes: 0 the end was reached (the number of messages, the timeout, or "eos"), 1 error, 2 invalid command line, 130
+Ctrl-C: printed messages are acknowledged. At the end the number of messages received is printed on standard error.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from typing import Any
 
 import click
 
-from broker.client import Empty, LinkError, Message, Receiver, Sender, Session
-from formats.wording import plural
-from tools.console.text import printable
-from tools.entry import EXIT_INTERRUPTED, distribution_version, run
-from tools.messaging.interruption import Interruption
-from tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
-from tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
-from tools.messaging.report import TIMESTAMP, Pace, Reporter, ThroughputAndLatency
-from tools.messaging.sending import END_OF_STREAM
+from qstore.broker.client import Empty, LinkError, Message, Receiver, Sender, Session
+from qstore.formats.wording import plural
+from qstore.tools.console.text import printable
+from qstore.tools.entry import EXIT_INTERRUPTED, distribution_version, run
+from qstore.tools.messaging.interruption import Interruption
+from qstore.tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
+from qstore.tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
+from qstore.tools.messaging.report import TIMESTAMP, Pace, Reporter, ThroughputAndLatency
+from qstore.tools.messaging.sending import END_OF_STREAM
 
 _EPILOG = """
 \b
 Examples:
-qpid-receive -a orders                            what is there now
-qpid-receive -a orders -t 10 -m 5                 five, and none for ten seconds is the end
+qpid-receive -a orders                            all messages now on the queue
+qpid-receive -a orders -t 10 -m 5                 five messages, with a timeout of 10 seconds
 qpid-receive -a 'orders; {mode: browse}' --print-headers yes
-qpid-receive -a 'amq.topic/usa.#' -f              whatever comes, until interrupted
+qpid-receive -a 'amq.topic/usa.#' -f              all messages, until interrupted
 qpid-receive -a orders --print-content no --report-total
 qpid-receive -a orders -f --tx 10 --connection-options '{reconnect: true}' --ignore-duplicates
 
 \b
-How many messages were received is said on standard error, however it ends.
-Exit codes: 0 it came to its end, 1 something went wrong, 2 unusable command line, 130 Ctrl-C (what was printed is
-acknowledged all the same).
+At the end the number of messages received is printed on standard error.
+Exit codes: 0 the end was reached, 1 error, 2 invalid command line, 130 Ctrl-C (printed messages are acknowledged).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """The command line. Names are those of the options."""
+    """The command line; the names are those of the options."""
 
     url: str
     address: str
@@ -71,14 +70,18 @@ class ReceiveOptions:
 @click.command("qpid-receive", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
 @click.option(
-    "-t", "--timeout", type=Timeout(), default=0.0, help="Seconds without a message that end it.  [default: 0]"
+    "-t", "--timeout", type=Timeout(), default=0.0, help="Stop after this time without a message.  [default: 0]"
 )
-@click.option("-f", "--forever", is_flag=True, help="Wait for messages without end.")
+@click.option("-f", "--forever", is_flag=True, help="Wait for messages without a timeout.")
 @count("-m", "--messages", default=0, text="Stop after N messages; 0 for no limit.")
-@click.option("--ignore-duplicates", is_flag=True, help='Pass over what came before, by the property "sn".')
-@click.option("--verify-sequence", is_flag=True, help='Fail where the property "sn" does not count up by one.')
-@click.option("--check-redelivered", is_flag=True, help="With --ignore-duplicates: fail where one is not marked.")
-@count("--capacity", default=1000, text="Messages that the broker may send ahead; 0 for none.")
+@click.option("--ignore-duplicates", is_flag=True, help='Ignore duplicates, by the property "sn".')
+@click.option("--verify-sequence", is_flag=True, help='Fail if the property "sn" does not increase by one.')
+@click.option(
+    "--check-redelivered",
+    is_flag=True,
+    help="With --ignore-duplicates: fail if a duplicate is not marked as redelivered.",
+)
+@count("--capacity", default=1000, text="Number of messages to prefetch; 0 for none.")
 @count("--ack-frequency", default=100, text="Acknowledge every N messages; 0 for never.")
 @count("--tx", default=0, text="Commit a transaction every N messages; 0 for no transactions.")
 @yes_no("--print-content", default=True, text="Print contents.")
@@ -89,32 +92,32 @@ class ReceiveOptions:
     type=click.FloatRange(0),
     default=0,
     metavar="N",
-    help="Messages a second; 0 for no limit.",
+    help="Maximum messages per second; 0 for no limit.",
 )
-@click.option("--ready-address", metavar="ADDRESS", help="Send a message there when ready to receive.")
+@click.option("--ready-address", metavar="ADDRESS", help="Send a message to this address when ready to receive.")
 @click.version_option(distribution_version(), prog_name="qpid-receive")
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Receive messages from an address.
 
-    A message with a reply-to address is sent back to there, too.
+    A message with a reply-to address is also sent to that address.
     """
     if not values["address"]:
-        raise click.UsageError("give an address with -a")
+        raise click.UsageError("missing address: give one with -a")
     options = ReceiveOptions(**values)
     outcome = _Outcome()
-    context.exit(run_messaging("qpid-receive", lambda: _receive(options, outcome), outcome.told))
+    context.exit(run_messaging("qpid-receive", lambda: _receive(options, outcome), outcome.summary))
 
 
 class _Outcome:
-    """What became of the messages.
+    """The outcome of the messages.
 
     Attributes:
-        has_begun: there is a receiver.
-        fetched: messages that were received.
-        rolled_back: of those, how many in transactions that were to be rolled back.
-        settled: of those, how many the broker has heard to be acknowledged, or committed; None: nothing is to be.
-        is_complete: all that was to be acknowledged is.
+        has_begun: whether the receiver is created.
+        fetched: number of messages received.
+        rolled_back: number of these in transactions rolled back on request.
+        settled: number of these acknowledged or committed; None if none are acknowledged.
+        is_complete: whether all are acknowledged that should be.
     """
 
     def __init__(self) -> None:
@@ -122,8 +125,8 @@ class _Outcome:
         self.fetched = self.rolled_back = 0
         self.settled: int | None = 0
 
-    def told(self) -> str:
-        """What a person wants to know at the end."""
+    def summary(self) -> str:
+        """The number of messages received, and their state, for the user."""
         if not self.has_begun:
             return ""
         text = f"{plural(self.fetched, 'message')} received"
@@ -132,7 +135,7 @@ class _Outcome:
         if self.settled is None:
             return text + ", none acknowledged"
         rest = self.fetched - self.rolled_back - self.settled
-        return text if self.is_complete or not rest else f"{text}; the last {rest:,} may be delivered again"
+        return text if self.is_complete or not rest else f"{text}; the last {rest:,} may be redelivered"
 
 
 def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
@@ -144,7 +147,7 @@ def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
         has_heading=options.report_header,
     )
     interruption = Interruption()
-    with connect(options.url, options.connection_options) as connection, interruption.heard():
+    with connect(options.url, options.connection_options) as connection, interruption.handling():
         session = connection.session(transactional=bool(options.tx))
         receiver = session.receiver(options.address, capacity=options.capacity)
         if options.ready_address is not None:
@@ -152,7 +155,7 @@ def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
         outcome.has_begun = True
         _Work(options, session, receiver, reporter, outcome, interruption).run()
         reporter.finish()
-    return EXIT_INTERRUPTED if interruption.is_asked else 0
+    return EXIT_INTERRUPTED if interruption.is_requested else 0
 
 
 def _show(line: str) -> None:
@@ -160,7 +163,7 @@ def _show(line: str) -> None:
 
 
 class _Work:
-    """All messages, one after the other, in their transactions."""
+    """Receives the messages, in transactions if requested."""
 
     def __init__(
         self,
@@ -176,19 +179,19 @@ class _Work:
         is_endless = options.forever or math.isinf(options.timeout)
         self._timeout = None if is_endless else options.timeout
         self._tracker = SequenceTracker()
-        self._senders: dict[str, Sender | None] = {}  # None: there is nobody
+        self._senders: dict[str, Sender | None] = {}  # None: the address cannot be used
         self._count = self._transactions = 0
         self._acknowledges = bool(options.tx or options.ack_frequency)
         if not self._acknowledges:
             outcome.settled = None
 
     def run(self) -> None:
-        """Receive them all."""
+        """Receive all messages."""
         options, outcome = self._options, self._outcome
         pace = Pace(options.rate)
         batch = options.tx or options.ack_frequency
         is_over = False
-        while not is_over and not self._interruption.is_asked:
+        while not is_over and not self._interruption.is_requested:
             pace.keep(outcome.fetched)
             message = self._fetch()
             if message is None:
@@ -204,7 +207,7 @@ class _Work:
         outcome.is_complete = True
 
     def _settle(self, *, sync: bool) -> None:
-        """Acknowledge what was received, or end its transaction. Only what is printed is acknowledged."""
+        """Acknowledge the messages received so far, or end their transaction. They are printed before that."""
         sys.stdout.buffer.flush()
         outcome = self._outcome
         if self._options.tx:
@@ -212,16 +215,16 @@ class _Work:
             return
         self._session.acknowledge(sync=sync)
         if sync:
-            self._session.sync()  # those before it, too
+            self._session.sync()  # including earlier acknowledgements
             outcome.settled = outcome.fetched
 
     def _fetch(self) -> Message | None:
-        """The next message; None if there is none in time, or Ctrl-C asks for the end."""
+        """The next message; None after the timeout or Ctrl-C."""
         while True:
             if not self._receiver.available():
                 sys.stdout.buffer.flush()
                 try:
-                    # It takes nothing, so that giving it up loses nothing.
+                    # This takes no message, so interrupting it loses none.
                     with self._interruption.waiting(), contextlib.suppress(Empty):
                         self._session.next_receiver(self._timeout)
                 except KeyboardInterrupt:
@@ -233,13 +236,13 @@ class _Work:
                     return None
 
     def _take(self, message: Message) -> bool:
-        """Look at a message. Whether it is the last."""
+        """Check and print a message. Returns whether it is the last."""
         options = self._options
         if options.verify_sequence:
             self._tracker.check_next(message)
         elif options.ignore_duplicates and self._tracker.is_duplicate(message):
             if options.check_redelivered and not message.redelivered:
-                raise SequenceError("a message came twice and is not marked as redelivered")
+                raise SequenceError("a duplicate message is not marked as redelivered")
             return False
         if message.body == END_OF_STREAM.encode():
             return True
@@ -261,7 +264,7 @@ class _Work:
                 self._senders[address] = self._session.sender(address)
             except LinkError as error:
                 self._senders[address] = None
-                click.echo(f"qpid-receive: no answers to {printable(address)}: {printable(str(error))}", err=True)
+                click.echo(f"qpid-receive: cannot reply to {printable(address)}: {printable(str(error))}", err=True)
         sender = self._senders[address]
         if sender is not None:
             message.reply_to = None

@@ -1,7 +1,6 @@
-"""`qpid-send`: send messages to an address, as qpidd's own command does.
+"""`qpid-send`: send messages to an address, compatible with the command of the Qpid project.
 
-Exit codes: 0 all was sent and completed by the broker, 1 something went wrong on the way, 2 the command line cannot
-be used.
+Exit codes: 0 all messages were sent and completed by the broker, 1 error, 2 invalid command line.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 
 import click
 
-from broker.client import Message, Sender, Session
-from formats.wording import plural
-from tools.entry import distribution_version, run
-from tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
-from tools.messaging.report import Pace, Reporter, Throughput
-from tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
+from qstore.broker.client import Message, Sender, Session
+from qstore.formats.wording import plural
+from qstore.tools.entry import distribution_version, run
+from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
+from qstore.tools.messaging.report import Pace, Reporter, Throughput
+from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
 
 _EPILOG = """
 \b
@@ -32,13 +31,13 @@ qpid-send -b user/password@host:5672 -a orders --content-stdin < lines
 qpid-send -a orders --connection-options '{reconnect: true, heartbeat: 10}' -m 0 --rate 100
 
 \b
-Exit codes: 0 everything was sent and completed by the broker, 1 something went wrong, 2 unusable command line.
+Exit codes: 0 all messages were sent and completed by the broker, 1 error, 2 invalid command line.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """The command line. Names are those of the options."""
+    """The command line; the names are those of the options."""
 
     url: str
     address: str
@@ -80,55 +79,64 @@ class SendOptions:
     "-m", "--messages", type=click.IntRange(0), metavar="N",
     help="Stop after N messages; 0 for no limit.  [default: 1, with --content-stdin: no limit]",
 )  # fmt: skip
-@click.option("-i", "--id", metavar="UUID", help="The id of all messages.")
-@click.option("--reply-to", metavar="ADDRESS", help="Where answers should go.")
-@count("--send-eos", default=0, text='Send N messages "eos" at the end, to tell receivers that they may go.')
-@yes_no("--durable", default=False, text="Messages outlive a restart of the broker.")
-@count("--ttl", default=0, text="Milliseconds after which messages are dropped; 0 for never.")
-@click.option("--priority", type=click.IntRange(0, 255), default=0, help="Priority; a higher one comes first.")
-@click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="A property of all messages.")
-@click.option("--correlation-id", metavar="ID", help="What the messages answer.")
-@click.option("--user-id", metavar="USER", help="Who sends them.")
-@click.option("--content-string", metavar="TEXT", help="The content of all messages.")
-@count("--content-size", default=0, text="Messages of N bytes.")
-@click.option("-M", "--content-map", type=NameValue(), multiple=True, help="An entry of the content, which is a map.")
-@click.option("--content-stdin", is_flag=True, help="Contents are the lines of standard input.")
-@count("--capacity", default=1000, text="Messages that the broker has not completed, at most.")
+@click.option("-i", "--id", metavar="UUID", help="Message id of all messages.")
+@click.option("--reply-to", metavar="ADDRESS", help="Address for replies.")
+@count("--send-eos", default=0, text='Send N messages "eos" (end of stream) at the end, at which receivers stop.')
+@yes_no("--durable", default=False, text="Send durable messages.")
+@count("--ttl", default=0, text="Time to live of the messages, in milliseconds; 0 for no limit.")
+@click.option("--priority", type=click.IntRange(0, 255), default=0, help="Priority; higher ones are delivered first.")
+@click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="Property of all messages.")
+@click.option("--correlation-id", metavar="ID", help="Correlation id of all messages.")
+@click.option("--user-id", metavar="USER", help="User id of all messages.")
+@click.option("--content-string", metavar="TEXT", help="Content of all messages.")
+@count("--content-size", default=0, text="Send generated content of N bytes.")
+@click.option("-M", "--content-map", type=NameValue(), multiple=True, help="Entry of a map to send as content.")
+@click.option("--content-stdin", is_flag=True, help="Send each line of standard input as a message.")
+@count("--capacity", default=1000, text="Maximum number of messages that the broker has not completed.")
 @count("--tx", default=0, text="Commit a transaction every N messages; 0 for no transactions.")
-@yes_no("--sequence", default=True, text='Give messages the property "sn": their number.')
-@yes_no("--timestamp", default=True, text='Give messages the property "ts": nanoseconds since 1970.')
-@click.option("--group-key", metavar="NAME", help="Give messages their group under this property.")
+@yes_no("--sequence", default=True, text='Add the property "sn": the sequence number.')
+@yes_no("--timestamp", default=True, text='Add the property "ts": nanoseconds since 1970.')
+@click.option("--group-key", metavar="NAME", help="Add the property NAME: the group name.")
 @click.option(
-    "--group-prefix", default="GROUP-", show_default=True, metavar="TEXT", help="Groups are TEXT and a number."
+    "--group-prefix", default="GROUP-", show_default=True, metavar="TEXT", help="Group names are TEXT and a number."
 )
-@click.option("--group-size", type=click.IntRange(1), default=10, show_default=True, help="Messages of a group.")
-@yes_no("--group-randomize-size", default=False, text="Groups have random sizes up to --group-size.")
+@click.option("--group-size", type=click.IntRange(1), default=10, show_default=True, help="Messages per group.")
+@yes_no("--group-randomize-size", default=False, text="Use random group sizes up to --group-size.")
 @click.option(
-    "--group-interleave", type=click.IntRange(1), default=1, show_default=True, help="Groups that take turns."
+    "--group-interleave",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of groups whose messages alternate.",
 )
 @click.option(
-    "--rate", "--send-rate", type=click.FloatRange(0), default=0, metavar="N", help="Messages a second; 0 for no limit."
+    "--rate",
+    "--send-rate",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="N",
+    help="Maximum messages per second; 0 for no limit.",
 )
 @click.version_option(distribution_version(), prog_name="qpid-send")
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Send messages to an address."""
     if not values["address"]:
-        raise click.UsageError("give an address with -a")
+        raise click.UsageError("missing address: give one with -a")
     options = SendOptions(**values)
     outcome = _Outcome()
-    context.exit(run_messaging("qpid-send", lambda: _send(options, outcome), outcome.told))
+    context.exit(run_messaging("qpid-send", lambda: _send(options, outcome), outcome.summary))
 
 
 class _Outcome:
-    """What became of the messages.
+    """The outcome of the messages.
 
     Attributes:
-        sender: sends them; None before there is one.
-        sent: how many were sent.
-        committed: of those, how many in transactions that were committed; None without transactions.
-        rolled_back: and in transactions that were to be rolled back.
-        is_complete: all that was to be done is done.
+        sender: the sender; None before it is created.
+        sent: number of messages sent.
+        committed: number of these in committed transactions; None without transactions.
+        rolled_back: number of these in transactions rolled back on request.
+        is_complete: whether all messages are sent and completed.
     """
 
     def __init__(self) -> None:
@@ -137,8 +145,8 @@ class _Outcome:
         self.committed: int | None = None
         self.is_complete = False
 
-    def told(self) -> str:
-        """What a person has to know of an end that was not the one wanted."""
+    def summary(self) -> str:
+        """The state of the messages after an error, for the user; empty if all are completed."""
         if self.is_complete or self.sender is None:
             return ""
         sent = plural(self.sent, "message")
@@ -146,9 +154,9 @@ class _Outcome:
             rest = f", {self.rolled_back:,} rolled back on request" if self.rolled_back else ""
             return f"{sent} sent, {self.committed:,} committed{rest}"
         if not self.sender.is_reliable:
-            return f"{sent} sent; the address asks for no confirmation"
+            return f"{sent} sent; the address is unreliable, so none are confirmed"
         confirmed = self.sent - self.sender.unsettled()
-        return f"{sent} sent, {confirmed:,} confirmed by the broker; of the rest it may have some"
+        return f"{sent} sent, {confirmed:,} confirmed by the broker; it may have received others"
 
 
 def _send(options: SendOptions, outcome: _Outcome) -> int:
@@ -170,7 +178,7 @@ def _send(options: SendOptions, outcome: _Outcome) -> int:
 
 
 class _Work:
-    """All messages, one after the other, in their transactions."""
+    """Sends the messages, in transactions if requested."""
 
     def __init__(
         self, options: SendOptions, session: Session, sender: Sender, reporter: Reporter, outcome: _Outcome
@@ -195,11 +203,11 @@ class _Work:
             group_key=options.group_key,
             group_names=names,
         )
-        self._open = 0  # messages in the transaction that is open
+        self._open = 0  # messages in the current transaction
         self._transactions = 0
 
     def run(self) -> None:
-        """Send them all."""
+        """Send all messages."""
         options = self._options
         contents = Contents(
             sys.stdin if options.content_stdin else None,

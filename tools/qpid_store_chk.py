@@ -1,8 +1,8 @@
-"""`qpid-store-chk`: check one journal of qpidd and show what remains in it; a drop-in for qpidd's own command.
+"""`qpid-store-chk`: check a journal of qpidd and show what remains in it; a drop-in replacement for Apache's command.
 
-Exit codes: 0 the journal was read, whatever remains in it; 1 it could not be, or is not as a test expects; 2 usage.
-Options are read with `optparse`, as the original's were: they abbreviate as its do, and the usage errors are the same.
-What the output is, and where it is another than the original's, is told in `tools.store_chk`.
+Exit codes: 0 the journal was read, whatever remains in it; 1 it could not be read, or differs from what a test
+expects; 2 usage. Options are parsed with `optparse`, so abbreviations and usage errors are those of the original.
+The output, and where it differs from the original's, is described in `tools.store_chk`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from store.disk import OsDisk
-from tools.console.text import one_line
-from tools.drop_in import EXIT_FAILED, JournalOptions, exit_code, shown
-from tools.entry import run_drop_in
-from tools.store_chk.check import Checker, CsvSelection
-from tools.store_chk.csv_test import CsvFileError
-from tools.store_chk.errors import CheckError
+from qstore.store.disk import OsDisk
+from qstore.tools.console.text import one_line
+from qstore.tools.drop_in import EXIT_FAILED, JournalOptions, exit_code, shown
+from qstore.tools.entry import run_drop_in
+from qstore.tools.store_chk.check import Checker, CsvSelection
+from qstore.tools.store_chk.csv_test import CsvFileError
+from qstore.tools.store_chk.errors import CheckError
 
 NAME: Final = "qpid-store-chk"
 
@@ -29,13 +29,13 @@ Examples:
 DIR is the directory of one journal. Nothing is ever written to it. For a
 whole store, decoded messages and damage see qstore-dump.
 
-Exit codes: 0 the journal was read, 1 it was not, or is not as a test expects,
-2 unusable options or no such journal.
+Exit codes: 0 the journal was read, 1 it was not, or differs from what a test
+expects, 2 unusable options or no such journal.
 """
 
 
 def parser() -> JournalOptions:
-    """The options of the command: the original's."""
+    """The options of the original command."""
     options = JournalOptions(NAME, _EPILOG)
     add = options.add_option
     add(
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run_drop_in(run)
 
 

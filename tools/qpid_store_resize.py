@@ -1,8 +1,8 @@
-"""`qpid-store-resize`: give a journal of qpidd's another size; a drop-in for qpidd's own command.
+"""`qpid-store-resize`: resize a journal in qpidd's own format; a drop-in replacement for Apache's command.
 
-Exit codes: 0 done; 1 it could not be done, and nothing was changed, or the new journal is more than 80 % full, which
-standard error tells; 2 usage. Options are read with `optparse`, as the original's were. What is done, and where it
-differs, is told in `store.repair.version_1_resize` and `tools.resize.drop_in`.
+Exit codes: 0 done; 1 not done, and nothing was changed, or the new journal is more than 80 % full, which standard error
+states; 2 usage. Options are parsed with `optparse`, as in the original. The procedure, and where it differs, is
+described in `store.repair.version_1_resize` and `tools.resize.drop_in`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from optparse import Values
 from typing import Final
 
-from formats.rhm.geometry import MAX_FILES
-from store.environment import tool_environment
-from store.errors import StoreError, advice
-from store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
-from tools.drop_in import JournalOptions, exit_code, shown
-from tools.entry import run_drop_in
-from tools.resize.drop_in import Resizer, Wanted
-from tools.store_chk.errors import CheckError
+from qstore.formats.rhm.geometry import MAX_FILES
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError, advice
+from qstore.store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
+from qstore.tools.drop_in import JournalOptions, exit_code, shown
+from qstore.tools.entry import run_drop_in
+from qstore.tools.resize.drop_in import Resizer, Wanted
+from qstore.tools.store_chk.errors import CheckError
 
 NAME: Final = "qpid-store-resize"
-_LEAST_FILES: Final = 4
+_MIN_FILES: Final = 4
 _DEFAULT_PAGES: Final = 24
 
 _EPILOG: Final = """
@@ -31,7 +31,7 @@ Examples:
   qpid-store-resize -b tpl -N 8 -s 24 /var/lib/qpidd/rhm/tpl
 
 DIR is the directory of one journal of qpidd's legacystore, whose broker must
-not run. The old files are kept in DIR/bak, which is emptied before. For
+not be running. The old files are moved to DIR/bak, which is emptied first. For
 stores of qstore's own see qstore-resize.
 
 Exit codes: 0 done, 1 not done, or the new journal is more than 80 % full,
@@ -40,7 +40,7 @@ Exit codes: 0 done, 1 not done, or the new journal is more than 80 % full,
 
 
 def parser() -> JournalOptions:
-    """The options of the command: the original's."""
+    """The options of the original command."""
     options = JournalOptions(NAME, _EPILOG)
     add = options.add_option
     add("-B", "--new-base-filename", dest="nbfn", help="base of the new journal's file names  [default: the same]")
@@ -57,7 +57,7 @@ def parser() -> JournalOptions:
         dest="njf",
         type="int",
         default=DEFAULT_FILES,
-        help=f"number of files of the new journal, {_LEAST_FILES} to {MAX_FILES}  [default: %default]",
+        help=f"number of files of the new journal, {_MIN_FILES} to {MAX_FILES}  [default: %default]",
     )
     add("-o", "--old-base-filename", dest="obfn", help="base to which the old files are renamed  [default: the same]")
     add("-q", "--quiet", action="store_true", help="print nothing but errors")
@@ -75,7 +75,7 @@ def parser() -> JournalOptions:
 
 
 def parse(arguments: Sequence[str]) -> Wanted:
-    """What is wanted. Ends the process with exit code 2 where the options cannot be used."""
+    """Parse the options. Exits with code 2 if they are unusable."""
     options = parser()
     values, directory = options.read(arguments)
     problem = _problem(values)
@@ -92,13 +92,13 @@ def _problem(values: Values) -> str | None:
             "If (-n/--no-pushdown) is used, then at least one of (-B/--new-base-filename) and (-o/--old-base-filename)"
             " must be used."
         )
-    if not _LEAST_FILES <= values.njf <= MAX_FILES:
-        return f"Number of files ({values.njf}) is out of range ({_LEAST_FILES}-{MAX_FILES})"
+    if not _MIN_FILES <= values.njf <= MAX_FILES:
+        return f"Number of files ({values.njf}) is out of range ({_MIN_FILES}-{MAX_FILES})"
     if not 1 <= values.jfs <= MAX_PAGES:
         return f"File size ({values.jfs}) is out of range (1-{MAX_PAGES})"
     for name in (values.bfn, values.nbfn, values.obfn):
         if name is not None and (not name or "/" in name or "\0" in name):
-            return f"Base filename {name!r} is no file name"
+            return f"Base filename {name!r} is not a file name"
     if values.npd and (values.nbfn or values.bfn) == (values.obfn or values.bfn):
         return "With -n/--no-pushdown the old and the new files cannot have the same base name"
     return None
@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run_drop_in(run)
 
 

@@ -1,7 +1,7 @@
-"""`qstore-analyze`: questions about whole fleets of stores, answered by Spark.
+"""`qstore-analyze`: analyze whole fleets of stores with Spark.
 
-Exit codes: 0 nothing is damaged or missing, 1 something is, 2 the command line cannot be used, no input is a store, or
-Java or the extra `spark` is missing.
+Exit codes: 0 nothing is damaged or missing, 1 something is, 2 the command line is unusable, no input is a store, or
+Java or the extra `spark` is not installed.
 """
 
 from __future__ import annotations
@@ -14,48 +14,60 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.console import Console
 
-from formats.wording import plural
-from tools.check.report import plain_console
-from tools.console.json_lines import JsonLines
-from tools.console.tables import Column, print_line, print_table
-from tools.console.text import printable
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.figures import label, percent
-from tools.report.page import render
-from tools.size.amounts import exact, human, parse_amount
-from tools.spark.analyze.request import QUEUES, REPORT, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
-from tools.spark.needed import missing
+from qstore.formats.wording import plural
+from qstore.tools.check.report import plain_console
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.tables import Column, print_line, print_table
+from qstore.tools.console.text import printable
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from qstore.tools.metrics import label, percent
+from qstore.tools.report.page import render
+from qstore.tools.size.amounts import exact, human, parse_amount
+from qstore.tools.spark.analyze.request import (
+    QUEUES,
+    REPORT,
+    STEPS,
+    SUMMARY,
+    Request,
+    UnusableRequestError,
+    clean_up,
+    prepare,
+)
+from qstore.tools.spark.needed import missing
 
 if TYPE_CHECKING:
-    from tools.spark.analyze.summary import Summary
+    from qstore.tools.spark.analyze.summary import Summary
 
 _PROGRAM: Final = "qstore-analyze"
 _LOCAL: Final = "local[*]"
-_SHOWN: Final = 50  # queues in the report for people; queues.csv has all
+_SHOWN: Final = 50  # queues in the console output; queues.csv has all
 
 _EPILOG = """
 \b
 Examples:
-qstore-analyze /var/lib/qpidd --out /tmp/answers --report                one store, everything
+qstore-analyze /var/lib/qpidd --out /tmp/answers --report                one store, all steps
 qstore-analyze '/fleet/*/qpidd' --out /srv/answers --only outstanding,audit
-qstore-analyze /fleet/a /fleet/b --out /srv/answers --bodies             with the messages' bodies
-qstore-analyze '/fleet/*' --out /srv/answers --master spark://head:7077
-qstore-analyze STORE --out DIR --publisher-log sent.csv --publisher-id id    what was sent, and is not there
-qstore-analyze STORE --out DIR --compare OTHER                           what one store has and the other lacks
-qstore-analyze 's3://bucket/fleet/*' --out /srv/answers                  what fsspec reads (pip install s3fs)
+qstore-analyze /fleet/a /fleet/b --out /srv/answers --bodies             include message bodies
+qstore-analyze '/fleet/*' --out /srv/answers --master spark://head:7077  on a Spark cluster
+qstore-analyze STORE --out DIR --publisher-log sent.csv --publisher-id id    find messages sent but not stored
+qstore-analyze STORE --out DIR --compare OTHER                           find differences between two stores
+qstore-analyze 's3://bucket/fleet/*' --out /srv/answers                  any URL of fsspec (pip install s3fs)
 
 \b
-DIR/outstanding                      what a restart would deliver, and what is in doubt
-DIR/audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, overwritten,
-          transactions, damage, publisher, compare
-DIR/sizing, queues, files            recommended journals; what there is
-DIR/export/store_directory=…/queue_directory=…     the records
-DIR/queues.csv, summary.json         the same in short
-DIR/report.html                      with --report: the same with plots, for a browser
+Results in DIR (all tables are Parquet):
+outstanding                          messages that a restart would deliver, and messages in doubt
+audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, overwritten,
+    transactions, damage, publisher, compare
+sizing, queues, files                recommended journal sizes; inventory of queues and files
+export/store_directory=…/queue_directory=…     all records
+queues.csv, summary.json             summaries
+report.html                          with --report: the same with plots, for a browser
 
 \b
-All tables are Parquet. Exit codes: 0 nothing is damaged or missing, 1 something is (the rest is there all the same),
-2 not usable. Needs Java 17 and pip install 'qstore[spark]'. Nothing is ever written to a store.
+Needs Java 17 and pip install 'qstore[spark]'. Workers of a Spark cluster need this package, too.
+Up to 128 MiB of journals are read without Spark. Stores are never written to.
+Exit codes: 0 nothing is damaged or missing, 1 something is (the results are complete apart from it), 2 the command
+line is unusable, no input is a store, or Java or the extra is not installed, 130 interrupted by Ctrl-C.
 """
 
 
@@ -65,7 +77,9 @@ def _steps(_context: click.Context, _parameter: click.Parameter, text: str | Non
     names = {name.strip() for name in text.split(",") if name.strip()}
     unknown = sorted(names - set(STEPS))
     if unknown or not names:
-        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is no step; there are {', '.join(STEPS)}")
+        raise click.BadParameter(
+            f"{', '.join(unknown) or 'an empty value'} is not a step; the steps are {', '.join(STEPS)}"
+        )
     return frozenset(names)
 
 
@@ -75,32 +89,54 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if size == 0:
-        raise click.BadParameter("must be more than nothing")
+        raise click.BadParameter("must be greater than zero")
     return size
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=PathName())
-@click.option("--out", required=True, metavar="DIR", help="Directory of the results; not there, or empty.")
-@click.option("--force", is_flag=True, help="Replace results that are there.")
-@click.option("--master", default=_LOCAL, show_default=True, metavar="URL", help="Spark's master.")
-@click.option("--only", "steps", callback=_steps, metavar="STEPS", help=f"Some of {', '.join(STEPS)}.")
-@click.option("--bodies", is_flag=True, help="Put bodies into outstanding and export.")
-@click.option("--split-bytes", callback=_amount, metavar="SIZE", help="Of a partition; chosen by amount otherwise.")
+@click.option("--out", required=True, metavar="DIR", help="Directory for the results; must be empty or not exist.")
+@click.option("--force", is_flag=True, help="Replace existing results in DIR.")
+@click.option("--master", default=_LOCAL, show_default=True, metavar="URL", help="Spark master.")
 @click.option(
-    "--publisher-log", metavar="TABLE", help="What was sent: Parquet, CSV or JSON lines, or a table of Spark."
+    "--only",
+    "steps",
+    callback=_steps,
+    metavar="STEPS",
+    help=f"Run only these steps: a comma-separated list of {', '.join(STEPS)}.  [default: all]",
 )
-@click.option("--publisher-id", metavar="COLUMN", default="message_id", show_default=True, help="Its message ids.")
-@click.option("--compare", multiple=True, metavar="STORE", help="Another store that should have the same messages.")
-@click.option("--report", is_flag=True, help="Make report.html too: for a browser, with plots.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object, instead of tables.")
+@click.option("--bodies", is_flag=True, help="Include message bodies in the tables outstanding and export.")
+@click.option(
+    "--split-bytes",
+    callback=_amount,
+    metavar="SIZE",
+    help="Size of a partition of journal data.  [default: by amount of data]",
+)
+@click.option(
+    "--publisher-log",
+    metavar="TABLE",
+    help="Messages that were sent, to find missing ones: a Parquet, CSV or JSON lines file, or a Spark table.",
+)
+@click.option(
+    "--publisher-id",
+    metavar="COLUMN",
+    default="message_id",
+    show_default=True,
+    help="Column of the publisher log with the message ids.",
+)
+@click.option(
+    "--compare", multiple=True, metavar="STORE", help="Another store that should have the same messages. Repeatable."
+)
+@click.option("--report", is_flag=True, help="Also write report.html, a page with plots for a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object instead of tables.")
 @click.version_option(distribution_version(), prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:
     """Analyze stores with Spark.
 
     Each INPUT is a store directory (qpidd's legacystore or linearstore, or qstore's own), a journal, a glob, or a URL
-    that fsspec reads. What cannot be read, or is no store, is told in the table of damage, and does not stop the rest.
+    that fsspec can read. Inputs that cannot be read, or are not stores, are listed in the table of damage and do not
+    stop the analysis.
     """
     problem = missing()
     if problem is not None:
@@ -127,10 +163,10 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
 
 
 def _analyzed(request: Request, master: str) -> Summary:
-    """Run Spark. Raises UnusableRequestError."""
-    from tools.spark.analyze.progress import spark_progress
-    from tools.spark.analyze.run import analyze  # PySpark is there only with the extra
-    from tools.spark.analyze.session import SparkFailedError, session
+    """Run Spark and return the summary. Raises UnusableRequestError."""
+    from qstore.tools.spark.analyze.progress import spark_progress
+    from qstore.tools.spark.analyze.run import analyze  # PySpark is installed only with the extra
+    from qstore.tools.spark.analyze.session import SparkFailedError, session
 
     try:
         with session(master, small=request.is_small) as spark, spark_progress(spark) as stage:
@@ -143,7 +179,7 @@ def _analyzed(request: Request, master: str) -> Summary:
 
 
 def write_results(request: Request, summary: Summary) -> None:
-    """Write what is no table: the summary, the queues as CSV, the report. On a URL there is none of it.
+    """Write the results that are not tables: summary, queues as CSV, report. Skipped if the output is a URL.
 
     Raises:
         OSError: a file cannot be written.
@@ -165,7 +201,7 @@ def write_results(request: Request, summary: Summary) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file for its owner alone, as all results: they have names, message ids and bodies."""
+    """Open a file with mode 0600, as for all results: they contain names, message ids and bodies."""
     return os.open(path, flags, 0o600)
 
 
@@ -182,7 +218,7 @@ _COLUMNS: Final = (
 
 
 def show(console: Console, request: Request, summary: Summary) -> None:
-    """Print the queues whose journals were fullest, and the summary."""
+    """Print the fullest queues, and the summary."""
     rows = sorted(summary.queue_rows, key=lambda row: -(row["peak_fill"] or 0))
     if rows:
         print_table(console, _COLUMNS, [_row(row) for row in rows[:_SHOWN]])
@@ -192,7 +228,7 @@ def show(console: Console, request: Request, summary: Summary) -> None:
     for name, value in summary.fields().items():
         if name != "kind":
             print_line(console, f"{name.replace('_', ' ')}: {_text(name, value)}")
-    print_line(console, f"results in {printable(request.out)}")
+    print_line(console, f"results are in {printable(request.out)}")
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -212,12 +248,12 @@ def _row(row: dict[str, Any]) -> list[str]:
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(value.items())) or "the same"
+        return ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(value.items())) or "identical"
     return exact(value) if name.endswith("_bytes") else f"{value:,}"
 
 
 def main() -> None:
-    """The console script. What it writes, and what Java writes for it, is for the owner alone."""
+    """Console script entry point. Files that it or Java creates are private to the user."""
     os.umask(0o077)
     run(_PROGRAM, command)
 

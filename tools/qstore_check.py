@@ -1,7 +1,7 @@
-"""`qstore-check`: verify stores, and say of each damage what recovery will make of it.
+"""`qstore-check`: verify stores, and report for each damaged place what recovery will do about it.
 
-Exit codes: 0 no damage (what a crash leaves behind is none), 1 damage was found, 2 something could not be checked at
-all, or the command line cannot be used.
+Exit codes: 0 no damage (what a crash leaves behind does not count), 1 damage was found, 2 something could not be
+checked at all, or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -12,53 +12,73 @@ import time
 import click
 from rich.console import Console
 
-from store.disk import OsDisk
-from store.errors import advice
-from store.inspect.check.check import StoreCheck, check_store
-from store.inspect.in_use import holder_of_store
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import open_store
-from tools.check.objects import journal_object, notice_object, store_object, transactions_of
-from tools.check.report import plain_console, show_report
-from tools.console.json_lines import JsonLines
-from tools.console.progress import reading_progress
-from tools.console.text import printable
-from tools.dump.objects import damage_object
-from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, failing, run
+from qstore.store.disk import OsDisk
+from qstore.store.errors import advice
+from qstore.store.inspect.check.check import StoreCheck, check_store
+from qstore.store.inspect.in_use import holder_of_store
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import open_store
+from qstore.tools.check.objects import journal_object, notice_object, store_object, transactions_of
+from qstore.tools.check.report import plain_console, show_report
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.progress import reading_progress
+from qstore.tools.console.text import printable
+from qstore.tools.dump.objects import damage_object
+from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, failing, run
 
 _EPILOG = """
 \b
 Examples:
-qstore-check /var/lib/qpidd                     one store, its journals and its catalogue
-qstore-check /var/lib/qpidd /srv/broker2        several
-qstore-check --paranoid /var/lib/qpidd          everything twice, with other code for the checksums
+qstore-check /var/lib/qpidd                     one store: its journals and its catalogue
+qstore-check /var/lib/qpidd /srv/broker2        several stores
+qstore-check --paranoid /var/lib/qpidd          two independent passes
 qstore-check --json /var/lib/qpidd | jq -r 'select(.kind == "damage") | .what'
-qstore-check /var/lib/qpidd/rhm/jrnl/001c/orders
+qstore-check /var/lib/qpidd/rhm/jrnl/001c/orders    one journal
 
 \b
-FILL is what is in use of what may be before enqueues are refused (of a linearstore, which has no such limit: live
-messages, of its files). The oldest live record is the one that keeps a ring from being reused.
+Columns of the report:
+RECORDS       records in the journal
+OUTSTANDING   messages that a restart would deliver
+IN DOUBT      messages that a prepared, undecided transaction would enqueue or dequeue
+OPEN TX       open transactions
+FILL          space in use, as a share of what may be used before enqueues are refused (about 80 % of a ring); for
+              a linearstore, which has no such limit, live messages as a share of its files
+OLDEST LIVE RECORD  the record that keeps a ring from being reused: one message that is never consumed can fill it
 
 \b
 Exit codes: 0 no damage, 1 damage was found, 2 something could not be checked at all.
-Torn tails, transactions in doubt or never prepared, stale bindings and the like are notices: a crash leaves them.
-Nothing is ever written to the store.
+Torn tails, transactions in doubt or never prepared, stale bindings, empty orphans and records already in
+rhm/quarantine are normal after a crash: they are reported as notices and do not change the exit code. Journals with
+messages in rhm/orphans are damage. Nothing is ever written to the store.
 """
 
 
 @click.command("qstore-check", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PathName(readable=False))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
-@click.option("--paranoid", is_flag=True, help="Read everything twice, with a second implementation of the checksums.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per line instead of a report; tools/README.md lists the fields.",
+)
+@click.option(
+    "--paranoid",
+    is_flag=True,
+    help="Read everything twice, the second time with independent checksum code, and also check padding and "
+    "decode every "
+    "outstanding message's header. 5 to 20 times slower.",
+)
 @click.version_option(distribution_version(), prog_name="qstore-check")
 @click.pass_context
 def command(context: click.Context, paths: tuple[str, ...], *, as_json: bool, paranoid: bool) -> None:
     """Verify message stores.
 
-    Each PATH is a store directory (qpidd's legacystore or linearstore, or qstore's own), the directory of one
-    journal, or one journal file. Headers, tails, checksums, overwrite indicators, the order of files, flushes and
-    records, transactions, and the catalogue against the journals are checked; every damage is named with its file and
-    offset, and with what recovery will do about it.
+    Each PATH is a store directory (qpidd's legacystore or linearstore, or qstore's own), the directory of one journal,
+    or one journal file. The check covers file headers, record headers, tails, checksums, overwrite indicators, the
+    order of files, flushes and records, duplicate record ids, dequeues of unknown records, transactions, the catalogue
+    against the journals, orphaned directories, and a linearstore's file pools. Each damaged place is reported with its
+    file and offset, and with what recovery will do about it. If a broker has the store open, the report says so and
+    shows its process id: the result may then be inconsistent.
     """
     code = 0
     output = JsonLines(sys.stdout.buffer) if as_json else None
@@ -107,7 +127,7 @@ def _show_json(output: JsonLines, path: str, checked: StoreCheck, *, paranoid: b
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run("qstore-check", command)
 
 

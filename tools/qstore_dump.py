@@ -1,7 +1,7 @@
-"""`qstore-dump`: show what is in a store, record by record or as recovery would leave it.
+"""`qstore-dump`: show the content of a store, record by record or as recovery would leave it.
 
-Exit codes: 0 all could be read, 1 damage was found (the rest is shown all the same), 2 the input or the command line
-cannot be used.
+Exit codes: 0 everything could be read, 1 damage was found (everything else is shown), 2 the input or the command line
+is unusable.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from formats.rhm.records import RECORD_KINDS, Kind
-from formats.wording import plural
-from store.disk import OsDisk
-from store.errors import advice
-from store.inspect.in_use import holder_of_store
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import OfflineStore, RecoveredStore, open_store
-from tools.console.json_lines import JsonLines
-from tools.console.progress import reading_progress
-from tools.console.text import escape_name, printable, unescape_name
-from tools.dump.body_files import BodyFileError
-from tools.dump.dump import Output, Sections, dump_recovered
-from tools.dump.records import dump_records
-from tools.dump.selection import BodyForm, Selection, parse_rids
-from tools.dump.tables import Tables
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.formats.rhm.records import RECORD_KINDS, Kind
+from qstore.formats.wording import plural
+from qstore.store.disk import OsDisk
+from qstore.store.errors import advice
+from qstore.store.inspect.in_use import holder_of_store
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.progress import reading_progress
+from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.dump.body_files import BodyFileError
+from qstore.tools.dump.dump import Output, Sections, dump_recovered
+from qstore.tools.dump.records import dump_records
+from qstore.tools.dump.selection import BodyForm, Selection, parse_rids
+from qstore.tools.dump.tables import Tables
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 
-_MOST_NAMED: Final = 5  # queues or transactions that an error names
+_MAX_NAMED: Final = 5  # queues or transactions that an error message lists
 
 _EPILOG = """
 \b
@@ -40,14 +40,21 @@ qstore-dump /var/lib/qpidd                      every record of every journal
 qstore-dump /var/lib/qpidd --outstanding        the messages that a restart would deliver
 qstore-dump /var/lib/qpidd --outstanding --json --body none
 qstore-dump /var/lib/qpidd --outstanding --queue orders --body files --body-dir /tmp/orders
-qstore-dump /var/lib/qpidd --transactions       what is in doubt, half committed, never prepared
-qstore-dump /var/lib/qpidd --wiring             queues, exchanges, bindings, links
+qstore-dump /var/lib/qpidd --transactions       transactions in doubt, half committed or never prepared
+qstore-dump /var/lib/qpidd --topology           exchanges, queues, bindings, links
 qstore-dump /var/lib/qpidd/rhm/jrnl/001c/orders --type dequeue --rid 0x400..0x4ff
-qstore-dump JournalData.0003.jdat               one file by itself
+qstore-dump JournalData.0003.jdat               a single file
 
 \b
-Exit codes: 0 everything could be read, 1 damage was found, 2 unusable input.
-Nothing is ever written to the store: a read-only file system is as good as any.
+Messages are listed in the order in which the broker that owns the store would deliver them.
+Torn tails and stale bindings are normal after a crash: they are notices on standard error.
+Without db5.3_recover (apt-get install db5.3-util) qpidd's newest queues and bindings may be missing after a crash;
+a notice says so.
+
+\b
+Exit codes: 0 everything could be read, 1 damage was found (everything else is shown), 2 the input or the command line
+is unusable, or the queue or transaction does not exist.
+Nothing is ever written to the store: it may be on a read-only file system.
 """
 
 
@@ -66,7 +73,7 @@ class _Rids(click.ParamType[tuple[int, int]]):
 
 
 class _Xid(click.ParamType[bytes]):
-    """A transaction id in hex."""
+    """A transaction id in hexadecimal."""
 
     name = "hex"
 
@@ -76,33 +83,36 @@ class _Xid(click.ParamType[bytes]):
         try:
             return bytes.fromhex(str(value).lower().removeprefix("0x"))
         except ValueError:
-            self.fail(f"{value!r} is no transaction id in hex", param, ctx)
+            self.fail(f"{value!r} is not a transaction id in hexadecimal", param, ctx)
 
 
 @click.command("qstore-dump", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("path", type=PathName(readable=False))
-@click.option("--outstanding", is_flag=True, help="What recovery keeps: wiring, messages, open transactions.")
-@click.option("--transactions", is_flag=True, help="The transactions that are open, and what recovery does with them.")
-@click.option("--wiring", is_flag=True, help="Exchanges, queues, bindings, links, bridges and other objects.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of tables.")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. May be given again.")
+@click.option(
+    "--outstanding", is_flag=True, help="Show what a restart would recover: topology, messages, open transactions."
+)
+@click.option("--transactions", is_flag=True, help="Show the open transactions, and what recovery would do with them.")
+@click.option("--topology", is_flag=True, help="Show exchanges, queues, bindings, links, bridges and other objects.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per line instead of tables; tools/README.md lists the fields.",
+)
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
 @click.option(
     "--rid", "rids", type=_Rids(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
 )
+@click.option("--xid", "xids", type=_Xid(), multiple=True, metavar="HEX", help="Only this transaction. Repeatable.")
 @click.option(
-    "--xid", "xids", type=_Xid(), multiple=True, metavar="HEX", help="Only this transaction. May be given again."
-)
-@click.option(
-    "--type", "kinds", multiple=True, help="Only records of this type. May be given again.",
+    "--type", "kinds", multiple=True, help="Only records of this type. Repeatable.",
     type=click.Choice(sorted(kind.label for kind in RECORD_KINDS)),
 )  # fmt: skip
 @click.option(
     "--body", "body", default="text", show_default=True, type=click.Choice([form.value for form in BodyForm]),
-    help="Bodies as text (base64 where they are none), in hex, left out, or as files in --body-dir.",
+    help="Show bodies as text (base64 if they are not UTF-8), in hex, not at all, or as files in --body-dir.",
 )  # fmt: skip
-@click.option(
-    "--body-dir", type=PathName(path_type=Path), help="Where --body files puts them.  [default: qstore-bodies]"
-)
+@click.option("--body-dir", type=PathName(path_type=Path), help="Directory for --body files.  [default: qstore-bodies]")
 @click.version_option(distribution_version(), prog_name="qstore-dump")
 @click.pass_context
 def command(
@@ -111,7 +121,7 @@ def command(
     *,
     outstanding: bool,
     transactions: bool,
-    wiring: bool,
+    topology: bool,
     as_json: bool,
     queues: tuple[str, ...],
     rids: tuple[int, int] | None,
@@ -120,17 +130,19 @@ def command(
     body: str,
     body_dir: Path | None,
 ) -> None:
-    """Show what is in a message store.
+    """Show the content of a message store.
 
-    PATH is a store directory (qpidd's, or qstore's own), the directory of one journal, or one journal file: which of
-    these it is, and of which version, is found by looking. Without --outstanding, --transactions or --wiring every
-    record is listed in the order in which it was written.
+    PATH is a store directory (qpidd's, or qstore's own), the directory of one journal, or one journal file; the format
+    and its version are detected. Without --outstanding, --transactions or --topology every record is listed in the
+    order in which it was written.
     """
     form = BodyForm(body)
-    if kinds and (outstanding or transactions or wiring):
-        raise click.UsageError("--type selects records; it does not go with --outstanding, --transactions or --wiring.")
+    if kinds and (outstanding or transactions or topology):
+        raise click.UsageError(
+            "--type selects records; it cannot be combined with --outstanding, --transactions or --topology."
+        )
     if body_dir is not None and form is not BodyForm.FILES:
-        raise click.UsageError("--body-dir goes with --body files.")
+        raise click.UsageError("--body-dir requires --body files.")
     selection = Selection(
         queues=frozenset(unescape_name(name) for name in queues),
         rids=rids or Selection().rids,
@@ -138,7 +150,7 @@ def command(
         kinds=frozenset(Kind[kind.upper()] for kind in kinds),
     )
     bodies = _body_directory(path, body_dir) if form is BodyForm.FILES else None
-    sections = Sections(outstanding=outstanding, transactions=transactions, wiring=wiring)
+    sections = Sections(outstanding=outstanding, transactions=transactions, topology=topology)
     with (
         failing("qstore-dump", UnusableInputError, BodyFileError, advise=advice),
         reading_progress(OsDisk()) as disk,
@@ -151,7 +163,7 @@ def command(
             disk.expect("reading messages", store.size)
         if sys.stdout.isatty():
             disk.done()
-        output = _Watched(_output(as_json=as_json))
+        output = _RecordingOutput(_output(as_json=as_json))
         if recovered is None:
             dump_records(store, output, selection, form, bodies)
         else:
@@ -162,51 +174,61 @@ def command(
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:
         count = len(store.damage)
-        click.echo(f"{plural(count, 'damage')} found; {'it is' if count == 1 else 'they are'} listed.", err=True)
-    if not sections.wiring or outstanding or transactions:
+        click.echo(f"damage found in {plural(count, 'place')}, listed above.", err=True)
+    if not sections.topology or outstanding or transactions:
         _check_xids(path, selection, output, recovered)
     if store.damage:
         context.exit(EXIT_DAMAGE)
 
 
 def _check_queues(path: str, store: OfflineStore, selection: Selection) -> None:
-    """A queue that is asked for, and is not there, is no answer: say which there are."""
+    """Exit with an error that lists the existing queues if a requested queue does not exist."""
     known = {each: escape_name(each) for each in store.queue_names()}
     for name in sorted(selection.queues - known.keys()):
         shown = escape_name(name)
-        near = difflib.get_close_matches(shown, known.values(), _MOST_NAMED)
-        there = near or sorted(known.values())[:_MOST_NAMED]
-        rest = f" and {len(known) - len(there):,} more" if len(known) > len(there) and not near else ""
-        listed = ", ".join(f'"{each}"' for each in there) + rest
-        what = "there are no queues" if not known else f"do you mean {listed}?" if near else f"there are {listed}"
+        near = difflib.get_close_matches(shown, known.values(), _MAX_NAMED)
+        shown_names = near or sorted(known.values())[:_MAX_NAMED]
+        rest = f" and {len(known) - len(shown_names):,} more" if len(known) > len(shown_names) and not near else ""
+        listed = ", ".join(f'"{each}"' for each in shown_names) + rest
+        what = (
+            "the store has no queues"
+            if not known
+            else f"did you mean {listed}?"
+            if near
+            else f"the queues are {listed}"
+        )
         fail("qstore-dump", f'{path}: there is no queue "{shown}"; {what}')
 
 
-def _check_xids(path: str, selection: Selection, output: _Watched, recovered: RecoveredStore | None) -> None:
-    """The same for a transaction."""
+def _check_xids(path: str, selection: Selection, output: _RecordingOutput, recovered: RecoveredStore | None) -> None:
+    """Exit with an error if a requested transaction does not exist."""
     for xid in sorted(selection.xids):
         if xid.hex() in output.xids:
             continue
         if recovered is None:
-            what = "no record has this id; --transactions shows those that are open"
+            what = "no record has this id; --transactions lists the open transactions"
         else:
             known = [each.xid.hex() for each in recovered.transactions]
-            listed = ", ".join(known[:_MOST_NAMED]) + (", …" if len(known) > _MOST_NAMED else "")
-            what = f"open are {listed}" if known else "none is open; leave the view out to search all records"
-        fail("qstore-dump", f"{path}: there is no transaction {xid.hex() or repr('')} in what was asked for; {what}")
+            listed = ", ".join(known[:_MAX_NAMED]) + (", …" if len(known) > _MAX_NAMED else "")
+            what = (
+                f"the open transactions are {listed}"
+                if known
+                else "no transaction is open; without --outstanding or --transactions all records are searched"
+            )
+        fail("qstore-dump", f"{path}: there is no transaction {xid.hex() or repr('')} in this view; {what}")
 
 
-class _Watched:
-    """An output that notes which transactions it has shown.
+class _RecordingOutput:
+    """An output that records the ids of the transactions it has shown.
 
     Attributes:
-        most_of_body: see `Output`.
-        xids: those that were shown, in hex.
+        max_body: see `Output`.
+        xids: ids of the shown transactions, in hex.
     """
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self.most_of_body = output.most_of_body
+        self.max_body = output.max_body
         self.xids: set[str] = set()
 
     def show(self, fields: dict[str, Any]) -> None:
@@ -217,7 +239,7 @@ class _Watched:
         self._output.show(fields)
 
     def flush(self) -> None:
-        """Print what was held back."""
+        """Print buffered output."""
         self._output.flush()
 
 
@@ -228,15 +250,15 @@ def _output(*, as_json: bool) -> Output:
 
 
 def _body_directory(path: str, directory: Path | None) -> Path:
-    """Where bodies go: never into the store that is read."""
+    """Directory for bodies; must be outside the store that is read."""
     target = (directory or Path("qstore-bodies")).resolve()
     if target.is_relative_to(_whole_store(Path(path).resolve())):
-        raise click.UsageError(f"--body-dir {target} lies in the store that is read; choose a place outside of it.")
+        raise click.UsageError(f"--body-dir {target} is inside the store that is read; choose a directory outside it.")
     return target
 
 
 def _whole_store(path: Path) -> Path:
-    """The directory of the store of which `path` is, or may be, a part."""
+    """Directory of the store that `path` is part of, or may be part of."""
     above = [parent for parent in (path, *path.parents) if parent.name in ("rhm", "qls")]
     if above:
         return above[-1]
@@ -244,7 +266,7 @@ def _whole_store(path: Path) -> Path:
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run("qstore-dump", command)
 
 

@@ -1,6 +1,6 @@
-"""`qstore-passwd`: adds users to the file that `qpidd --user-file` reads, and removes them.
+"""`qstore-passwd`: add and remove users in the file for `qpidd --user-file`.
 
-Exit codes: 0 fine, 2 the file, the name or the command line cannot be used.
+Exit codes: 0 success, 2 the file, the user name or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ import sys
 
 import click
 
-from broker.security.users import MAX_NAME, UserFileError, Users
-from tools.entry import PathName, distribution_version, fail, run
+from qstore.broker.security.users import MAX_NAME, UserFileError, Users
+from qstore.tools.entry import PathName, distribution_version, fail, run
 
 _PROGRAM = "qstore-passwd"
 
 _EPILOG = """
 \b
 Examples:
-qstore-passwd /etc/qpidd.users guest                     asks for the password, twice
-qstore-passwd --stdin /etc/qpidd.users guest < secret    takes the first line of the input
-qstore-passwd --delete /etc/qpidd.users guest
+qstore-passwd /etc/qpidd.users guest                     asks for the password twice
+qstore-passwd --stdin /etc/qpidd.users guest < secret    reads the password from the first line of standard input
+qstore-passwd --delete /etc/qpidd.users guest            removes the user
 
 \b
-The file holds no passwords, only keys that are made of them (scrypt), and only its owner can read it.
-A running broker knows of the change at once. Exit codes: 0 fine, 2 unusable input.
+The file contains no passwords, only keys derived from them (scrypt), and is readable only by its owner.
+A running broker uses the changed file at once.
+Exit codes: 0 success, 2 the file, the user name or the command line is unusable.
 """
 
 
@@ -31,10 +32,12 @@ A running broker knows of the change at once. Exit codes: 0 fine, 2 unusable inp
 @click.argument("file", type=PathName(readable=False))
 @click.argument("user")
 @click.option("--delete", is_flag=True, help="Remove the user.")
-@click.option("--stdin", "from_input", is_flag=True, help="Take the password from standard input, and ask nothing.")
+@click.option(
+    "--stdin", "from_input", is_flag=True, help="Read the password from standard input instead of asking for it."
+)
 @click.version_option(distribution_version(), prog_name=_PROGRAM)
 def command(*, file: str, user: str, delete: bool, from_input: bool) -> None:
-    """Add USER to FILE, or give the user another password."""
+    """Add USER to FILE, or change the user's password."""
     users = Users(file)
     try:
         if delete:
@@ -44,7 +47,7 @@ def command(*, file: str, user: str, delete: bool, from_input: bool) -> None:
         is_new = users.put(user, _password(from_input=from_input))
     except UserFileError as error:
         fail(_PROGRAM, str(error))
-    click.echo(f"{user}: {'added' if is_new else 'has a new password'}")
+    click.echo(f"{user}: {'added' if is_new else 'password changed'}")
 
 
 def _password(*, from_input: bool) -> str:
@@ -54,13 +57,13 @@ def _password(*, from_input: bool) -> str:
         line = sys.stdin.buffer.readline(2 * MAX_NAME)
         return line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="surrogateescape")
     if sys.stdin is None or not sys.stdin.isatty():
-        fail(_PROGRAM, "no terminal to ask for the password at; give it on standard input with --stdin")
+        fail(_PROGRAM, "no terminal to ask for the password; pass it on standard input with --stdin")
     password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     return password
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run(_PROGRAM, command)
 
 

@@ -1,7 +1,7 @@
-"""`qstore-quarantine`: look at what a recovery could not save, and put its messages into a store after all.
+"""`qstore-quarantine`: inspect records that a recovery could not save, and inject their messages into a store.
 
-Exit codes: 0 fine, 1 the quarantine itself is damaged, or not everything was injected, 2 quarantine, store or command
-line cannot be used.
+Exit codes: 0 success, 1 the quarantine itself is damaged, or not everything was injected, 2 the quarantine, the store
+or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from formats.quarantine_index import QuarantineEntry, raw_name
-from formats.wording import plural
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError, StoreLockedError, advice
-from store.log_lines import Level, LogLine
-from store.repair.quarantine import INDEX, Quarantine, QuarantineError
-from tools.check.report import plain_console
-from tools.console.json_lines import JsonLines
-from tools.console.text import printable, unescape_name
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
-from tools.quarantine.evidence import MOST_BYTES, RecordFinder, judge
-from tools.quarantine.injection import GAVE_UP, Wish, inject
-from tools.quarantine.objects import entry_object, injected_object, problem_object, record_object
-from tools.quarantine.report import EntryTables, hex_lines, show_entry, show_injected, show_record
+from qstore.formats.quarantine_index import QuarantineEntry, raw_name
+from qstore.formats.wording import plural
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError, StoreLockedError, advice
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
+from qstore.tools.check.report import plain_console
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.quarantine.evidence import MAX_BYTES, RecordFinder, judge
+from qstore.tools.quarantine.injection import GAVE_UP, InjectionRequest, inject
+from qstore.tools.quarantine.objects import entry_object, injected_object, problem_object, record_object
+from qstore.tools.quarantine.report import EntryTables, hex_lines, show_entry, show_injected, show_record
 
 _NAME = "qstore-quarantine"
-_MOST_SHOWN = 50  # records of one entry; --json shows all
+_MAX_SHOWN = 50  # records shown per entry; --json shows all
 
 _EPILOG = """
 \b
@@ -41,26 +41,29 @@ qstore-quarantine inject /var/lib/saved/quarantine 3 4 --store /var/lib/saved
 qstore-quarantine inject /var/lib/saved/quarantine 5 --store /var/lib/saved --queue inspected --force
 
 \b
-Exit codes: 0 fine, 1 the quarantine itself is damaged, or not everything was injected, 2 something cannot be used.
+qstore-quarantine list, show or inject --help shows the options of each.
+Exit codes: 0 success, 1 the quarantine itself is damaged, or not everything was injected, 2 the quarantine, the store
+or the command line is unusable.
 """
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _DIRECTORY = click.argument("directory", metavar="DIR", type=PathName(readable=False))
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 
 
 @click.group(_NAME, epilog=_EPILOG, context_settings=_SETTINGS)
 @click.version_option(distribution_version(), prog_name=_NAME)
 def command() -> None:
-    """Look at damaged records that were kept, and put their messages into a store after all.
+    """Inspect damaged records that were quarantined, and inject their messages into a store.
 
-    DIR is the directory `quarantine` that qstore-recover made: the bytes of each damaged place, and an index of them.
+    DIR is a quarantine directory, as created by qstore-recover (DEST/quarantine) or by a broker (STORE/rhm/quarantine):
+    the bytes of each damaged place, and an index of them.
     """
 
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Whatever makes the work impossible, in one line."""
+    """Report errors in one line and exit."""
     with failing(_NAME, QuarantineError, StoreError, advise=advice):
         try:
             yield
@@ -78,7 +81,7 @@ def _failures() -> Iterator[None]:
 def list_entries(context: click.Context, directory: str, *, as_json: bool) -> None:
     """List the entries of the quarantine DIR.
 
-    Files without a line of the index, and lines that cannot be used, are told, too.
+    Files that are missing from the index, and unusable lines of the index, are also listed.
     """
     with _failures():
         damage = _list(Quarantine(OsDisk(), directory), as_json=as_json)
@@ -86,7 +89,7 @@ def list_entries(context: click.Context, directory: str, *, as_json: bool) -> No
 
 
 def _list(quarantine: Quarantine, *, as_json: bool) -> int:
-    """Returns how much is wrong."""
+    """Returns the number of problems."""
     console = plain_console()
     output, tables = JsonLines(sys.stdout.buffer), EntryTables(console)
     entries = size = injected = unknown = 0
@@ -112,7 +115,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
         else:
             tables.show(entry, problem)
     for name in sorted(unlisted):
-        what = "no line of the index tells what it is"
+        what = "the index has no entry for this file"
         damage.append(f"{quarantine.path(name)}: {what}")
         if as_json:
             output.show({"kind": "damage", "file": quarantine.path(name), "line": None, "what": what})
@@ -127,10 +130,10 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
     count = plural(entries, "entry", "entries")
     console.print(f"{count}, {size:,} bytes, {injected:,} injected", soft_wrap=True, highlight=False)
     if unknown:
-        text = (
-            f"{plural(unknown, 'entry', 'entries')} marked ?: an injection was cut short, and may have been made or not"
+        text = f"{plural(unknown, 'entry', 'entries')} marked ?: an interrupted injection may have taken place"
+        console.print(
+            f"{text}: look for the message with qstore-dump", style="bold red", soft_wrap=True, highlight=False
         )
-        console.print(f"{text}: see qstore-dump of the store", style="bold red", soft_wrap=True, highlight=False)
     return len(damage)
 
 
@@ -140,23 +143,24 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
 @command.command("show", context_settings=_SETTINGS)
 @_DIRECTORY
 @click.argument("number", type=click.IntRange(min=1))
-@click.option("--raw", "form", flag_value="raw", help="Only the bytes, as they are.")
-@click.option("--hex", "form", flag_value="hex", help="Only the bytes, in hex.")
+@click.option("--raw", "form", flag_value="raw", help="Print only the bytes, unchanged.")
+@click.option("--hex", "form", flag_value="hex", help="Print only the bytes, in hex.")
 @_JSON
 @click.pass_context
 def show(context: click.Context, directory: str, number: int, *, form: str | None, as_json: bool) -> None:
-    """Show entry NUMBER of the quarantine DIR, the records that can be told in it, and their messages.
+    """Show entry NUMBER of the quarantine DIR, the records in it, and their messages.
 
-    A record is sound if its checksum holds (linearstore, and version 2 where the salt of its file is known) or its
-    tail does (version 1). What is not sound is shown as far as it goes, with everything that is wrong with it.
+    A record is intact if its checksum matches (linearstore, and version 2 if the salt of its file is known) or its
+    tail does (version 1). Other records are shown as far as they can be decoded, with everything that is wrong with
+    them.
     """
     if form is not None and as_json:
-        raise click.UsageError(f"--json does not go with --{form}.")
+        raise click.UsageError(f"--json and --{form} cannot be combined.")
     with _failures():
         quarantine = Quarantine(OsDisk(), directory)
         entry = quarantine.find([number]).get(number)
         if entry is None:
-            fail(_NAME, f"{directory}: there is no entry {number}; {_NAME} list shows what there is")
+            fail(_NAME, f"{directory}: there is no entry {number}; {_NAME} list shows the entries")
         if form == "raw":
             for chunk in quarantine.raw(entry):
                 sys.stdout.buffer.write(chunk)
@@ -177,10 +181,10 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
         output.show(entry_object(entry, problem))
     else:
         show_entry(console, entry, problem)
-    is_large = entry.size > MOST_BYTES
+    is_large = entry.size > MAX_BYTES
     raw = b""
     if not is_large:
-        with suppress(QuarantineError):  # that they cannot be read is told above
+        with suppress(QuarantineError):  # that the bytes cannot be read was reported above
             raw = b"".join(quarantine.raw(entry))
     count = 0
     finder = RecordFinder(raw, entry.salt)
@@ -188,18 +192,18 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
         fields = record_object(entry.queue, evidence, judge(raw, evidence))
         if as_json:
             output.show(fields)
-        elif count <= _MOST_SHOWN:
+        elif count <= _MAX_SHOWN:
             show_record(console, fields)
     if finder.gave_up:
         click.echo(f"{_NAME}: entry {entry.number}: {GAVE_UP}", err=True)
     if as_json:
         output.flush()
     elif is_large:
-        click.echo(f"  more than {MOST_BYTES:,} bytes are not looked into; --raw gives them")
+        click.echo(f"  not decoded: more than {MAX_BYTES:,} bytes; --raw prints them")
     elif not count:
-        click.echo("  no record can be told in it")
-    elif count > _MOST_SHOWN:
-        click.echo(f"  … and {count - _MOST_SHOWN:,} more records; --json shows all")
+        click.echo("  no record was recognized in it")
+    elif count > _MAX_SHOWN:
+        click.echo(f"  … and {count - _MAX_SHOWN:,} more records; --json shows all")
 
 
 # ---- inject ----
@@ -208,10 +212,19 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
 @command.command("inject", context_settings=_SETTINGS)
 @_DIRECTORY
 @click.argument("numbers", nargs=-1, required=True, metavar="NUMBER...", type=click.IntRange(min=1))
-@click.option("--store", required=True, type=PathName(readable=False), help="The store; no broker may have it open.")
-@click.option("--queue", metavar="NAME", help="The queue.  [default: the one that each entry was found in]")
-@click.option("--force", is_flag=True, help="Also what is not sound; what is wrong with it is said.")
-@click.option("--again", is_flag=True, help="Also what was injected before.")
+@click.option(
+    "--store",
+    required=True,
+    type=PathName(readable=False),
+    help="The store to inject into; no broker may have it open.",
+)
+@click.option(
+    "--queue", metavar="NAME", help="The destination queue.  [default: the queue in which each entry was found]"
+)
+@click.option(
+    "--force", is_flag=True, help="Also inject records that are not intact; what is wrong with them is reported."
+)
+@click.option("--again", is_flag=True, help="Also inject entries that were injected before.")
 @_JSON
 @click.pass_context
 def inject_entries(
@@ -225,14 +238,14 @@ def inject_entries(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Put the messages of entries into a store, at the end of their queue.
+    """Inject the messages of entries NUMBER... into a store, at the end of their queue.
 
-    They get new record ids, and are synced when the command ends; those of one entry come all together or not at all.
-    Entries are marked in the index, so that none is injected twice unless --again says so.
+    They get new record ids and are durable when the command ends; the messages of one entry are injected all together
+    or not at all. Injected entries are marked in the index and are skipped next time, except with --again.
     """
-    wish = Wish(numbers, None if queue is None else unescape_name(queue), force=force, again=again)
+    request = InjectionRequest(numbers, None if queue is None else unescape_name(queue), force=force, again=again)
     with _failures():
-        results = inject(tool_environment(), directory, store, wish, distribution_version(), _tell)
+        results = inject(tool_environment(), directory, store, request, distribution_version(), _print_log_line)
         output, console = JsonLines(sys.stdout.buffer), plain_console()
         for result in results:
             if as_json:
@@ -243,13 +256,13 @@ def inject_entries(
     context.exit(EXIT_DAMAGE if any(result.failure is not None for result in results) else 0)
 
 
-def _tell(line: LogLine) -> None:
+def _print_log_line(line: LogLine) -> None:
     if line.level in (Level.WARNING, Level.CRITICAL):
         click.echo(f"{_NAME}: {printable(line.text)}", err=True)
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run(_NAME, command)
 
 

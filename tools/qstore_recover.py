@@ -1,7 +1,7 @@
-"""`qstore-recover`: build a clean store of what is left of another.
+"""`qstore-recover`: build a clean store from the recoverable content of another.
 
-Exit codes: 0 nothing was lost, 1 something was lost or is in quarantine, 2 SOURCE or the command line cannot be used,
-or the store cannot be built.
+Exit codes: 0 nothing was lost, 1 something was lost or quarantined, 2 SOURCE or the command line is unusable, or DEST
+cannot be built.
 """
 
 from __future__ import annotations
@@ -18,51 +18,54 @@ from typing import Final
 
 import click
 
-from store.catalogue.store_directory import LOCK
-from store.environment import tool_environment
-from store.errors import StoreError, advice
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import Decisions, OfflineStore
-from store.journal.directory import NotAJournalError
-from store.journal.recovery import Outcome
-from store.parameters import StoreParameters
-from store.repair.recover.build import Recovery, check_destination, check_version_1, recover_into, store_of
-from store.repair.recover.loose import find_source
-from store.repair.recover.plan import OrphanPolicy, Plan, make_plan
-from store.repair.recover.salts import restore_salts
-from store.repair.recover.salvage import Salvage
-from store.writable_disk import OsWritableDisk
-from tools.check.report import plain_console
-from tools.console.json_lines import JsonLines
-from tools.console.progress import CountingDisk, reading_progress
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, private_files, run
-from tools.recover.objects import objects
-from tools.recover.report import show_recovery
+from qstore.store.catalogue.store_directory import LOCK
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError, advice
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import Decisions, OfflineStore
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.journal.recovery import Outcome
+from qstore.store.parameters import StoreParameters
+from qstore.store.repair.recover.build import Recovery, check_destination, check_version_1, recover_into, store_of
+from qstore.store.repair.recover.loose import find_source
+from qstore.store.repair.recover.plan import OrphanPolicy, RecoveryPlan, make_plan
+from qstore.store.repair.recover.salts import restore_salts
+from qstore.store.repair.recover.salvage import Salvage
+from qstore.store.writable_disk import OsWritableDisk
+from qstore.tools.check.report import plain_console
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.progress import CountingDisk, reading_progress
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, private_files, run
+from qstore.tools.recover.objects import objects
+from qstore.tools.recover.report import show_recovery
 
 _PROGRAM: Final = "qstore-recover"
 _WORDS: Final = {"commit": Outcome.COMMITTING, "rollback": Outcome.ABORTING}
-_SPARE: Final = 64 << 20  # bytes that must be free besides: catalogue, prepared list
+_SPARE: Final = 64 << 20  # bytes that must be free in addition to the journals: catalogue, prepared list
 
 _EPILOG = """
 \b
 Examples:
-qstore-recover /var/lib/qpidd /var/lib/qstore           all that can be saved of a crashed store
-qstore-recover /var/lib/qpidd /var/lib/qstore --dry-run what would be saved, and nothing is written
+qstore-recover /var/lib/qpidd /var/lib/saved            recover a crashed or damaged store
+qstore-recover /var/lib/qpidd /var/lib/saved --dry-run  show what would be recovered; write nothing
 qstore-recover --resolve-all rollback /var/lib/qpidd /srv/new
-qstore-recover --resolve 0604…=commit /var/lib/qpidd /srv/new     (ids are shown by --dry-run)
+qstore-recover --resolve 0604…=commit /var/lib/qpidd /srv/new     (--dry-run shows the ids)
 qstore-recover /backup/jrnl /srv/new                    journals whose catalogue is lost
-qstore-recover --to-version 1 /var/lib/qstore /srv/old  a store for qpidd's legacystore
+qstore-recover --to-version 1 /var/lib/qstore /srv/old  write a store for qpidd's legacystore
 qstore-recover --json /var/lib/qpidd /srv/new | jq -c 'select(.kind == "queue")'
 
 \b
-SOURCE is a store of qpidd (legacystore, linearstore) or of qstore, a directory with journals, or a journal; it is never
-written to, and no broker may be running on it. DEST is made: start a broker on it with
+SOURCE is a store of qpidd (legacystore, linearstore) or of qstore, a directory with journals, or a journal. It is
+never written to; no broker may be running on it. It must not change during the recovery.
+DEST is created when it is complete; until then it is DEST.recovering, on which no broker starts. After a kill run the
+same command again. Then start a broker on DEST:
 qpidd --load-module store --data-dir DEST
-What is damaged is in DEST/quarantine as it was, with an index; see qstore-quarantine.
 
 \b
-Exit codes: 0 nothing was lost, 1 something was lost or is in quarantine, 2 SOURCE or the options cannot be used.
-Torn tails (acknowledged to nobody) are cut and are no loss.
+Damaged bytes are preserved in DEST/quarantine, with an index; see qstore-quarantine.
+Exit codes: 0 nothing was lost, 1 something was lost or quarantined, 2 SOURCE or the command line is unusable, or DEST
+cannot be built.
+Torn tails, which were never acknowledged, are cut and do not count as lost.
 """
 
 
@@ -70,26 +73,36 @@ Torn tails (acknowledged to nobody) are cut and are no loss.
 @click.argument("source", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST", type=PathName(readable=False))
 @click.option("--dry-run", is_flag=True, help="Show what would be recovered; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 @click.option(
     "--resolve",
     "resolutions",
     multiple=True,
     metavar="XID=commit|rollback",
-    help="Decide a transaction that is in doubt, or was never prepared; its id in hexadecimal. Several times.",
+    help="Commit or roll back a transaction that is in doubt, or was never prepared; XID in hexadecimal. Repeatable.",
 )
-@click.option("--resolve-all", type=click.Choice(list(_WORDS)), help="Decide all others that are in doubt.")
+@click.option(
+    "--resolve-all",
+    type=click.Choice(list(_WORDS)),
+    help="Commit or roll back all other transactions in doubt.  [default: they stay in doubt]",
+)
 @click.option(
     "--orphans",
     type=click.Choice([policy.value for policy in OrphanPolicy]),
     default=OrphanPolicy.REPORT.value,
     show_default=True,
-    help="What belongs to no queue: only told, kept raw in DEST/quarantine, or made queues lost.found.<id>.",
+    help="What to do with messages that belong to no queue: report them only, also preserve them in "
+    "DEST/quarantine (aside), "
+    "or create queues lost.found.<id> for them (recover).",
 )
 @click.option(
-    "--to-version", type=click.Choice(["2", "1"]), default="2", show_default=True, help="1: a store that qpidd opens."
+    "--to-version",
+    type=click.Choice(["2", "1"]),
+    default="2",
+    show_default=True,
+    help="Format version of DEST: 2 is qstore's own, 1 is a legacystore for Apache qpidd.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is lost.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only losses.")
 @click.version_option(distribution_version(), prog_name=_PROGRAM)
 @click.pass_context
 def command(
@@ -105,10 +118,11 @@ def command(
     to_version: str,
     quiet: bool,
 ) -> None:
-    """Build a clean store in DEST of everything that can be saved of SOURCE.
+    """Build a clean store in DEST from everything that can be recovered from SOURCE.
 
-    Messages keep their queues and their order. Transactions in doubt stay in doubt, unless they are resolved here.
-    Reading goes on behind every damage; what is damaged is kept raw, told, and never silently gone.
+    Messages stay in their queues and in order. Transactions in doubt stay in doubt, unless they are resolved here.
+    Reading continues after each damaged place with the next valid record, so that one damaged record costs one record.
+    Damage is always reported, and the damaged bytes are preserved.
     """
     began = time.monotonic()
     decisions = _decisions(resolutions, resolve_all)
@@ -139,12 +153,12 @@ def command(
 
 
 def _check_not_in_use(source: str) -> None:
-    """Whether a broker has the store. Nothing is written for that. Raises StoreError."""
+    """Check that no broker has the store open, without writing anything. Raises StoreError."""
     path = Path(store_of(str(Path(source).resolve())), LOCK)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return  # nobody has it who goes by this file
+        return  # the file shows no owner
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -162,7 +176,9 @@ def _decisions(resolutions: Sequence[str], resolve_all: str | None) -> Decisions
         except ValueError:
             number = b""
         if not number or word not in _WORDS:
-            raise click.BadParameter(f"{text!r} is not of the form XID=commit or XID=rollback", param_hint="--resolve")
+            raise click.BadParameter(
+                f"{text!r} does not have the form XID=commit or XID=rollback", param_hint="--resolve"
+            )
         if outcomes.setdefault(number, _WORDS[word]) is not _WORDS[word]:
             raise click.BadParameter(f"{xid} cannot be both committed and rolled back", param_hint="--resolve")
     return Decisions(outcomes, Outcome.IN_DOUBT if resolve_all is None else _WORDS[resolve_all])
@@ -175,27 +191,29 @@ def _open(disk: CountingDisk, source: str) -> OfflineStore:
     return store
 
 
-def _plan(disk: CountingDisk, store: OfflineStore, decisions: Decisions, policy: OrphanPolicy) -> Plan:
+def _plan(disk: CountingDisk, store: OfflineStore, decisions: Decisions, policy: OrphanPolicy) -> RecoveryPlan:
     disk.expect("reading journals", store.size)
     recovered = store.recover(decisions)
     known = {each.xid: each for each in recovered.transactions}
     for xid in decisions.outcomes:
         if xid not in known:
-            raise StoreError(f"--resolve {xid.hex()}: there is no such open transaction; see --dry-run")
+            raise StoreError(f"--resolve {xid.hex()}: no such open transaction; --dry-run lists them")
         if known[xid].resolved_from is None:
             state = known[xid].outcome.value
-            raise StoreError(f"--resolve {xid.hex()}: the transaction is not in doubt but {state}: that was decided")
+            raise StoreError(
+                f"--resolve {xid.hex()}: the transaction is not in doubt but {state}: it was already decided"
+            )
     return make_plan(recovered, policy, StoreParameters())
 
 
-def _recover(disk: CountingDisk, plan: Plan, destination: str, policy: OrphanPolicy, version: int) -> Recovery:
+def _recover(disk: CountingDisk, plan: RecoveryPlan, destination: str, policy: OrphanPolicy, version: int) -> Recovery:
     parent = Path(destination.rstrip("/") or "/").parent
     free = shutil.disk_usage(parent).free
     if plan.size + _SPARE > free:
-        needed = f"{plan.size:,} bytes of journals are to be made, and {free:,} are free"
-        raise StoreError(f"{parent}: {needed}; make room, or name a directory on another disk")
+        needed = f"{plan.size:,} bytes of journals are needed, and {free:,} are free"
+        raise StoreError(f"{parent}: {needed}; make room, or choose a directory on another disk")
     if Path(destination).is_mount():
-        raise StoreError(f"{destination}: another disk is mounted there; name a new directory on it")
+        raise StoreError(f"{destination}: another disk is mounted there; choose a new directory on it")
     return recover_into(
         tool_environment(),
         disk,
@@ -221,7 +239,7 @@ def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bo
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run(_PROGRAM, command)
 
 

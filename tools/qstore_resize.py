@@ -1,7 +1,7 @@
-"""`qstore-resize`: give journals of a store that nobody runs more files or fewer, larger or smaller ones.
+"""`qstore-resize`: change the number and size of a store's journal files while its broker is stopped.
 
-Exit codes: 0 done (or, with --dry-run, it could be), 1 something does not fit or is damaged, and nothing was changed,
-2 the input or the command line cannot be used.
+Exit codes: 0 done (or, with --dry-run, possible), 1 the content does not fit, or a journal is damaged, and nothing was
+changed, 2 the input or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -16,55 +16,57 @@ from typing import NamedTuple, NoReturn
 import click
 from rich.console import Console
 
-from formats.rhm.geometry import MAX_FILES
-from store.environment import Environment, tool_environment
-from store.errors import StoreDamagedError, StoreError, advice
-from store.inspect.layout import UnusableInputError
-from store.inspect.sizing import MAX_PAGES
-from store.key_value import KeyValue, open_copy
-from store.log_lines import LogLine
-from store.repair.resize import StoreResize
-from store.repair.resize_plan import Choose, JournalPlan
-from tools.console.json_lines import JsonLines
-from tools.console.tables import print_line
-from tools.console.text import printable, unescape_name
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, failing, run
-from tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
-from tools.resize.wishes import ByRule, recommended_sizes, same_for_all
+from qstore.formats.rhm.geometry import MAX_FILES
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.errors import StoreDamagedError, StoreError, advice
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.sizing import MAX_PAGES
+from qstore.store.key_value import KeyValue, open_copy
+from qstore.store.log_lines import LogLine
+from qstore.store.repair.resize import StoreResize
+from qstore.store.repair.resize_plan import Choose, JournalPlan
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.tables import print_line
+from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, failing, run
+from qstore.tools.resize.geometry import ByRule, recommended_sizes, same_for_all
+from qstore.tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
 
-_LEAST_FILES = 4  # of num-jfiles
+_MIN_FILES = 4  # num-jfiles
 
 _EPILOG = """
 \b
 Examples:
 qstore-resize /var/lib/qstore orders --num-jfiles 16 --jfile-size-pgs 64
 qstore-resize /var/lib/qstore orders bills --jfile-size-pgs 256 --dry-run
-qstore-resize /var/lib/qstore --auto              larger where qstore-size --from recommends it
-qstore-resize /var/lib/qstore --auto --shrink     smaller, too
+qstore-resize /var/lib/qstore --auto              enlarge where qstore-size --from recommends it
+qstore-resize /var/lib/qstore --auto --shrink     also shrink
 qstore-resize /var/lib/qstore --tpl --num-jfiles 8 --jfile-size-pgs 48
-qstore-resize /var/lib/qstore --discard-old       remove the old journals, when all is well
+qstore-resize /var/lib/qstore --discard-old       remove the old journals
 
 \b
-The broker must not run. All messages and open transactions move; a kill at any moment leaves each queue with its old
-journal or with the new one, whole. Old journals are kept in STORE/rhm/resized until --discard-old.
-A store of qpidd's own (version 1) is not changed by this command: see qpid-store-resize.
-With --auto a journal that is larger than recommended is left as it is (result "would shrink"), which is no error.
-Exit codes: 0 done, 1 it does not fit, or a journal is damaged, and nothing was changed, 2 unusable input.
+The broker must be stopped. All messages and open transactions are copied; if the command is killed, each queue has
+either its old or its new journal, complete. If the content does not fit, the command reports a size that would be
+large enough, and changes nothing. Old journals are preserved in STORE/rhm/resized until --discard-old.
+Stores in qpidd's own format (version 1) are not changed by this command: see qpid-store-resize.
+With --auto a journal that is larger than recommended is not changed (result "would shrink"); that is not an error.
+Exit codes: 0 done, 1 the content does not fit, or a journal is damaged, and nothing was changed, 2 the input or the
+command line is unusable.
 """
 
 
-class _Asked(NamedTuple):
-    """What the user asks for.
+class _Request(NamedTuple):
+    """The request of the command line.
 
     Attributes:
-        names: the queues; none for all.
-        choose: what their journals are to be; None where old ones are only to be removed, or with `auto`.
-        auto: they are to be what the sizing rule says.
-        shrink: with `auto`, even if that is less than they have.
-        prepared_list: the prepared list, too.
-        dry_run: show only what would be done.
+        names: the queues; empty for all.
+        choose: chooses the geometry of their journals; None if only old journals are removed, or with `auto`.
+        auto: use the geometry that the sizing rule recommends.
+        shrink: with `auto`, also where that is smaller than the present one.
+        prepared_list: include the prepared list.
+        dry_run: only show what would be done.
         discard_old: remove old journals.
-        as_json: one JSON object a line.
+        as_json: print one JSON object per line.
     """
 
     names: tuple[str, ...]
@@ -81,23 +83,27 @@ class _Asked(NamedTuple):
 @click.argument("store", type=PathName(readable=False))
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option(
-    "--num-jfiles", type=click.IntRange(_LEAST_FILES, MAX_FILES), metavar="N",
-    help=f"Files of the journal, {_LEAST_FILES} to {MAX_FILES}.  [default: as many as it has]",
+    "--num-jfiles", type=click.IntRange(_MIN_FILES, MAX_FILES), metavar="N",
+    help=f"Number of journal files, {_MIN_FILES} to {MAX_FILES}.  [default: unchanged]",
 )  # fmt: skip
 @click.option(
     "--jfile-size-pgs", type=click.IntRange(1, MAX_PAGES), metavar="M",
-    help=f"Size of each file in pages of 64 KiB, 1 to {MAX_PAGES}.  [default: what it has]",
+    help=f"Size of each file in pages of 64 KiB, 1 to {MAX_PAGES}.  [default: unchanged]",
 )  # fmt: skip
 @click.option(
     "--auto",
     is_flag=True,
-    help="The size that qstore-size recommends for the messages that are there, where it is larger; none, no change.",
+    help="Use the size that qstore-size recommends for the present messages, if that is larger than the present one.",
 )
-@click.option("--shrink", is_flag=True, help="With --auto: the recommended size also where it is smaller.")
-@click.option("--tpl", is_flag=True, help="The transaction prepared list; without QUEUE, only that.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
-@click.option("--discard-old", is_flag=True, help="Remove the old journals of the queues named, or all; at the end.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a table.")
+@click.option("--shrink", is_flag=True, help="With --auto: use the recommended size even if it is smaller.")
+@click.option("--tpl", is_flag=True, help="Resize the transaction prepared list; without QUEUE, only that.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
+@click.option(
+    "--discard-old",
+    is_flag=True,
+    help="Remove the old journals of the given queues, or of all. With a new size: after resizing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
 @click.version_option(distribution_version(), prog_name="qstore-resize")
 @click.pass_context
 def command(
@@ -114,33 +120,35 @@ def command(
     discard_old: bool,
     as_json: bool,
 ) -> None:
-    """Make the journals of a store's queues larger or smaller, with all that is in them.
+    """Change the number and size of the journal files of a store's queues, preserving their content.
 
-    STORE is the store directory. Without QUEUE, every queue's journal gets the size that is given.
+    STORE is the store directory. Without QUEUE, the journals of all queues get the given size.
     """
     given = num_jfiles is not None or jfile_size_pgs is not None
     if auto and given:
-        raise click.UsageError("--auto takes the sizes from the sizing rule; leave --num-jfiles, --jfile-size-pgs out.")
+        raise click.UsageError("--auto cannot be combined with --num-jfiles or --jfile-size-pgs.")
     if shrink and not auto:
-        raise click.UsageError("--shrink goes with --auto; --num-jfiles and --jfile-size-pgs need no leave to shrink.")
+        raise click.UsageError(
+            "--shrink requires --auto; --num-jfiles and --jfile-size-pgs may shrink a journal anyway."
+        )
     if auto and tpl:
-        raise click.UsageError("--auto sizes for messages; give --num-jfiles or --jfile-size-pgs with --tpl.")
+        raise click.UsageError("--auto does not apply to --tpl; give --num-jfiles or --jfile-size-pgs.")
     if not (auto or given or discard_old):
-        raise click.UsageError("say what size: --num-jfiles and --jfile-size-pgs, or --auto; or --discard-old.")
+        raise click.UsageError("give a size: --num-jfiles and --jfile-size-pgs, or --auto; or --discard-old.")
     if discard_old and dry_run:
-        raise click.UsageError("--dry-run does not go with --discard-old.")
+        raise click.UsageError("--dry-run and --discard-old cannot be combined.")
     path = posixpath.dirname(store.rstrip("/")) or "." if _is_root(store) else store
     with failing("qstore-resize", UnusableInputError, StoreError, advise=advice):
         choose = same_for_all(num_jfiles, jfile_size_pgs) if given else None
         names = tuple(dict.fromkeys(map(unescape_name, queues)))
         try:
-            context.exit(_run(path, _Asked(names, choose, auto, shrink, tpl, dry_run, discard_old, as_json)))
+            context.exit(_run(path, _Request(names, choose, auto, shrink, tpl, dry_run, discard_old, as_json)))
         except StoreDamagedError as error:
             _damaged(error)
 
 
 def _is_root(path: str) -> bool:
-    """Whether the directory `rhm` itself was named."""
+    """Whether `path` is the directory `rhm` itself."""
     try:
         return Path(path, "STORE").is_file()
     except OSError:
@@ -153,7 +161,7 @@ def _damaged(error: StoreDamagedError) -> NoReturn:
 
 
 def _environment(*, dry_run: bool) -> Environment:
-    """That of a tool; in a dry run with a catalogue that is copied, and not written to."""
+    """The environment of a tool; in a dry run the catalogue is copied first, so that the store is not written to."""
 
     def open_to_read(path: str, *, create: bool) -> KeyValue:
         assert not create
@@ -163,32 +171,32 @@ def _environment(*, dry_run: bool) -> Environment:
     return replace(environment, open_key_value=open_to_read) if dry_run else environment
 
 
-def _run(path: str, asked: _Asked) -> int:
-    """Do it, and show it. Returns the exit code."""
-    environment = _environment(dry_run=asked.dry_run)
+def _run(path: str, request: _Request) -> int:
+    """Resize the journals and show the result. Returns the exit code."""
+    environment = _environment(dry_run=request.dry_run)
     version = distribution_version()
     plans: list[JournalPlan] = []
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []
     rule: ByRule | None = None
-    with StoreResize(environment, path, version, read_only=asked.dry_run, log=_warn) as resize:
-        for name in asked.names:
+    with StoreResize(environment, path, version, read_only=request.dry_run, log=_warn) as resize:
+        for name in request.names:
             if name not in resize.queues:
-                raise StoreError(f'{path}: there is no queue "{name}" here')
-        names = asked.names or ([] if asked.prepared_list else list(resize.queues))
-        if asked.auto:
-            rule = ByRule(recommended_sizes(environment.disk, path), asked.shrink)
-        choose = rule or asked.choose
+                raise StoreError(f'{path}: there is no queue "{name}"')
+        names = request.names or ([] if request.prepared_list else list(resize.queues))
+        if request.auto:
+            rule = ByRule(recommended_sizes(environment.disk, path), request.shrink)
+        choose = rule or request.choose
         if choose is not None:
-            plans = resize.plan(names, choose, prepared_list=asked.prepared_list)
+            plans = resize.plan(names, choose, prepared_list=request.prepared_list)
         fits = all(plan.fits for plan in plans)
-        if fits and not asked.dry_run:
+        if fits and not request.dry_run:
             kept = resize.resize(plans, _progress)
-            if asked.discard_old:
-                all_of_them = not asked.names and not asked.prepared_list
-                discarded = resize.discard_old(None if all_of_them else names, prepared_list=asked.prepared_list)
+            if request.discard_old:
+                all_of_them = not request.names and not request.prepared_list
+                discarded = resize.discard_old(None if all_of_them else names, prepared_list=request.prepared_list)
     smaller = {} if rule is None else {plan.name: rule.not_shrunk(plan.name, plan.before) for plan in plans}
-    _show(plans, kept, discarded, {name: size for name, size in smaller.items() if size is not None}, asked)
+    _show(plans, kept, discarded, {name: size for name, size in smaller.items() if size is not None}, request)
     return 0 if fits else EXIT_DAMAGE
 
 
@@ -197,7 +205,7 @@ def _warn(line: LogLine) -> None:
 
 
 def _progress(name: str) -> None:
-    """Say on a terminal which journal is being built."""
+    """On a terminal, show which journal is being built."""
     if sys.stderr.isatty():
         click.echo(f"building the journal of {printable(name)}", err=True)
 
@@ -207,9 +215,9 @@ def _show(
     kept: Mapping[str, str] | None,
     discarded: Sequence[str],
     left: Left,
-    asked: _Asked,
+    request: _Request,
 ) -> None:
-    if asked.as_json:
+    if request.as_json:
         lines = JsonLines(sys.stdout.buffer)
         for plan in plans:
             lines.show(plan_object(plan, kept, left))
@@ -219,22 +227,22 @@ def _show(
         lines.flush()
         return
     console = Console()
-    # Old journals that are gone again are no longer kept.
+    # Old journals that have just been removed are no longer reported as preserved.
     still_kept = None if kept is None else {name: at for name, at in kept.items() if at not in discarded}
     print_plans(console, plans, still_kept, left)
     for path in discarded:
         print_line(console, f"removed {printable(path)}")
-    if asked.discard_old and not discarded:
+    if request.discard_old and not discarded:
         print_line(console, "There are no old journals to remove.")
     if not all(plan.fits for plan in plans):
         print_line(console, "Nothing was changed.")
-    elif asked.dry_run:
+    elif request.dry_run:
         print_line(console, "Nothing was changed: this was a dry run.")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """The console script."""
+    """Console script entry point."""
     run("qstore-resize", command)
 
 

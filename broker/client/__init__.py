@@ -1,33 +1,33 @@
-"""The AMQP 0-10 client, in the shape of the Qpid Messaging API.
+"""The AMQP 0-10 client, with the interface of the Qpid Messaging API.
 
     with Connection("localhost:5672") as connection:
         session = connection.session()
         sender = session.sender("orders; {create: always, node: {durable: true}}")
-        sender.send(Message("hello", durable=True))     # returns when the broker has it on disk
+        sender.send(Message("hello", durable=True))     # returns when the broker has stored it durably
         receiver = session.receiver("orders")
         message = receiver.fetch(timeout=1)
         session.acknowledge(message)
 
-There is one core, written as coroutines that wait for one thing only: that something changed. Two faces drive it:
-`blocking` (this package's names), whose connections each own a thread that reads and writes the socket, and `aio`,
-the same calls as coroutines of asyncio.
+The core is written as coroutines that only ever wait for a change of its state. It has two interfaces: `blocking`
+(exported by this package), in which each connection has a thread that reads and writes the socket, and `aio`, the same
+calls as asyncio coroutines.
 
 Modules, in the order in which they build on each other:
 
-    errors, url, options, address, address_options    what users write, and what goes wrong
-    content, message                                  messages, to bytes and back
-    machine                                           the sans-I/O machines, with this client's errors
-    driver, interruption, numbers                     what the core needs of the world, and of itself
+    errors, url, options, address, address_options    errors, and the syntax of URLs, options and addresses
+    content, message                                  encoding and decoding of messages
+    machine                                           the sans-I/O protocol machines, with this client's errors
+    driver, interruption, numbers                     the core's interface to socket and clock; helpers
     resolution                                        from addresses to queues and exchanges
     core_sender, core_receiver, core_session, core_connection
-    threaded, blocking                                the face whose calls wait
-    asyncio_driver, aio                               the face whose calls are awaited
+    threaded, blocking                                the blocking interface
+    asyncio_driver, aio                               the asyncio interface
 """
 
 from __future__ import annotations
 
-from broker.client.blocking import Connection, Receiver, Sender, Session
-from broker.client.errors import (
+from qstore.broker.client.blocking import Connection, Receiver, Sender, Session
+from qstore.broker.client.errors import (
     AcknowledgeUnknown,
     AddressError,
     AssertionFailed,
@@ -50,7 +50,7 @@ from broker.client.errors import (
     TransactionUnknown,
     UrlError,
 )
-from broker.client.message import Message
+from qstore.broker.client.message import Message
 
 __all__ = [
     "AcknowledgeUnknown",

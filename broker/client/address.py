@@ -1,15 +1,15 @@
-r"""Address strings: `name [ "/" subject ] [ ";" options ]`, read and written.
+r"""Parsing and formatting of address strings: `name [ "/" subject ] [ ";" options ]`.
 
-    name, subject   text up to the next "/" or ";" with the spaces around it cut off, or quoted text. A subject
-                    may hold further slashes.
+    name, subject   text up to the next "/" or ";", without leading and trailing spaces, or quoted text. A subject
+                    may contain further slashes.
     options         a map: `{ key : value , ... }`. Keys are words or quoted text.
     value           a map, a list `[ value , ... ]`, quoted text, or a word. The words true and false (in any
                     case) are booleans; a word that reads as a number is one; any other word is text.
     word            characters other than space and  ' " { } [ ] , : ;
     quoted text     in ' or ", with the escapes \\ \' \" \/ \b \f \n \r \t \xHH \uHHHH
 
-Sources: Qpid C++ Broker Book, 1.6.2.1 (LVQ); MRG 2 Messaging User Guide, 3 (priorities, alerts); and the Qpid Messaging
-API as its users write it.
+Sources: Qpid C++ Broker Book, 1.6.2.1 (LVQ); MRG 2 Messaging User Guide, 3 (priorities, alerts); and examples of the
+Qpid Messaging API.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from broker.client.errors import AddressError
+from qstore.broker.client.errors import AddressError
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
-#: Maps and lists inside each other beyond this are refused, as formats.amqp_0_10 would refuse them later.
+#: Maximum nesting of maps and lists, the same as in formats.amqp_0_10.
 MAX_DEPTH: Final = 32
 
 _match_space: Final = re.compile(r"\s*").match
@@ -35,11 +35,11 @@ _is_hex: Final = re.compile(r"[0-9a-fA-F]+").fullmatch
 
 
 class Address(NamedTuple):
-    """An address, its options as they were written.
+    """A parsed address, with uninterpreted options.
 
     Attributes:
-        name: of the queue or exchange.
-        subject: None where the address has none.
+        name: the name of the queue or exchange.
+        subject: None if the address has none.
         options: the map after the semicolon.
     """
 
@@ -62,14 +62,14 @@ class _Reader:
         return AddressError(what, self.text, self.position if position is None else position)
 
     def peek(self) -> str:
-        """The next character after spaces, "" at the end."""
+        """Skip spaces, and return the next character; "" at the end."""
         found = _match_space(self.text, self.position)
         assert found is not None
         self.position = found.end()
         return self.text[self.position : self.position + 1]
 
     def take(self, expected: str) -> bool:
-        """Step over `expected`, if it comes next."""
+        """Skip `expected` if it is the next character. Returns whether it was."""
         if self.peek() != expected:
             return False
         self.position += 1
@@ -90,7 +90,7 @@ class _Reader:
         parts: list[str] = []
         while True:
             if self.position >= len(self.text):
-                raise self.error(f"the text that begins with {quote} does not end", start)
+                raise self.error(f"missing closing {quote}", start)
             character = self.text[self.position]
             self.position += 1
             if character == quote:
@@ -112,7 +112,7 @@ class _Reader:
     def read_word(self, what: str) -> str:
         found = _match_word(self.text, self.position)
         if found is None:
-            raise self.error(f"{what} is missing")
+            raise self.error(f"missing {what}")
         self.position = found.end()
         return found[0]
 
@@ -127,11 +127,11 @@ class _Reader:
             if entries and self.take("}"):
                 break
             position = self.position
-            key = self.read_quoted() if self.peek() in ("'", '"') else self.read_word("an option's name")
+            key = self.read_quoted() if self.peek() in ("'", '"') else self.read_word("option name")
             if key in entries:
-                raise self.error(f"{key!r} is given twice", position)
+                raise self.error(f"duplicate option {key!r}", position)
             if not self.take(":"):
-                raise self.error(f"a colon and a value must follow {key!r}")
+                raise self.error(f"missing colon after {key!r}")
             entries[key] = self.read_value(depth)
         return entries
 
@@ -150,12 +150,12 @@ class _Reader:
 
     def unclosed(self, what: str, end: str, start: int) -> AddressError:
         if self.peek():
-            return self.error(f"a comma or {end} must come here, in the {what} that begins at {start}")
-        return self.error(f"the {what} that begins at {start} does not end")
+            return self.error(f"expected a comma or {end} in the {what} that begins at {start}")
+        return self.error(f"missing {end} of the {what} that begins at {start}")
 
     def check_depth(self, depth: int) -> None:
         if depth >= MAX_DEPTH:
-            raise self.error(f"more than {MAX_DEPTH} maps and lists inside each other")
+            raise self.error(f"maps and lists are nested more than {MAX_DEPTH} deep")
 
     def read_value(self, depth: int) -> Value:
         match self.peek():
@@ -165,11 +165,11 @@ class _Reader:
                 return self.read_list(depth + 1)
             case "'" | '"':
                 return self.read_quoted()
-        return word_value(self.read_word("a value"))
+        return word_value(self.read_word("value"))
 
 
 def word_value(word: str) -> str | int | float | bool:
-    """What an unquoted word means: a boolean, a number, or itself."""
+    """The value of an unquoted word: a boolean, a number, or the word itself."""
     if word.lower() in ("true", "false"):
         return word.lower() == "true"
     if _match_integer(word):
@@ -178,10 +178,10 @@ def word_value(word: str) -> str | int | float | bool:
 
 
 def parse_address(text: str) -> Address:
-    """Read an address string.
+    """Parse an address string.
 
     Raises:
-        AddressError: it does not follow the grammar; says where.
+        AddressError: it has a syntax error, with its position.
     """
     reader = _Reader(text)
     name = reader.read_part("/;")
@@ -189,37 +189,37 @@ def parse_address(text: str) -> Address:
     options: dict[str, Value] = {}
     if reader.take(";") and reader.peek():
         if reader.peek() != "{":
-            raise reader.error("options begin with {")
+            raise reader.error("options must begin with {")
         options = reader.read_map(0)
     if reader.peek():
-        raise reader.error(f"{reader.peek()!r} is not expected here")
+        raise reader.error(f"unexpected {reader.peek()!r}")
     if not name:
-        raise reader.error("the name is missing", 0)
+        raise reader.error("missing name", 0)
     return Address(name, subject, options)
 
 
 def parse_map(text: str) -> dict[str, Value]:
-    """Read a map by itself, as options of a connection are given: `{reconnect: true}`, or "" for none.
+    """Parse a map, such as connection options: `{reconnect: true}`; "" is an empty map.
 
     Raises:
-        AddressError: it is no map; says where.
+        AddressError: it has a syntax error, with its position.
     """
     reader = _Reader(text)
     if not reader.peek():
         return {}
     if reader.peek() != "{":
-        raise reader.error("options begin with {")
+        raise reader.error("options must begin with {")
     options = reader.read_map(0)
     if reader.peek():
-        raise reader.error(f"{reader.peek()!r} is not expected here")
+        raise reader.error(f"unexpected {reader.peek()!r}")
     return options
 
 
-# ----------------------------------------------------------------------------------------------- writing
+# ----------------------------------------------------------------------------------------------- formatting
 
 
 def format_address(address: Address) -> str:
-    """The address as a string that reads back as the same address."""
+    """The address as a string that parses to the same address."""
     parts = [_format_part(address.name, "/;")]
     if address.subject is not None:
         parts.append("/" + _format_part(address.subject, ";"))
@@ -229,7 +229,7 @@ def format_address(address: Address) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value of an option as text; also how properties are printed."""
+    """An option's value as text; also used to print properties."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_format_text(str(key))}:{format_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What the options of an address mean.
+"""The options of an address.
 
     create, assert, delete   always | sender | receiver | never
     mode                     browse | consume
@@ -10,9 +10,9 @@
     x-subscribe              exclusive, resume-id, resume-ttl, arguments { ... }
     x-bindings               a list of { exchange, queue, key, arguments { ... } }
 
-Other options whose names begin with x- are allowed everywhere and mean nothing here.
+Other options whose names begin with x- are allowed everywhere and ignored.
 
-Source: the Qpid Messaging API's address options as its users write them; Qpid C++ Broker Book, 1.6.2.1.
+Source: the address options of the Qpid Messaging API; Qpid C++ Broker Book, 1.6.2.1.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from broker.client.address import Address
-from broker.client.errors import AddressError
+from qstore.broker.client.address import Address
+from qstore.broker.client.errors import AddressError
 
 SENDER: Final = "sender"
 RECEIVER: Final = "receiver"
@@ -36,7 +36,7 @@ _RELIABILITIES: Final = {"unreliable": False, "at-most-once": False, "at-least-o
 
 
 class Declare(NamedTuple):
-    """An x-declare map. None where it says nothing."""
+    """An x-declare map; None for missing options."""
 
     durable: bool | None = None
     auto_delete: bool | None = None
@@ -47,7 +47,7 @@ class Declare(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """An x-subscribe map. None where it says nothing."""
+    """An x-subscribe map; None for missing options."""
 
     exclusive: bool | None = None
     resume_id: str | None = None
@@ -56,7 +56,7 @@ class Subscribe(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """An entry of x-bindings. What is None is the node itself, or the link's own queue."""
+    """An entry of x-bindings. If exchange or queue is None, it is the node or the link's own queue."""
 
     exchange: str | None = None
     queue: str | None = None
@@ -65,19 +65,19 @@ class Binding(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An address as a sender or receiver uses it.
+    """An address with interpreted options.
 
     Attributes:
-        name, subject: of the address.
-        create, asserts, delete: for which of SENDER and RECEIVER.
-        browse: leave the messages on the queue.
-        node_type: "queue", "topic" or None.
-        node_durable: None where nothing is said.
-        node_declare, node_bindings: of the node.
-        link_name, link_durable: of the link.
-        reliable: messages are resent and acknowledged; None where nothing is said.
-        link_declare, link_bindings: of a receiver's own queue at an exchange.
-        subscribe: of the link.
+        name, subject: name and subject of the address.
+        create, asserts, delete: the roles, SENDER and RECEIVER, to which the policy applies.
+        browse: whether to leave the messages on the queue.
+        node_type: "queue" or "topic"; None if not given.
+        node_durable: the node's option durable; None if not given.
+        node_declare, node_bindings: the node's x-declare and x-bindings.
+        link_name, link_durable: the link's name and option durable.
+        reliable: whether messages are acknowledged, and sent again after a reconnect; None if not given.
+        link_declare, link_bindings: x-declare and x-bindings of a receiver's own queue at an exchange.
+        subscribe: the link's x-subscribe.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Target(NamedTuple):
 
 
 class _Options:
-    """A map of options: what is taken out by name; what is left over is unknown."""
+    """A map of options, which are taken out by name; those left at the end are unknown."""
 
     def __init__(self, address: Address, where: str, values: Any) -> None:
         self._address, self._where = address, where
@@ -163,14 +163,14 @@ class _Options:
     def finish(self) -> None:
         for name in self._values:
             if not name.startswith("x-"):
-                raise self.error(f"there is no option {self._name(name)}: there are {', '.join(self._known)}")
+                raise self.error(f"unknown option {self._name(name)}; the options are {', '.join(self._known)}")
 
 
 def address_target(address: Address) -> Target:
-    """What an address's options mean.
+    """Interpret the options of an address.
 
     Raises:
-        AddressError: there is no such option, or it cannot have that value.
+        AddressError: an option is unknown, or its value is invalid.
     """
     options = _Options(address, "", address.options)
     node, link = options.within("node"), options.within("link")

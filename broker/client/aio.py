@@ -1,11 +1,11 @@
-"""The client with coroutines of asyncio: the same calls as in `blocking`, to be awaited.
+"""The client for asyncio: the same calls as in `blocking`, as coroutines.
 
     async with Connection("localhost:5672") as connection:
         session = await connection.session()
         sender = await session.sender("orders; {create: always}")
         await sender.send("hello")
 
-What arguments mean and what is raised is said there. A connection belongs to the event loop that it was opened in.
+`blocking` documents the arguments and errors. A connection belongs to the event loop in which it was opened.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from broker.client.asyncio_driver import AsyncioDriver
-from broker.client.blocking import SENDER_CAPACITY
-from broker.client.core_connection import ConnectionCore, ConnectionState
-from broker.client.core_receiver import ReceiverCore
-from broker.client.core_sender import SenderCore
-from broker.client.core_session import SessionCore
-from broker.client.errors import Empty, MessagingError
-from broker.client.message import Message
+from qstore.broker.client.asyncio_driver import AsyncioDriver
+from qstore.broker.client.blocking import SENDER_CAPACITY
+from qstore.broker.client.core_connection import ConnectionCore, ConnectionState
+from qstore.broker.client.core_receiver import ReceiverCore
+from qstore.broker.client.core_sender import SenderCore
+from qstore.broker.client.core_session import SessionCore
+from qstore.broker.client.errors import Empty, MessagingError
+from qstore.broker.client.message import Message
 
 
 class Connection:
@@ -41,16 +41,16 @@ class Connection:
             raise
 
     async def session(self, name: str | None = None, *, transactional: bool = False) -> Session:
-        """A new session."""
+        """Open a session. See `blocking.Connection.session`."""
         return Session(self, await self._core.session(name, is_transactional=transactional))
 
     @property
     def is_open(self) -> bool:
-        """It was opened and not closed, and has not failed."""
+        """Whether it was opened, and neither closed nor has failed."""
         return self._core.state in (ConnectionState.OPEN, ConnectionState.CONNECTING)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close all sessions and the connection, after the broker has completed what was sent."""
+        """Close all sessions and the connection, after the broker has completed everything sent on them."""
         driver = self._core.driver
         assert isinstance(driver, AsyncioDriver)
         try:
@@ -66,7 +66,7 @@ class Connection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # After an error nothing that is still under way is waited for.
+        # After an error do not wait for unfinished operations.
         await self.close(None if error is None else 0)
 
 
@@ -74,7 +74,7 @@ class Session:
     """A session. See `blocking.Session`.
 
     Attributes:
-        connection: what it belongs to.
+        connection: its connection.
     """
 
     def __init__(self, connection: Connection, core: SessionCore) -> None:
@@ -83,17 +83,17 @@ class Session:
         self._receivers: dict[ReceiverCore, Receiver] = {}
 
     async def sender(self, address: str, *, capacity: int = SENDER_CAPACITY) -> Sender:
-        """A sender."""
+        """Create a sender. See `blocking.Session.sender`."""
         return Sender(self, await self._core.sender(address, capacity))
 
     async def receiver(self, address: str, *, capacity: int = 0) -> Receiver:
-        """A receiver."""
+        """Create a receiver. See `blocking.Session.receiver`."""
         core = await self._core.receiver(address, capacity)
         receiver = self._receivers[core] = Receiver(self, core)
         return receiver
 
     async def next_receiver(self, timeout: float | None = None) -> Receiver:
-        """The receiver whose `fetch` has a message."""
+        """Wait for a receiver with a message. See `blocking.Session.next_receiver`."""
         deadline = None if timeout is None else self._core.driver.now() + timeout
         core = await self._core.next_receiver(deadline)
         if core is None:
@@ -101,15 +101,15 @@ class Session:
         return self._receivers[core]
 
     async def acknowledge(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Accept a message, or all that were fetched."""
+        """Accept a message, or all fetched messages."""
         await self._settle(message, "message.accept", {}, sync=sync)
 
     async def release(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Put a message back where it was, marked as redelivered; or all that were fetched."""
+        """Return a message, or all fetched messages, to the queue, marked as redelivered."""
         await self._settle(message, "message.release", {"set_redelivered": True}, sync=sync)
 
     async def reject(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Refuse a message, or all that were fetched: the broker drops or reroutes them."""
+        """Reject a message, or all fetched messages: the broker drops or reroutes them."""
         await self._settle(message, "message.reject", {"code": 0}, sync=sync)
 
     async def _settle(self, message: Message | None, name: str, values: Mapping[str, Any], *, sync: bool) -> None:
@@ -118,19 +118,19 @@ class Session:
             await self._core.wait_done(number)
 
     async def sync(self) -> None:
-        """Wait until the broker has done all that was asked of it."""
+        """Wait until the broker has completed all commands of the session."""
         await self._core.sync()
 
     async def commit(self) -> None:
-        """Commit the transaction; another begins."""
+        """Commit the transaction, and begin another."""
         await self._core.commit()
 
     async def rollback(self) -> None:
-        """Take the transaction back; another begins. What was received in it is delivered again."""
+        """Roll the transaction back, and begin another. Messages received in it are delivered again."""
         await self._core.rollback()
 
     async def close(self) -> None:
-        """Close it, after the broker has completed what was sent."""
+        """Close the session, after the broker has completed everything sent on it."""
         await self._core.close()
 
     async def __aenter__(self) -> Session:
@@ -142,7 +142,7 @@ class Session:
         if error is None:
             await self.close()
             return
-        # That error is the one to be seen, and nothing that is still under way is waited for.
+        # Do not hide the error by another one, and do not wait for unfinished operations.
         with contextlib.suppress(MessagingError):
             await self._core.close(self._core.driver.now())
 
@@ -156,7 +156,7 @@ class Sender:
 
     @property
     def capacity(self) -> int:
-        """Messages that the broker has not completed, at most."""
+        """Maximum number of messages that the broker has not completed."""
         return self._core.capacity
 
     async def send(self, message: Message | Any, *, sync: bool = True, timeout: float | None = None) -> None:
@@ -167,24 +167,24 @@ class Sender:
             await self._core.send(message, sync=sync, timeout=timeout)
 
     async def sync(self, timeout: float | None = None) -> None:
-        """Wait until the broker has completed all that was sent."""
+        """Wait until the broker has completed all messages sent."""
         await self._core.sync(timeout)
 
     def unsettled(self) -> int:
-        """Messages that the broker has not completed."""
+        """Number of messages that the broker has not completed."""
         return self._core.unsettled
 
     @property
     def is_reliable(self) -> bool:
-        """The broker confirms messages: the address does not say otherwise."""
+        """Whether messages are confirmed by the broker, which is the default of an address."""
         return self._core.target.reliable is not False
 
     def available(self) -> int:
-        """Messages that can be sent without waiting."""
+        """Number of messages that can be sent without waiting."""
         return max(0, self._core.capacity - self._core.unsettled)
 
     async def close(self) -> None:
-        """Close it, after the broker has completed what was sent."""
+        """Close the sender, after the broker has completed all messages sent."""
         await self._core.close()
 
 
@@ -197,24 +197,24 @@ class Receiver:
 
     @property
     def capacity(self) -> int:
-        """Messages that the broker may send ahead of `fetch`."""
+        """Number of messages to prefetch."""
         return self._core.capacity
 
     @property
     def address(self) -> str:
-        """The address with the name that it has got, to be used as a reply-to."""
+        """The address with its actual name, for use as a reply-to."""
         return self._core.address
 
     async def fetch(self, timeout: float | None = None) -> Message:
-        """The next message."""
+        """Wait for the next message. See `blocking.Receiver.fetch`."""
         message = self._core.try_fetch()
         return await self._core.fetch(timeout) if message is None else message
 
     def available(self) -> int:
-        """Messages that have come and wait to be fetched."""
+        """Number of prefetched messages."""
         return len(self._core.incoming)
 
     async def close(self) -> None:
-        """Close it; what waits here goes back to its queue."""
+        """Close the receiver; prefetched messages return to their queue."""
         self.session._receivers.pop(self._core, None)
         await self._core.close()

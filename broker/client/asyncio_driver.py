@@ -1,4 +1,4 @@
-"""The driver in an event loop of asyncio: see `driver`. All calls come from the loop's own thread."""
+"""The driver for an asyncio event loop: see `driver`. It must be called from the loop's thread only."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from broker.client.driver import Events
-from broker.client.errors import ConnectError
-from broker.client.threaded import describe_failure
-from broker.client.url import Place
+from qstore.broker.client.driver import Events
+from qstore.broker.client.errors import ConnectError
+from qstore.broker.client.threaded import describe_failure
+from qstore.broker.client.url import Endpoint
 
-_FULL_BYTES: Final = 4 * 1024 * 1024  # not sent, and no more should come
-_LAST_SECONDS: Final = 5.0  # after which a socket that is closed and takes no more is dropped
+_FULL_BYTES: Final = 4 * 1024 * 1024  # unsent bytes at which the driver is full
+_LAST_SECONDS: Final = 5.0  # time limit for sending the rest of a closed socket's data
 
 
 class _Socket(asyncio.Protocol):
-    """One socket, until it is lost or nobody wants to hear of it any more."""
+    """One socket, until it is lost or disconnected."""
 
     def __init__(self, driver: AsyncioDriver, closed: asyncio.Future[None]) -> None:
         self.driver: AsyncioDriver | None = driver
@@ -46,7 +46,7 @@ class _Socket(asyncio.Protocol):
         if self.driver is not None:
             driver = self.driver
             driver.disconnect()
-            reason = describe_failure(exc) if isinstance(exc, OSError) else "the broker has closed it"
+            reason = describe_failure(exc) if isinstance(exc, OSError) else "closed by the broker"
             driver.events.on_lost(reason)
 
 
@@ -109,22 +109,24 @@ class AsyncioDriver:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait until nothing runs in the background and all sockets are closed. Nothing is begun after that."""
+        """Cancel the background tasks, and wait until they have ended and all sockets are closed."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._closing, return_exceptions=True)
 
     # ---- the socket ----
 
-    async def connect(self, place: Place, deadline: float, *, nodelay: bool) -> None:
-        """See `Driver`. asyncio sets TCP_NODELAY by itself."""
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
+        """See `Driver`. `nodelay` is ignored: asyncio always sets TCP_NODELAY."""
         del nodelay
         closed = self._loop.create_future()
         try:
             async with asyncio.timeout_at(deadline):
-                _, found = await self._loop.create_connection(lambda: _Socket(self, closed), place.host, place.port)
+                _, found = await self._loop.create_connection(
+                    lambda: _Socket(self, closed), endpoint.host, endpoint.port
+                )
         except OSError as error:
-            raise ConnectError(f"{place}: {describe_failure(error)}") from None
+            raise ConnectError(f"{endpoint}: {describe_failure(error)}") from None
         self._socket = found
         self._closing.add(closed)
         closed.add_done_callback(self._closing.discard)

@@ -1,6 +1,6 @@
-"""The client with calls that wait: connections, sessions, senders and receivers.
+"""The blocking client: connections, sessions, senders and receivers.
 
-Threads may share a connection and all that belongs to it. See `broker.client` for an example.
+It is thread-safe: threads may share a connection with its sessions. See `broker.client` for an example.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import contextlib
 from types import TracebackType
 from typing import Any, Final
 
-from broker.client.core_connection import ConnectionCore, ConnectionState
-from broker.client.core_receiver import ReceiverCore
-from broker.client.core_sender import SenderCore
-from broker.client.core_session import SessionCore
-from broker.client.errors import Empty, MessagingError
-from broker.client.message import Message
-from broker.client.threaded import ThreadedDriver
+from qstore.broker.client.core_connection import ConnectionCore, ConnectionState
+from qstore.broker.client.core_receiver import ReceiverCore
+from qstore.broker.client.core_sender import SenderCore
+from qstore.broker.client.core_session import SessionCore
+from qstore.broker.client.errors import Empty, MessagingError
+from qstore.broker.client.message import Message
+from qstore.broker.client.threaded import ThreadedDriver
 
 SENDER_CAPACITY: Final = 1000
 
@@ -24,11 +24,11 @@ class Connection:
     """A connection to a broker.
 
     Args:
-        url: where the broker is, see `url`.
+        url: the broker's URL, see `url`.
         options: see `options.ConnectionOptions`.
 
     Raises:
-        UrlError: the URL or an option cannot be used.
+        UrlError: the URL or an option is invalid.
     """
 
     def __init__(self, url: str = "localhost", **options: Any) -> None:
@@ -38,7 +38,7 @@ class Connection:
 
     @classmethod
     def establish(cls, url: str = "localhost", **options: Any) -> Connection:
-        """A connection that is open. Raises as the constructor and `open` do."""
+        """Create and open a connection. Raises as the constructor and `open` do."""
         connection = cls(url, **options)
         connection.open()
         return connection
@@ -47,7 +47,7 @@ class Connection:
         """Connect.
 
         Raises:
-            ConnectError: there is no broker, or it does not let us in (AuthenticationError).
+            ConnectError: the broker cannot be reached, or has refused the connection (AuthenticationError).
         """
         self._driver.start()
         try:
@@ -57,33 +57,33 @@ class Connection:
             raise
 
     def session(self, name: str | None = None, *, transactional: bool = False) -> Session:
-        """A new session.
+        """Open a session.
 
         Args:
-            name: None for one that is unique.
-            transactional: all that is sent and acknowledged waits for `commit`.
+            name: the session's name; None for a unique one.
+            transactional: whether messages and acknowledgements take effect at `commit`.
 
         Raises:
-            MessagingError: there is no connection, or the broker does not let us have a session.
+            MessagingError: the connection is closed or has failed, or the broker has refused the session.
         """
         return Session(self, self._driver.run(self._core.session(name, is_transactional=transactional)))
 
     @property
     def is_open(self) -> bool:
-        """It was opened and not closed, and has not failed."""
+        """Whether it was opened, and neither closed nor has failed."""
         return self._core.state in (ConnectionState.OPEN, ConnectionState.CONNECTING)
 
     def close(self, timeout: float | None = None) -> None:
-        """Close all sessions and the connection, after the broker has completed what was sent and acknowledged.
+        """Close all sessions and the connection, after the broker has completed all messages and acknowledgements.
 
         Args:
-            timeout: seconds to wait at most, None for no limit. With 0 nothing is waited for, nor said of what is left.
+            timeout: maximum seconds to wait; None for no limit. With 0 unfinished operations are not reported.
 
         Raises:
-            Timeout: something is left undone; the text says what.
-            ConnectionFailedError: the same, because the connection was lost.
-            SessionError: the same, because the broker ended a session.
-            LinkError: a sender or receiver had failed, and something is left undone.
+            Timeout: operations are unfinished; the text lists them.
+            ConnectionFailedError: operations are unfinished, because the connection was lost.
+            SessionError: operations are unfinished, because the broker has ended a session.
+            LinkError: operations are unfinished, because a sender or receiver has failed.
         """
         try:
             self._driver.run(self._core.close(timeout))
@@ -98,15 +98,15 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # After an error nothing that is still under way is waited for.
+        # After an error do not wait for unfinished operations.
         self.close(None if error is None else 0)
 
 
 class Session:
-    """A session: the order in which things are done, and the transaction that they are done in.
+    """A session: an ordered sequence of operations, optionally in transactions.
 
     Attributes:
-        connection: what it belongs to.
+        connection: its connection.
     """
 
     def __init__(self, connection: Connection, core: SessionCore) -> None:
@@ -116,35 +116,38 @@ class Session:
         self._receivers: dict[ReceiverCore, Receiver] = {}
 
     def sender(self, address: str, *, capacity: int = SENDER_CAPACITY) -> Sender:
-        """A sender.
+        """Create a sender.
 
         Args:
-            address: where to, see `address` and `address_options`.
-            capacity: messages that the broker has not completed, at most.
+            address: the address to send to, see `address` and `address_options`.
+            capacity: maximum number of messages that the broker has not completed.
 
         Raises:
-            AddressError: the address cannot be used.
-            NotFound, AssertionFailed: there is no such node, or not as the address asserts.
+            AddressError: the address is invalid.
+            NotFound, AssertionFailed: the queue or exchange does not exist, or is not as the address asserts.
             MessagingError: the session or its connection has failed.
         """
         return Sender(self, self._driver.run(self._core.sender(address, capacity)))
 
     def receiver(self, address: str, *, capacity: int = 0) -> Receiver:
-        """A receiver. Raises as `sender` does.
+        """Create a receiver. Raises as `sender` does.
 
         Args:
-            address: where from.
-            capacity: messages that the broker may send ahead of `fetch`.
+            address: the address to receive from.
+            capacity: number of messages to prefetch.
         """
         core = self._driver.run(self._core.receiver(address, capacity))
         receiver = self._receivers[core] = Receiver(self, core)
         return receiver
 
     def next_receiver(self, timeout: float | None = None) -> Receiver:
-        """The receiver whose `fetch` has a message.
+        """Wait for a receiver with a message.
+
+        Args:
+            timeout: maximum seconds to wait; None for no limit.
 
         Raises:
-            Empty: none has, within so many seconds.
+            Empty: no message arrived in time.
             MessagingError: the session or its connection has failed.
         """
         driver = self._driver
@@ -155,11 +158,11 @@ class Session:
         return self._receivers[core]
 
     def acknowledge(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Accept a message, or all that were fetched.
+        """Accept a message, or all fetched messages.
 
         Args:
-            message: None for all.
-            sync: wait until the broker has done it.
+            message: the message; None for all.
+            sync: whether to wait until the broker has completed it.
 
         Raises:
             AcknowledgeUnknown: the connection was lost before the broker confirmed it.
@@ -168,11 +171,11 @@ class Session:
         self._settle(message, "message.accept", sync=sync)
 
     def release(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Put a message back where it was, marked as redelivered; or all that were fetched. See `acknowledge`."""
+        """Return a message, or all fetched messages, to the queue, marked as redelivered. See `acknowledge`."""
         self._settle(message, "message.release", sync=sync, set_redelivered=True)
 
     def reject(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Refuse a message, or all that were fetched: the broker drops or reroutes them. See `acknowledge`."""
+        """Reject a message, or all fetched messages: the broker drops or reroutes them. See `acknowledge`."""
         self._settle(message, "message.reject", sync=sync, code=0)
 
     def _settle(self, message: Message | None, name: str, *, sync: bool, **values: Any) -> None:
@@ -182,26 +185,26 @@ class Session:
                 self._driver.run(self._core.wait_done(number))
 
     def sync(self) -> None:
-        """Wait until the broker has done all that was asked of it.
+        """Wait until the broker has completed all commands of the session.
 
         Raises:
-            AcknowledgeUnknown: a connection was lost before the broker confirmed what was acknowledged.
+            AcknowledgeUnknown: a connection was lost before the broker confirmed acknowledgements.
             MessagingError: the session or its connection has failed.
         """
         self._driver.run(self._core.sync())
 
     def commit(self) -> None:
-        """Commit the transaction; another begins.
+        """Commit the transaction, and begin another.
 
         Raises:
-            TransactionAborted: it is rolled back.
-            TransactionUnknown: the connection was lost meanwhile, and nobody knows.
+            TransactionAborted: it was rolled back.
+            TransactionUnknown: the connection was lost during the commit, so the outcome is unknown.
             TransactionError: the session is not transactional.
         """
         self._driver.run(self._core.commit())
 
     def rollback(self) -> None:
-        """Take the transaction back; another begins. What was received in it is delivered again.
+        """Roll the transaction back, and begin another. Messages received in it are delivered again.
 
         Raises:
             TransactionError: the session is not transactional.
@@ -210,10 +213,10 @@ class Session:
         self._driver.run(self._core.rollback())
 
     def close(self) -> None:
-        """Close it, after the broker has completed what was sent and acknowledged.
+        """Close the session, after the broker has completed all messages and acknowledgements.
 
         Raises:
-            MessagingError: it, one of its links or its connection has failed, and something is left undone.
+            MessagingError: operations are unfinished, because the session, a link or the connection has failed.
         """
         self._driver.run(self._core.close())
 
@@ -226,7 +229,7 @@ class Session:
         if error is None:
             self.close()
             return
-        # That error is the one to be seen, and nothing that is still under way is waited for.
+        # Do not hide the error by another one, and do not wait for unfinished operations.
         with contextlib.suppress(MessagingError):
             self._driver.run(self._core.close(self._driver.now()))
 
@@ -241,20 +244,21 @@ class Sender:
 
     @property
     def capacity(self) -> int:
-        """Messages that the broker has not completed, at most."""
+        """Maximum number of messages that the broker has not completed."""
         return self._core.capacity
 
     def send(self, message: Message | Any, *, sync: bool = True, timeout: float | None = None) -> None:
         """Send a message.
 
         Args:
-            message: a `Message`, or what one should contain.
-            sync: wait until the broker has completed it: until it is on the disk, if it and its queue are durable.
-            timeout: seconds to wait at most.
+            message: a `Message`, or the content of one.
+            sync: whether to wait until the broker has completed it, which includes durable storage if the message and
+                its queue are durable.
+            timeout: maximum seconds to wait; None for no limit.
 
         Raises:
-            Timeout: the time is over. If it was waiting for the broker, the message is sent all the same.
-            ContentError: there is no encoding for it.
+            Timeout: the time has passed. The message may have been sent.
+            ContentError: the message cannot be encoded.
             MessagingError: the sender, its session or its connection has failed.
         """
         if not isinstance(message, Message):
@@ -267,32 +271,32 @@ class Sender:
         driver.run(core.send(message, sync=sync, timeout=timeout))
 
     def sync(self, timeout: float | None = None) -> None:
-        """Wait until the broker has completed all that was sent.
+        """Wait until the broker has completed all messages sent.
 
         Raises:
-            Timeout: the time is over.
+            Timeout: the time has passed.
             MessagingError: the sender, its session or its connection has failed.
         """
         self._driver.run(self._core.sync(timeout))
 
     def unsettled(self) -> int:
-        """Messages that the broker has not completed."""
+        """Number of messages that the broker has not completed."""
         return self._core.unsettled
 
     @property
     def is_reliable(self) -> bool:
-        """The broker confirms messages: the address does not say otherwise."""
+        """Whether messages are confirmed by the broker, which is the default of an address."""
         return self._core.target.reliable is not False
 
     def available(self) -> int:
-        """Messages that can be sent without waiting."""
+        """Number of messages that can be sent without waiting."""
         return max(0, self._core.capacity - self._core.unsettled)
 
     def close(self) -> None:
-        """Close it, after the broker has completed what was sent; delete the node if the address says so.
+        """Close the sender, after the broker has completed all messages; delete the node if the address says so.
 
         Raises:
-            MessagingError: it, its session or its connection has failed, and something is left undone.
+            MessagingError: operations are unfinished, because the sender, session or connection has failed.
         """
         self._driver.run(self._core.close())
 
@@ -307,22 +311,22 @@ class Receiver:
 
     @property
     def capacity(self) -> int:
-        """Messages that the broker may send ahead of `fetch`."""
+        """Number of messages to prefetch."""
         return self._core.capacity
 
     @property
     def address(self) -> str:
-        """The address with the name that it has got, to be used as a reply-to."""
+        """The address with its actual name, for use as a reply-to."""
         return self._core.address
 
     def fetch(self, timeout: float | None = None) -> Message:
-        """The next message.
+        """Wait for the next message.
 
         Args:
-            timeout: seconds to wait for one; None for as long as it takes.
+            timeout: maximum seconds to wait; None for no limit.
 
         Raises:
-            Empty: there is none.
+            Empty: no message arrived in time.
             MessagingError: the receiver, its session or its connection has failed.
         """
         core, driver = self._core, self._driver
@@ -331,14 +335,14 @@ class Receiver:
         return driver.run(core.fetch(timeout)) if message is None else message
 
     def available(self) -> int:
-        """Messages that have come and wait to be fetched."""
+        """Number of prefetched messages."""
         return len(self._core.incoming)
 
     def close(self) -> None:
-        """Close it; what waits here goes back to its queue. Delete the node if the address says so.
+        """Close the receiver; prefetched messages return to their queue. Delete the node if the address says so.
 
         Raises:
-            MessagingError: it, its session or its connection has failed, and something is left undone.
+            MessagingError: operations are unfinished, because the receiver, session or connection has failed.
         """
         self.session._receivers.pop(self._core, None)
         self._driver.run(self._core.close())

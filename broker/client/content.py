@@ -1,14 +1,14 @@
-"""What a message carries, to bytes and back.
+"""Encoding and decoding of a message's content.
 
     Python        content type     bytes
     None          -                none
     str           text/plain       UTF-8
-    bytes         -                as they are
-    dict          amqp/map         a map as formats.amqp_0_10 has it
-    list, tuple   amqp/list        a list, likewise
+    bytes         -                unchanged
+    dict          amqp/map         a map of formats.amqp_0_10
+    list, tuple   amqp/list        a list of formats.amqp_0_10
 
-Properties (application headers) are a map. Maps come back as Python values, without the types that they travelled
-under. An int travels as int64, text as str16, a float as double; `TypedValue` asks for another type.
+Properties (application headers) are a map. Maps are decoded to Python values, without their wire types. An int is
+encoded as int64, text as str16, a float as double; a `TypedValue` as its own type.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from broker.client.errors import ContentError
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import decode_map, encode_value, read_value
-from formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, wire_type_of
-from formats.errors import FormatError
-from formats.values import LIST as LIST_TYPE
-from formats.values import UINT32, TypedArray, TypedMap, TypedValue, typed_value
+from qstore.broker.client.errors import ContentError
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
+from qstore.formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, wire_type_of
+from qstore.formats.errors import FormatError
+from qstore.formats.values import LIST as LIST_TYPE
+from qstore.formats.values import UINT32, TypedArray, TypedMap, TypedValue, typed_value
 
 TEXT: Final = "text/plain"
 MAP: Final = "amqp/map"
@@ -42,7 +42,7 @@ def encode_content(content: Any) -> tuple[str | None, bytes]:
     """The content type and the bytes of a message's content.
 
     Raises:
-        ContentError: there is no encoding for it.
+        ContentError: it cannot be encoded.
     """
     match content:
         case bytes():
@@ -59,15 +59,15 @@ def encode_content(content: Any) -> tuple[str | None, bytes]:
             try:
                 return LIST, encode_value(_LIST, tuple(typed_value(item) for item in content))
             except FormatError as error:
-                raise ContentError(f"the list cannot be sent: {error.what}") from None
-    raise ContentError(f"a {type(content).__name__} cannot be sent: str, bytes, dict, list and None can")
+                raise ContentError(f"the list cannot be encoded: {error.what}") from None
+    raise ContentError(f"content cannot be a {type(content).__name__}: use str, bytes, dict, list or None")
 
 
 def decode_content(content_type: str | None, body: bytes) -> Any:
-    """The content that `body` is.
+    """Decode a body by its content type. Invalid UTF-8 is returned as bytes.
 
     Raises:
-        ContentError: it is not of its content type.
+        ContentError: the body is not of its content type.
     """
     if content_type == MAP:
         return decode_properties(body) if body else {}
@@ -78,7 +78,7 @@ def decode_content(content_type: str | None, body: bytes) -> Any:
     except UnicodeDecodeError:
         return body
     except Amqp010Error as error:
-        raise ContentError(f"the content is no {content_type}: {error.what}") from None
+        raise ContentError(f"the content is not valid {content_type}: {error.what}") from None
 
 
 def _decode_list(body: bytes) -> list[Any]:
@@ -89,19 +89,19 @@ def _decode_list(body: bytes) -> list[Any]:
 
 
 def decode_properties(raw: bytes) -> dict[str, Any]:
-    """The Python values of an encoded map, its size first.
+    """The Python values of an encoded map, which begins with its size.
 
     Raises:
-        ContentError: it is none.
+        ContentError: it is not a valid map.
     """
     try:
         return {name: plain_python(typed) for name, typed in decode_map(raw).entries}
     except Amqp010Error as error:
-        raise ContentError(f"this is no map: {error.what}") from None
+        raise ContentError(f"invalid map: {error.what}") from None
 
 
 def plain_python(typed: TypedValue) -> Any:
-    """A typed value as the Python value that it stands for."""
+    """The Python value of a typed value."""
     value = typed.value
     if isinstance(value, TypedMap):
         return {name: plain_python(each) for name, each in value.entries}
@@ -112,14 +112,14 @@ def plain_python(typed: TypedValue) -> Any:
     return value
 
 
-# --------------------------------------------------------------------------------------- maps, fast
+# --------------------------------------------------------------------------------------- encoding of maps
 
 
 def encode_map_of(values: Mapping[str, Any]) -> bytes:
-    """An encoded map of Python values, its size first.
+    """Encode a map of Python values; the result begins with its size.
 
     Raises:
-        ContentError: there is no encoding for one of them.
+        ContentError: a name or value cannot be encoded.
     """
     parts = [b""]
     try:
@@ -134,9 +134,9 @@ def encode_map_of(values: Mapping[str, Any]) -> bytes:
             else:
                 parts.append(_encode_typed(value))
     except FormatError as error:
-        raise ContentError(f"{name!r} cannot be sent: {error.what}") from None
+        raise ContentError(f"{name!r} cannot be encoded: {error.what}") from None
     except (AttributeError, TypeError):
-        raise ContentError(f"{name!r} is no name: text of at most 255 bytes is") from None
+        raise ContentError(f"{name!r} is not a valid name: it must be text of at most 255 bytes") from None
     size = sum(map(len, parts)) + 4
     parts[0] = _pack_size_and_count(size, len(values))
     return b"".join(parts)
@@ -148,7 +148,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def _long_text(raw: bytes) -> bytes:
-    """Text that no str16 can hold goes as the bytes that it is."""
+    """Text that is too long for str16 is encoded as vbin32."""
     return b"\xa0" + len(raw).to_bytes(4, "big") + raw
 
 
@@ -158,7 +158,7 @@ def _encode_typed(value: Any) -> bytes:
         try:
             return _pack_uint32(0x22, plain)
         except struct.error:
-            raise Amqp010Error(f"uint32 cannot carry {plain}") from None
+            raise Amqp010Error(f"{plain} does not fit in uint32") from None
     wire_type = wire_type_of(value_type)
     assert wire_type.code is not None
     return bytes([wire_type.code]) + encode_value(wire_type, plain)

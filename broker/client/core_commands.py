@@ -1,6 +1,6 @@
-"""The commands of a session of the application: sent, waited for, and done again when their connection is lost.
+"""The commands of an application's session: sent, waited for, and repeated when their connection is lost.
 
-Senders and receivers work with this, and so does the session that they belong to.
+It is used by the session, and by its senders and receivers.
 """
 
 from __future__ import annotations
@@ -8,41 +8,41 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from broker.client.driver import Driver
-from broker.client.errors import MessagingError, SessionError, Timeout
-from broker.client.interruption import InterruptedByLoss
-from broker.client.machine import WireConnection, WireSession
-from broker.client.resolution import Call
+from qstore.broker.client.driver import Driver
+from qstore.broker.client.errors import MessagingError, SessionError, Timeout
+from qstore.broker.client.interruption import InterruptedByLoss
+from qstore.broker.client.machine import WireConnection, WireSession
+from qstore.broker.client.resolution import Call
 
 _T = TypeVar("_T")
 
 
 class UsedConnection(Protocol):
-    """The connection of the application, as its sessions use it."""
+    """The application's connection, as its sessions use it."""
 
     @property
     def driver(self) -> Driver:
-        """Has the socket and the clock."""
+        """The owner of socket and clock."""
 
     @property
     def wire(self) -> WireConnection | None:
-        """The connection of AMQP that is there now, or was last."""
+        """The current AMQP connection, or the last one."""
 
     def check(self) -> None:
-        """Raise why the connection cannot be used, if it cannot."""
+        """Raise an error if the connection is closed or has failed."""
 
 
 class SessionCommands:
-    """What is asked of the broker in one session.
+    """The commands of one session.
 
     Args:
-        connection: what the session belongs to.
+        connection: the session's connection.
 
     Attributes:
-        driver: the connection's.
-        wire: the session of AMQP that is there now, or was last.
-        is_ready: the application may use `wire`.
-        failure: why the session has ended, None before.
+        driver: the connection's driver.
+        wire: the current AMQP session, or the last one.
+        is_ready: whether the application may use `wire`.
+        failure: why the session has ended; None before.
     """
 
     wire: WireSession
@@ -53,10 +53,10 @@ class SessionCommands:
         self.is_ready = False
         self.failure: SessionError | None = None
 
-    # ---- on the connection that is there ----
+    # ---- on the current connection ----
 
     def check_wire(self) -> None:
-        """Raise why `wire` cannot be used, if it cannot.
+        """Raise an error if `wire` cannot be used.
 
         Raises:
             SessionError: the broker has ended the session.
@@ -66,11 +66,11 @@ class SessionCommands:
             _raise_end(self.wire)
 
     async def invoke_all(self, calls: Iterable[Call]) -> list[Mapping[str, Any]]:
-        """Send commands and wait until the broker has done them. Gives their results, empty for those without.
+        """Send commands and wait until the broker has completed them. Returns their results, empty if they have none.
 
         Raises:
-            SessionError: the broker refused one; the session is over.
-            InterruptedByLoss: the connection was lost meanwhile.
+            SessionError: the broker has refused one, and ended the session.
+            InterruptedByLoss: the connection was lost.
         """
         self.check_wire()
         wire = self.wire
@@ -87,26 +87,26 @@ class SessionCommands:
         return [wire.results.pop(number, {}) for number in numbers]
 
     async def invoke(self, name: str, **values: Any) -> Mapping[str, Any]:
-        """Send one command and wait until the broker has done it. See `invoke_all`."""
+        """Send one command and wait until the broker has completed it. See `invoke_all`."""
         return (await self.invoke_all([(name, values)]))[0]
 
-    # ---- over one connection after the other ----
+    # ---- across connections ----
 
     def check(self) -> None:
-        """Raise why the session cannot be used, if it cannot.
+        """Raise an error if the session cannot be used.
 
         Raises:
-            MessagingError: it has failed, or is closed, or its connection is.
+            MessagingError: the session or its connection has failed or is closed.
         """
         if self.failure is not None:
             raise type(self.failure)(str(self.failure), self.failure.code)
         self._connection.check()
 
     async def wait(self, is_ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait for something of this session, over as many connections as it takes. Returns whether it is there.
+        """Wait for a condition of this session, across reconnects. Returns whether it is met.
 
         Raises:
-            MessagingError: the session has failed, or is closed, or its connection is.
+            MessagingError: the session or its connection has failed or is closed.
         """
         found = await self.driver.wait(lambda: is_ready() or not self._may_be_used, deadline)
         if not is_ready():
@@ -121,20 +121,20 @@ class SessionCommands:
             return False
         return True
 
-    async def again(self, work: Callable[[], Awaitable[_T]], deadline: float | None = None) -> _T:
-        """Do something that takes the broker, and again on another connection if this one is lost.
+    async def retry(self, work: Callable[[], Awaitable[_T]], deadline: float | None = None) -> _T:
+        """Do some work with the broker, and repeat it on another connection if this one is lost.
 
         Raises:
             Timeout: there was no connection until the deadline.
-            MessagingError: see `wait`; and what `work` raises.
+            MessagingError: see `wait`; also any error of `work`.
         """
         while True:
             if not await self.wait(lambda: self.is_ready, deadline):
-                raise Timeout("the connection was lost, and was not made again in time")
+                raise Timeout("the connection was lost and not restored in time")
             try:
                 return await work()
             except InterruptedByLoss:
-                # Whoever drives the socket has seen the loss too; without that there would be no end to this.
+                # Wait until the driver has reported the loss; otherwise this would loop forever.
                 await self.wait(lambda: not self.is_ready, None)
             except SessionError as error:
                 if self.failure is None and self.wire.failure is not None:
@@ -147,7 +147,7 @@ class SessionCommands:
 
 
 def _raise_end(wire: WireSession) -> None:
-    """Raise why `wire` can no longer be used."""
+    """Raise the error that has ended `wire`."""
     failure = wire.failure
     if isinstance(failure, SessionError):
         raise SessionError(str(failure), failure.code)

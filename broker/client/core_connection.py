@@ -1,12 +1,12 @@
-"""The core of a connection: made, lost, made again, closed.
+"""The core of a connection: opened, lost, reconnected, closed.
 
     CLOSED --open--> CONNECTING --> OPEN --close--> CLOSED
                          |  ^        |
-                         v  '------- | lost, with the option reconnect: sessions are attached again by `_recover`
-                       FAILED <------' lost, without
+                         v  '------- | lost, with the option reconnect: `_recover` attaches the sessions again
+                       FAILED <------' lost, without it
 
-A lost connection is made again in the background (`Driver.spawn`), whether somebody waits or not; calls that need it
-wait until it is there, or until it is given up.
+A lost connection is restored in the background (`Driver.spawn`), even if no call is waiting; calls that need it wait
+until it is open again, or until reconnecting has failed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Final
 
-from broker.client.core_session import SessionCore
-from broker.client.driver import Driver
-from broker.client.errors import (
+from qstore.broker.client.core_session import SessionCore
+from qstore.broker.client.driver import Driver
+from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
     ConnectionClosedError,
@@ -26,17 +26,17 @@ from broker.client.errors import (
     MessagingError,
     Timeout,
 )
-from broker.client.interruption import InterruptedByLoss
-from broker.client.machine import WireConnection
-from broker.client.options import connection_options
-from broker.client.url import Place, parse_url
-from broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.client.interruption import InterruptedByLoss
+from qstore.broker.client.machine import WireConnection
+from qstore.broker.client.options import connection_options
+from qstore.broker.client.url import Endpoint, parse_url
+from qstore.broker.protocols.amqp_0_10.connection import Phase
 
-_BEAT: Final = 0.25  # of a heartbeat's interval: so often the machine is told that time goes by
+_BEAT: Final = 0.25  # fraction of the heartbeat interval after which the machine checks the time
 
 
 class ConnectionState(Enum):
-    """Where a connection is, as the application sees it."""
+    """The state of a connection, as the application sees it."""
 
     CLOSED = auto()
     CONNECTING = auto()
@@ -48,19 +48,19 @@ class ConnectionCore:
     """A connection that outlives its sockets.
 
     Args:
-        url: where the broker is.
+        url: the broker's URL.
         options: see `options`.
 
     Attributes:
-        driver: set before anything else is done.
-        state: where it is.
-        failure: why it has failed.
-        wire: the connection that is there now, or was last.
-        sessions: those of the application, in the order in which they were made.
-        place: the one that we are connected to.
+        driver: must be set before any other use.
+        state: the current state.
+        failure: why it has failed; None before.
+        wire: the current AMQP connection, or the last one.
+        sessions: the application's sessions, in the order of their creation.
+        endpoint: the host and port of the current connection.
 
     Raises:
-        UrlError: the URL or an option cannot be used.
+        UrlError: the URL or an option is invalid.
     """
 
     driver: Driver
@@ -68,16 +68,16 @@ class ConnectionCore:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         parsed = parse_url(url)
         self.options = connection_options(options)
-        self._places = parsed.places + self.options.reconnect_urls
+        self._endpoints = parsed.endpoints + self.options.reconnect_urls
         self._username = parsed.username if self.options.username is None else self.options.username
         self._password = parsed.password if self.options.password is None else self.options.password
         self.state = ConnectionState.CLOSED
         self.failure: MessagingError | None = None
         self.wire: WireConnection | None = None
         self.sessions: list[SessionCore] = []
-        self.place: Place | None = None
+        self.endpoint: Endpoint | None = None
 
-    # ---- what the driver tells ----
+    # ---- callbacks of the driver ----
 
     def on_data(self, data: bytes) -> None:
         """See `Events`."""
@@ -93,13 +93,13 @@ class ConnectionCore:
     def on_lost(self, reason: str) -> None:
         """See `Events`."""
         assert self.wire is not None
-        self.wire.lost(ConnectionFailedError(f"the connection to {self.place} is lost: {reason}"))
+        self.wire.lost(ConnectionFailedError(f"the connection to {self.endpoint} was lost: {reason}"))
         self._lost(self.wire.failure or ConnectionClosedError("the connection is closed"))
         self.driver.changed()
 
     def on_defect(self, error: BaseException) -> None:
         """See `Events`."""
-        reason = ConnectionFailedError(f"the client has failed: {error!r}")
+        reason = ConnectionFailedError(f"unhandled exception in the client: {error!r}")
         if self.wire is not None:
             self.wire.lost(reason)
         for session in self.sessions:
@@ -109,7 +109,7 @@ class ConnectionCore:
     def on_beat(self) -> None:
         """See `Events`."""
         assert self.wire is not None
-        self.wire.tick(self.driver.now())
+        self.wire.on_timer(self.driver.now())
         if self.wire.failure is not None:
             self.driver.disconnect()
             self._lost(self.wire.failure)
@@ -123,7 +123,7 @@ class ConnectionCore:
         for session in self.sessions:
             session.on_lost()
         if self.state is not ConnectionState.OPEN:
-            return  # whoever connects or closes sees it
+            return  # connecting or closing handles it
         if self.options.reconnect:
             self.state = ConnectionState.CONNECTING
             self.driver.spawn(self._recover)
@@ -141,10 +141,10 @@ class ConnectionCore:
         """Connect.
 
         Raises:
-            ConnectError: there is no broker, or it does not let us in.
+            ConnectError: the broker cannot be reached, or has refused the connection.
         """
         if self.state in (ConnectionState.OPEN, ConnectionState.CONNECTING):
-            raise ConnectError("the connection is open")
+            raise ConnectError("the connection is already open")
         self.failure = None
         self.state = ConnectionState.CONNECTING
         try:
@@ -156,15 +156,15 @@ class ConnectionCore:
         self.state = ConnectionState.OPEN
 
     async def _connect(self) -> None:
-        """Try all places, again and again as the options say."""
+        """Try all endpoints, repeatedly as the options say."""
         options, driver = self.options, self.driver
         give_up = None if options.reconnect_timeout is None else driver.now() + options.reconnect_timeout
         interval, rounds = options.reconnect_interval_min, 0
         while True:
             reasons = []
-            for place in self._places:
+            for endpoint in self._endpoints:
                 try:
-                    return await self._connect_to(place)
+                    return await self._connect_to(endpoint)
                 except AuthenticationError:
                     raise
                 except (ConnectError, ConnectionFailedError) as error:
@@ -175,16 +175,16 @@ class ConnectionCore:
                 raise ConnectError("; ".join(dict.fromkeys(reasons)))
             await driver.sleep(interval)
             if self.state is not ConnectionState.CONNECTING:
-                raise ConnectError("the connection was closed while it was made")
+                raise ConnectError("the connection was closed while connecting")
             interval = min(interval * 2, options.reconnect_interval_max)
 
-    async def _connect_to(self, place: Place) -> None:
+    async def _connect_to(self, endpoint: Endpoint) -> None:
         driver = self.driver
         deadline = driver.now() + self.options.connect_timeout
         driver.disconnect()
-        self.place = place
+        self.endpoint = endpoint
         wire = self.wire = WireConnection(self.options, self._username, self._password, driver.write_soon)
-        await driver.connect(place, deadline, nodelay=self.options.tcp_nodelay)
+        await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay)
         driver.write_soon()
         is_decided = await driver.wait(lambda: wire.phase in (Phase.OPEN, Phase.CLOSED), deadline)
         if wire.phase is Phase.OPEN:
@@ -192,13 +192,13 @@ class ConnectionCore:
             return
         driver.disconnect()
         if not is_decided:
-            raise ConnectError(f"{place}: no AMQP connection within {self.options.connect_timeout:g} seconds")
+            raise ConnectError(f"{endpoint}: no AMQP connection within {self.options.connect_timeout:g} seconds")
         failure = wire.failure or ConnectError("closed")
         kind = type(failure) if isinstance(failure, ConnectError) else ConnectError
-        raise kind(f"{place}: {failure}")
+        raise kind(f"{endpoint}: {failure}")
 
     async def _recover(self) -> None:
-        """Make the connection again, and all that was on it."""
+        """Reconnect, and restore the sessions."""
         try:
             while self.state is ConnectionState.CONNECTING:
                 await self._connect()
@@ -217,7 +217,7 @@ class ConnectionCore:
     # ---- for the application ----
 
     def check(self) -> None:
-        """Raise why the connection cannot be used, if it cannot.
+        """Raise an error if the connection cannot be used.
 
         Raises:
             ConnectionFailedError: it is closed, or has failed.
@@ -228,10 +228,10 @@ class ConnectionCore:
             raise ConnectionClosedError("the connection is closed")
 
     async def session(self, name: str | None, *, is_transactional: bool) -> SessionCore:
-        """A new session.
+        """Open a session.
 
         Raises:
-            MessagingError: there is no connection, or the broker does not let us have a session.
+            MessagingError: the connection is closed or has failed, or the broker has refused the session.
         """
         session = SessionCore(self, (name or str(uuid.uuid4())).encode(), is_transactional=is_transactional)
         while True:
@@ -246,22 +246,21 @@ class ConnectionCore:
             return session
 
     def session_closed(self, session: SessionCore) -> None:
-        """A session was closed, or could not even be used."""
+        """A session was closed."""
         if session in self.sessions:
             self.sessions.remove(session)
 
     async def close(self, timeout: float | None) -> None:
-        """Close all sessions, then the connection. A connection that cannot be used any more is closed all the same.
+        """Close all sessions, then the connection. The connection is closed even if an error is raised.
 
         Args:
-            timeout: seconds after which nothing more is waited for that was sent and is not completed, None for no
-                limit. With 0 sessions are not closed one by one, the broker does that, and nothing is said of what is
-                left undone.
+            timeout: maximum seconds to wait for unfinished operations; None for no limit. With 0 the sessions are left
+                to the broker to close, and unfinished operations are not reported.
 
         Raises:
-            Timeout: something is left undone.
-            ConnectionFailedError: the same, because the connection was lost before.
-            SessionError: the broker ended a session meanwhile, or before, and something is left undone.
+            Timeout: operations are unfinished.
+            ConnectionFailedError: operations are unfinished, because the connection was lost.
+            SessionError: operations are unfinished, because the broker has ended a session.
         """
         deadline = None if timeout is None else self.driver.now() + timeout
         problems: list[MessagingError] = []
@@ -284,13 +283,13 @@ class ConnectionCore:
         if self.state is ConnectionState.OPEN and (deadline is None or self.driver.now() < deadline):
             await session.close(deadline)
             return
-        undone = ", ".join(session.undone())
-        if not undone:
+        unfinished = ", ".join(session.unfinished())
+        if not unfinished:
             return
         if self.state is ConnectionState.OPEN:
-            raise Timeout(f"the connection was closed before everything was done: {undone}")
+            raise Timeout(f"the connection was closed with unfinished operations: {unfinished}")
         kind = type(self.failure) if isinstance(self.failure, ConnectionFailedError) else ConnectionFailedError
-        raise kind(f"{self.failure or 'the connection was lost, and not made again before it was closed'}: {undone}")
+        raise kind(f"{self.failure or 'the connection was lost and not restored before it was closed'}: {unfinished}")
 
     async def _close_wire(self, deadline: float | None) -> None:
         wire = self.wire

@@ -1,11 +1,11 @@
-"""The core of a receiver: credit, what waits to be fetched, and what the broker is told of it.
+"""The core of a receiver: credit, prefetch, and completions.
 
-With a capacity, the broker may send so many messages ahead of `fetch` (message.flow in window mode): a transfer is
-completed as it is fetched, which gives the broker the credit for another; completions go out in batches. With a
-capacity of 0 each fetch gives the credit for one message.
+The capacity is the number of messages to prefetch (message.flow in window mode): fetching a message completes its
+transfer, which gives the broker credit for another; completions are sent in batches. With a capacity of 0 each fetch
+gives credit for one message.
 
-A fetch whose time is over asks the broker for all that it has (message.flush): only when that is done, and nothing has
-come, is the queue empty.
+At the end of its timeout a fetch sends message.flush: the queue is empty only if the flush is completed and no message
+has arrived.
 
 Source: AMQP 0-10, message.subscribe, message.flow, message.flush; session.completed.
 """
@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.client.address import Address, format_address, parse_address
-from broker.client.address_options import RECEIVER, address_target
-from broker.client.core_commands import SessionCommands
-from broker.client.errors import Empty, LinkClosedError, LinkError, NotFound
-from broker.client.interruption import InterruptedByLoss
-from broker.client.message import Message
-from broker.client.numbers import number_ranges
-from broker.client.resolution import (
+from qstore.broker.client.address import Address, format_address, parse_address
+from qstore.broker.client.address_options import RECEIVER, address_target
+from qstore.broker.client.core_commands import SessionCommands
+from qstore.broker.client.errors import Empty, LinkClosedError, LinkError, NotFound
+from qstore.broker.client.interruption import InterruptedByLoss
+from qstore.broker.client.message import Message
+from qstore.broker.client.numbers import number_ranges
+from qstore.broker.client.resolution import (
     Call,
     Node,
     bind_calls,
@@ -36,17 +36,17 @@ from broker.client.resolution import (
     subscription_queue,
     unbind_calls,
 )
-from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
+from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 
 if TYPE_CHECKING:
-    from broker.client.machine import WireSession
+    from qstore.broker.client.machine import WireSession
 
 _UNLIMITED: Final = 0xFFFFFFFF
-_TELLS_PER_CAPACITY: Final = 4
+_REPORTS_PER_CAPACITY: Final = 4  # completions sent per capacity of messages
 
 
 class Delivery:
-    """Who received a message, and as which command of which session."""
+    """The receiver of a message, and its command number in its session."""
 
     __slots__ = ("number", "receiver", "wire")
 
@@ -58,20 +58,20 @@ class ReceiverCore:
     """A receiver.
 
     Args:
-        session: what its session asks of the broker.
-        address: where from.
-        capacity: messages that may wait here to be fetched; 0 for none.
+        session: the commands of its session.
+        address: the address to receive from.
+        capacity: number of messages to prefetch; 0 for none.
         destination: its name in the session.
-        unaccepted: command numbers of what was fetched in the session and is not settled.
-        on_closed: is told when it is closed.
+        unaccepted: the session's command numbers of messages fetched and not settled.
+        on_closed: called when it is closed.
 
     Attributes:
-        incoming: messages that wait to be fetched.
-        failure: why it can no longer be used.
-        is_attached: it is, or will be again as soon as there is a connection.
+        incoming: prefetched messages.
+        failure: why it has failed or is closed; None before.
+        is_attached: whether it is attached, or will be at the next reconnect.
 
     Raises:
-        AddressError: the address cannot be used.
+        AddressError: the address is invalid.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class ReceiverCore:
         self._node = Node(self.target.name)
         self._own_queue: str | None = None
         self._bindings: list[Call] = []
-        self._credit = 0  # given for a fetch, of a capacity of 0
-        self._untold = 0  # completed, and the broker does not know
+        self._credit = 0  # given for a fetch, with a capacity of 0
+        self._unreported = 0  # completed, but not yet sent to the broker
         self._is_credit_unknown = False
 
     @property
     def address(self) -> str:
-        """The address with the name that it has got, to be used as a reply-to."""
+        """The address with its actual name, for use as a reply-to."""
         target = self.target
         return format_address(Address(target.name, target.subject))
 
     # ---- attaching ----
 
     async def attach(self) -> None:
-        """Find the queue, or make one, and subscribe to it. Raises as `resolve` does, and InterruptedByLoss."""
+        """Find or create the queue, and subscribe to it. Raises as `resolve` does, and InterruptedByLoss."""
         target, session = self.target, self.session
         node = self._node = await resolve(session.invoke_all, target, RECEIVER)
         calls: list[Call] = []
@@ -134,12 +134,12 @@ class ReceiverCore:
         calls.append(("message.subscribe", values))
         mode = FlowMode.WINDOW if self.capacity else FlowMode.CREDIT
         calls.append(("message.set-flow-mode", {"destination": self.destination, "flow_mode": mode}))
-        self._credit = self._untold = 0
+        self._credit = self._unreported = 0
         await session.invoke_all(calls)
         self.grant()
 
-    async def attach_again(self) -> None:
-        """The same on another connection. A receiver whose node is gone fails, its session does not."""
+    async def reattach(self) -> None:
+        """Attach on a new connection. If the node no longer exists, the receiver fails, but not its session."""
         if self.failure is None and self.is_attached:
             try:
                 await self.attach()
@@ -154,22 +154,22 @@ class ReceiverCore:
         send("message.flow", destination=destination, unit=CreditUnit.MESSAGE, value=messages)
 
     def grant(self) -> None:
-        """Give the broker credit, when it has none."""
+        """Give the broker credit when it has none."""
         self._credit = 0
-        # Whether what was delivered before the credit went gives it back when it is completed is the broker's own
-        # matter: it is given anew when all of that has been fetched.
+        # Brokers differ in whether completing messages delivered before the credit was reset gives credit back: so the
+        # credit is set again when all of them have been fetched.
         self._is_credit_unknown = bool(self.incoming)
         if self.capacity > len(self.incoming):
             self._flow(self.capacity - len(self.incoming))
 
-    def _grant_anew(self) -> None:
-        """Give the broker all credit that it should have, whatever it has."""
+    def _reset_credit(self) -> None:
+        """Set the broker's credit to the capacity, whatever it was."""
         self._is_credit_unknown = False
         self.session.wire.send("message.stop", destination=self.destination)
         self._flow(self.capacity)
 
     def ask(self) -> None:
-        """With a capacity of 0: let the broker send one message, unless one is asked for or waits here."""
+        """With a capacity of 0: give credit for one message, unless that was done or a message has arrived."""
         if not self.capacity and not self._credit and not self.incoming and self.failure is None:
             self._flow(1)
             self._credit = 1
@@ -177,37 +177,37 @@ class ReceiverCore:
     # ---- fetching ----
 
     def check(self) -> None:
-        """Raise why it cannot be used, if it cannot."""
+        """Raise an error if the receiver cannot be used."""
         if self.failure is not None:
             raise type(self.failure)(*self.failure.args)
         self.session.check()
 
     def try_fetch(self) -> Message | None:
-        """The next message, if one waits."""
+        """The next prefetched message; None if there is none."""
         if not self.incoming or not self.session.is_ready:
             return None
         message = self.incoming.popleft()
         wire, number = self.session.wire, message.delivery.number
-        wire.ledger.release([[number, number]])
+        wire.ledger.complete([[number, number]])
         if self.is_accepting:
             self._unaccepted[number] = None
         self._credit = 0
-        self._untold += 1
-        if self._untold * _TELLS_PER_CAPACITY >= self.capacity or not self.incoming:
-            self._untold = 0
+        self._unreported += 1
+        if self._unreported * _REPORTS_PER_CAPACITY >= self.capacity or not self.incoming:
+            self._unreported = 0
             wire.send_completed()
         if self._is_credit_unknown and not self.incoming:
-            self._grant_anew()
+            self._reset_credit()
         return message
 
     async def fetch(self, timeout: float | None) -> Message:
-        """The next message.
+        """Wait for the next message.
 
         Args:
-            timeout: seconds to wait for one, None for as long as it takes.
+            timeout: maximum seconds to wait; None for no limit.
 
         Raises:
-            Empty: there is none.
+            Empty: no message arrived in time.
             MessagingError: the receiver, its session or its connection has failed.
         """
         session, driver = self.session, self.session.driver
@@ -228,12 +228,12 @@ class ReceiverCore:
         return bool(self.incoming) or self.failure is not None or not self.session.is_ready
 
     async def _fetch_last(self) -> Message:
-        """The next message, if the broker has one now."""
+        """Fetch at the end of the timeout: flush, and take the next message if there is one."""
         session = self.session
         if session.is_ready:
             try:
                 if self.capacity:
-                    self._grant_anew()
+                    self._reset_credit()
                 await session.invoke("message.flush", destination=self.destination)
                 self.grant()
             except InterruptedByLoss:
@@ -241,22 +241,22 @@ class ReceiverCore:
         message = self.try_fetch()
         if message is None:
             self.check()
-            raise Empty(f"{self.target.name!r} has no message")
+            raise Empty(f"no message from {self.target.name!r}")
         return message
 
     def take_waiting(self) -> list[int]:
-        """Take the messages that wait out of here; their numbers. They count as completed."""
+        """Discard the prefetched messages as completed, and return their command numbers."""
         numbers = [message.delivery.number for message in self.incoming]
         self.incoming.clear()
-        self.session.wire.ledger.release([[number, number] for number in numbers])
+        self.session.wire.ledger.complete([[number, number] for number in numbers])
         return numbers
 
     # ---- closing ----
 
-    def undone(self) -> list[str]:
-        """What the broker would have to confirm before this is closed, for people; empty if there is nothing.
+    def unfinished(self) -> list[str]:
+        """Operations of `close` that the broker has not confirmed, as text for the user; empty if there are none.
 
-        The subscription is not among it: it ends with the connection, and so does a queue that deletes itself.
+        The subscription and auto-delete queues are not included, since they end with the connection.
         """
         name, target = repr(self.target.name), self.target
         if isinstance(self.failure, (LinkClosedError, NotFound)):
@@ -269,11 +269,13 @@ class ReceiverCore:
         return found
 
     async def close(self, deadline: float | None = None) -> None:
-        """Unsubscribe; what waits goes back to its queue. Delete the node if the address says so.
+        """Unsubscribe, return prefetched messages to the queue, and delete the node if the address says so.
+
+        The receiver is closed even if an error is raised.
 
         Raises:
-            Timeout: the deadline has passed before.
-            MessagingError: the receiver, its session or its connection failed before. Closed it is all the same.
+            Timeout: the deadline has passed before that.
+            MessagingError: the receiver, its session or its connection has failed.
         """
         session = self.session
         try:
@@ -281,8 +283,8 @@ class ReceiverCore:
                 with contextlib.suppress(InterruptedByLoss):
                     await self._detach()
                     return
-            if self.undone():
-                await session.again(self._finish, deadline)
+            if self.unfinished():
+                await session.retry(self._finish, deadline)
         finally:
             self.is_attached = False
             self._on_closed(self)
@@ -290,10 +292,10 @@ class ReceiverCore:
             self.failure = self.failure or LinkClosedError(f"the receiver from {self.target.name!r} is closed")
 
     async def _finish(self) -> None:
-        """Over another connection, on which the receiver was attached again, or failed to be."""
+        """Close on a new connection, on which the receiver was attached again or has failed to."""
         if self.failure is None:
             await self._detach()
-        elif self.undone():
+        elif self.unfinished():
             self.check()
 
     async def _detach(self) -> None:

@@ -1,22 +1,22 @@
-"""The core of a session: its commands, what is settled, transactions; on one connection after the other.
+"""The core of a session: commands, settlement and transactions, across reconnects.
 
-A session of the application is a session of AMQP (`WireSession`) for as long as its connection lasts, and another one
-after that: attached anew, its transaction begun, its receivers subscribed again, and what its senders sent and the
-broker did not complete sent again, in the same order and marked as redelivered. What was received and not acknowledged
-the broker delivers again; acknowledging what came over the old connection does nothing.
+An application's session is one AMQP session (`WireSession`) per connection. After a reconnect a new AMQP session is
+attached, a new transaction begins, the receivers subscribe again, and the messages that the broker had not completed
+are sent again, in the same order and marked as redelivered. The broker redelivers the messages that were received but
+not acknowledged; acknowledging a message of the old connection does nothing.
 
-A transaction does not outlive its connection. What the application goes on doing in it belongs to nothing: the commit
-rolls back and says TransactionAborted.
+A transaction ends with its connection. Further operations of the application in it are lost: the commit rolls back and
+raises TransactionAborted.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from broker.client.core_commands import SessionCommands, UsedConnection
-from broker.client.core_receiver import Delivery, ReceiverCore
-from broker.client.core_sender import SenderCore, Transfer
-from broker.client.errors import (
+from qstore.broker.client.core_commands import SessionCommands, UsedConnection
+from qstore.broker.client.core_receiver import Delivery, ReceiverCore
+from qstore.broker.client.core_sender import SenderCore, Transfer
+from qstore.broker.client.errors import (
     AcknowledgeUnknown,
     LinkError,
     SessionClosedError,
@@ -25,33 +25,33 @@ from broker.client.errors import (
     TransactionError,
     TransactionUnknown,
 )
-from broker.client.interruption import InterruptedByLoss
-from broker.client.message import Message, mark_redelivered
-from broker.client.numbers import number_ranges
-from broker.client.resolution import Call
-from broker.protocols.amqp_0_10.session import State
+from qstore.broker.client.interruption import InterruptedByLoss
+from qstore.broker.client.message import Message, mark_redelivered
+from qstore.broker.client.numbers import number_ranges
+from qstore.broker.client.resolution import Call
+from qstore.broker.protocols.amqp_0_10.session import State
 
 
 class OwningConnection(UsedConnection, Protocol):
-    """The connection of the application, as the session that belongs to it sees it."""
+    """The application's connection, as its sessions see it."""
 
     def session_closed(self, session: SessionCore) -> None:
-        """The session is closed."""
+        """A session was closed."""
 
 
 class SessionCore:
     """A session that outlives its connections.
 
     Args:
-        connection: what it belongs to.
-        name: its name; each attachment adds its number.
-        is_transactional: all it sends and acknowledges waits for commit.
+        connection: its connection.
+        name: its name; from the second attachment on, the attachment's number is appended.
+        is_transactional: whether messages and acknowledgements take effect at commit.
 
     Attributes:
-        commands: what it asks of the broker, on the session of AMQP that is there.
-        unsettled: what was sent and is not completed, by command number, in order.
-        unaccepted: command numbers of what was fetched and is neither acknowledged, released nor rejected, in order.
-        senders, receivers: by the order in which they were made; receivers by their destination.
+        commands: its commands, on the current AMQP session.
+        unsettled: command number -> transfer that the broker has not completed, in order.
+        unaccepted: command numbers of the messages fetched and neither acknowledged, released nor rejected, in order.
+        senders, receivers: in the order of their creation; receivers by destination.
     """
 
     def __init__(self, connection: OwningConnection, name: bytes, *, is_transactional: bool) -> None:
@@ -63,14 +63,14 @@ class SessionCore:
         self.unaccepted: dict[int, None] = {}
         self.senders: list[SenderCore] = []
         self.receivers: dict[str, ReceiverCore] = {}
-        self._accepted: list[int] = []  # in the transaction that is open
+        self._accepted: list[int] = []  # in the current transaction
         self._is_aborted = False
-        self._last_settling = -1  # the last command to the broker that accepts or rejects, on `wire`
-        self._is_settling_lost = False  # such commands were not confirmed when their connection was lost
+        self._last_settling = -1  # number of the last accept or reject command on `wire`
+        self._is_settling_lost = False  # a connection was lost before the broker confirmed such commands
         self._attachments = 0
         self._destinations = 0
 
-    # ---- what the machine tells ----
+    # ---- callbacks of the machine ----
 
     def on_settled(self, first: int, last: int) -> None:
         """See `SessionOwner`."""
@@ -86,20 +86,20 @@ class SessionCore:
     def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
         """See `SessionOwner`."""
         receiver = self.receivers.get(destination)
-        if receiver is None:  # it was closed; the broker did not know yet
-            self.commands.wire.ledger.release([[number, number]])
+        if receiver is None:  # closed, but sent before the broker processed the cancel
+            self.commands.wire.ledger.complete([[number, number]])
             self.commands.wire.send("message.release", transfers=((number, number),))
             return
         receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.commands.wire, number)))
 
     def after_input(self) -> None:
-        """All that the socket brought is taken."""
+        """Called after all received data was processed."""
         failure = self.commands.wire.failure
         if self.commands.is_ready and isinstance(failure, SessionError):
             self.commands.fail(failure)
 
     def on_lost(self) -> None:
-        """The connection is gone, and what came over it will come again."""
+        """The connection was lost; the broker will redeliver its messages."""
         self.commands.is_ready = False
         self._is_settling_lost |= self._is_settling
         self._last_settling = -1
@@ -111,11 +111,11 @@ class SessionCore:
     # ---- attaching ----
 
     async def attach(self) -> None:
-        """Attach on the connection that is there.
+        """Attach on the current connection.
 
         Raises:
-            SessionError: the broker does not let us.
-            InterruptedByLoss: the connection was lost meanwhile.
+            SessionError: the broker has refused.
+            InterruptedByLoss: the connection was lost.
         """
         connection = self.connection.wire
         assert connection is not None
@@ -128,25 +128,25 @@ class SessionCore:
             await self.commands.invoke("tx.select")
 
     async def recover(self) -> None:
-        """Attach on a new connection, with all that was on the old one.
+        """Attach on a new connection, and restore links and unsettled messages.
 
         Raises:
-            InterruptedByLoss: that is lost, too.
+            InterruptedByLoss: the new connection was lost as well.
         """
         self.unaccepted.clear()
         self._accepted.clear()
         transfers = list(self.unsettled.values())
         self.unsettled.clear()
         if self.is_transactional:
-            for transfer in transfers:  # gone with the transaction: the commit says so
+            for transfer in transfers:  # lost with the transaction, which the commit reports
                 transfer.is_settled = True
             transfers.clear()
         try:
             await self.attach()
             for sender in list(self.senders):
-                await sender.attach_again()
+                await sender.reattach()
             for receiver in list(self.receivers.values()):
-                await receiver.attach_again()
+                await receiver.reattach()
         except SessionError as error:
             self.commands.failure = error
             return
@@ -157,7 +157,7 @@ class SessionCore:
             if sender.failure is None:
                 sender.unsettled = 0
         for transfer in transfers:
-            if transfer.sender.failure is None:  # one that failed says so, and has nowhere to send to
+            if transfer.sender.failure is None:  # a failed sender reports its error itself
                 transfer.header = mark_redelivered(transfer.header)
                 transfer.sender.put(transfer)
         self.commands.is_ready = True
@@ -165,21 +165,21 @@ class SessionCore:
     # ---- links ----
 
     async def sender(self, address: str, capacity: int) -> SenderCore:
-        """A sender. Raises as `resolution.resolve` and `wait` do."""
+        """Create a sender. Raises as `resolution.resolve` and `wait` do."""
         sender = SenderCore(self.commands, address, capacity, self.unsettled, self._sender_closed)
-        await self.commands.again(sender.attach)
+        await self.commands.retry(sender.attach)
         self.senders.append(sender)
         return sender
 
     async def receiver(self, address: str, capacity: int) -> ReceiverCore:
-        """A receiver. Raises as `resolution.resolve` and `wait` do."""
+        """Create a receiver. Raises as `resolution.resolve` and `wait` do."""
         self._destinations += 1
         receiver = ReceiverCore(
             self.commands, address, capacity, str(self._destinations), self.unaccepted, self._receiver_closed
         )
         self.receivers[receiver.destination] = receiver
         try:
-            await self.commands.again(receiver.attach)
+            await self.commands.retry(receiver.attach)
         except BaseException:
             del self.receivers[receiver.destination]
             raise
@@ -194,12 +194,12 @@ class SessionCore:
         self.receivers.pop(receiver.destination, None)
 
     def next_with_message(self) -> ReceiverCore | None:
-        """The receiver whose first message came first, None if no receiver has one."""
+        """The receiver with the oldest prefetched message; None if there are none."""
         waiting = [receiver for receiver in self.receivers.values() if receiver.incoming]
         return min(waiting, key=lambda receiver: receiver.incoming[0].delivery.number, default=None)
 
     async def next_receiver(self, deadline: float | None) -> ReceiverCore | None:
-        """The receiver that has a message, or gets one until `deadline`; None if there is none."""
+        """Wait for a receiver with a message; None if there is none until `deadline`."""
         while True:
             await self.commands.wait(lambda: self.commands.is_ready, deadline)
             for receiver in self.receivers.values():
@@ -214,7 +214,7 @@ class SessionCore:
     # ---- acknowledging ----
 
     def _take_unaccepted(self, message: Message | None) -> list[int]:
-        """The numbers of what is to be settled; those of another connection are none."""
+        """Take the numbers of the messages to settle; messages of a lost connection have none."""
         if message is None:
             numbers = list(self.unaccepted)
             self.unaccepted.clear()
@@ -228,10 +228,10 @@ class SessionCore:
         return [delivery.number]
 
     def settle(self, message: Message | None, name: str, **values: Any) -> int | None:
-        """Send accept, release or reject for one message, or for all that are not acknowledged.
+        """Send accept, release or reject for one message, or for all unacknowledged messages.
 
         Returns:
-            the command's number, None if there was nothing to be said.
+            the command's number; None if there was nothing to settle.
         """
         self.commands.check()
         numbers = self._take_unaccepted(message)
@@ -240,29 +240,28 @@ class SessionCore:
         if self.is_transactional and name == "message.accept":
             self._accepted.extend(numbers)
         number = self.commands.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
-        if not self.is_transactional and name != "message.release":  # which a lost connection does as well
+        if not self.is_transactional and name != "message.release":  # a lost connection releases as well
             self._last_settling = number
         return number
 
     @property
     def _is_settling(self) -> bool:
-        """The broker has not confirmed all that was accepted or rejected over this connection."""
+        """Whether accepts or rejects on this connection are not yet confirmed by the broker."""
         return self._last_settling >= 0 and self.commands.wire.done.below <= self._last_settling
 
     def _check_settled(self) -> None:
-        """Raise AcknowledgeUnknown, once, if a lost connection has left something unconfirmed."""
+        """Raise AcknowledgeUnknown, once, if a connection was lost with unconfirmed acknowledgements."""
         if self._is_settling_lost:
             self._is_settling_lost = False
             raise AcknowledgeUnknown(
-                "the connection was lost before the broker confirmed what was acknowledged: messages may be delivered "
-                "again"
+                "the connection was lost before the broker confirmed acknowledgements: messages may be redelivered"
             )
 
     async def wait_done(self, number: int | None) -> None:
-        """Wait until the broker has done command `number`.
+        """Wait until the broker has completed command `number`.
 
         Raises:
-            AcknowledgeUnknown: the connection was lost before.
+            AcknowledgeUnknown: the connection was lost before that.
             MessagingError: the session has failed.
         """
         if number is None:
@@ -274,14 +273,14 @@ class SessionCore:
             self._check_settled()
 
     async def sync(self, deadline: float | None = None) -> None:
-        """Wait until the broker has done all that was asked of it.
+        """Wait until the broker has completed all commands.
 
         Raises:
-            AcknowledgeUnknown: a connection was lost before it confirmed all that was acknowledged.
-            LinkError: a sender has failed, and messages to it were not confirmed.
-            MessagingError: see `again`.
+            AcknowledgeUnknown: a connection was lost before the broker confirmed acknowledgements.
+            LinkError: a sender has failed with unconfirmed messages.
+            MessagingError: see `retry`.
         """
-        await self.commands.again(lambda: self.commands.invoke("execution.sync"), deadline)
+        await self.commands.retry(lambda: self.commands.invoke("execution.sync"), deadline)
         await self.commands.wait(lambda: not self.unsettled, deadline)
         for sender in self.senders:
             if sender.unsettled:
@@ -292,34 +291,34 @@ class SessionCore:
 
     def _check_transactional(self) -> None:
         if not self.is_transactional:
-            raise TransactionError("the session is not transactional: make it with transactional=True")
+            raise TransactionError("the session is not transactional: create it with transactional=True")
 
     async def commit(self) -> None:
-        """Commit what was sent and acknowledged.
+        """Commit the transaction.
 
         Raises:
-            TransactionAborted: it is rolled back.
-            TransactionUnknown: the connection was lost meanwhile, and nobody knows.
+            TransactionAborted: it was rolled back.
+            TransactionUnknown: the connection was lost during the commit, so the outcome is unknown.
         """
         self._check_transactional()
         await self.commands.wait(lambda: self.commands.is_ready, None)
         if self._is_aborted:
             await self.rollback()
-            raise TransactionAborted("the connection was lost in the transaction, which is rolled back")
+            raise TransactionAborted("the transaction was rolled back, since the connection was lost")
         try:
             await self.commands.invoke("tx.commit")
         except InterruptedByLoss as error:
-            await self.commands.again(self._roll_back)
-            raise TransactionUnknown(f"the connection was lost while the commit was under way: {error}") from None
+            await self.commands.retry(self._roll_back)
+            raise TransactionUnknown(f"the connection was lost during the commit: {error}") from None
         except SessionError as error:
             self.commands.fail(error)
             raise TransactionAborted(f"the commit was refused: {error}", error.code) from None
         self._accepted.clear()
 
     async def rollback(self) -> None:
-        """Take back what was sent and acknowledged. All that was received and not committed is delivered again."""
+        """Roll the transaction back. Messages received and not committed are delivered again."""
         self._check_transactional()
-        await self.commands.again(self._roll_back)
+        await self.commands.retry(self._roll_back)
 
     async def _roll_back(self) -> None:
         receivers = [receiver for receiver in self.receivers.values() if receiver.is_attached]
@@ -344,24 +343,26 @@ class SessionCore:
     def _links(self) -> list[SenderCore | ReceiverCore]:
         return [*self.senders, *self.receivers.values()]
 
-    def undone(self) -> list[str]:
-        """What the broker would have to confirm before this is closed, for people; empty if there is nothing."""
+    def unfinished(self) -> list[str]:
+        """Operations that the broker has not confirmed, as text for the user; empty if there are none."""
         if isinstance(self.commands.failure, SessionClosedError):
             return []
-        found = [text for link in self._links() for text in link.undone()]
+        found = [text for link in self._links() for text in link.unfinished()]
         if self._is_settling or self._is_settling_lost:
-            found.append("acknowledged messages not confirmed, which may be delivered again")
+            found.append("acknowledgements not confirmed, so messages may be redelivered")
         return found
 
     async def close(self, deadline: float | None = None) -> None:
-        """Let the broker complete what was sent and acknowledged, close the links, detach.
+        """Wait until the broker has completed all commands, close the links, detach.
+
+        The session is closed even if an error is raised.
 
         Raises:
-            Timeout: the deadline has passed before.
-            MessagingError: the session, one of its links or its connection failed before. Closed it is all the same.
+            Timeout: the deadline has passed before that.
+            MessagingError: the session, one of its links or its connection has failed.
         """
         try:
-            if self.commands.is_ready or self.undone():
+            if self.commands.is_ready or self.unfinished():
                 self.commands.check()
                 try:
                     await self._close_links(deadline)
@@ -374,7 +375,7 @@ class SessionCore:
             self.driver.changed()
 
     async def _close_links(self, deadline: float | None) -> None:
-        """Close all links, and then raise what was wrong with the first of them that had failed."""
+        """Close all links, then raise the error of the first one that has failed."""
         problems: list[LinkError] = []
         for link in self._links():
             try:

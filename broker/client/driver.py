@@ -1,13 +1,13 @@
-"""What the client's core needs of the world around it.
+"""The interface of the client's core to socket and clock.
 
-The core is written as coroutines, and all of them wait in one way: for a condition to become true that depends on
-what the broker sends (`wait`), or for time to pass. A driver owns the socket and the clock. There are two:
+The core is written as coroutines that wait only for a condition that depends on the broker's data (`wait`), or for time
+to pass. A driver owns the socket and the clock. There are two drivers:
 
-    threaded    a thread of its own reads and writes the socket; who calls waits for that thread, and its
-                coroutines never suspend
-    aio         everything is in one event loop of asyncio
+    threaded    a dedicated thread reads and writes the socket; callers wait for that thread, and their coroutines
+                never suspend
+    asyncio     everything runs in one asyncio event loop
 
-Rules: nothing of the core is entered by two threads at a time, and it may be entered by another only while a
+The core is not thread-safe: only one thread may run in it at a time, and another thread may enter it only while a
 coroutine waits.
 """
 
@@ -16,61 +16,61 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from broker.client.url import Place
+from qstore.broker.client.url import Endpoint
 
 
 class Events(Protocol):
-    """What a driver tells the core."""
+    """The callbacks of a driver to the core."""
 
     def on_data(self, data: bytes) -> None:
-        """The socket has brought this."""
+        """The socket has received data."""
 
     def on_lost(self, reason: str) -> None:
-        """The socket is of no more use."""
+        """The socket was closed by the broker, or has failed."""
 
     def on_defect(self, error: BaseException) -> None:
-        """The driver is at its end: `error` is nothing that anybody reckoned with."""
+        """The driver has ended because of an unhandled exception."""
 
     def on_beat(self) -> None:
-        """The interval that `Driver.beat_every` was told has passed."""
+        """The interval of `Driver.beat_every` has passed."""
 
     def take_output(self) -> bytes:
-        """What is to be sent, which is the driver's from now on."""
+        """Take the bytes to send."""
 
 
 class Driver(Protocol):
-    """A socket, a clock and a way to wait."""
+    """Socket, clock and waiting."""
 
-    #: More is waiting to be sent than should; no more messages should be put to it.
+    #: Whether the limit of unsent bytes is reached, so that no more messages should be sent.
     is_full: bool
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """The time of a monotonic clock, in seconds."""
 
-    async def connect(self, place: Place, deadline: float, *, nodelay: bool) -> None:
-        """Have a socket connected to `place`, after the one before was disconnected.
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
+        """Connect a socket to `endpoint`; the previous one is disconnected.
 
         Raises:
-            ConnectError: there is nobody, or it took until `deadline`.
+            ConnectError: the connection was refused, or not established until `deadline`.
         """
 
     def disconnect(self) -> None:
-        """Send what there is to be sent, as far as that goes at once, and close the socket. Nothing is told of it."""
+        """Send pending data as far as possible without waiting, and close the socket. No callback is called."""
 
     async def wait(self, is_ready: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Wait until `is_ready`, and at most until `deadline`. Returns whether it is."""
+        """Wait until `is_ready()` is true or the deadline has passed. Returns the result of `is_ready()`."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass, unless the connection is closed meanwhile."""
+        """Sleep, at most until the connection is closed."""
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in the background."""
 
     def beat_every(self, seconds: float) -> None:
-        """Call `Events.on_beat` each time so many seconds have passed, 0 for never, until `disconnect`."""
+        """Call `Events.on_beat` every `seconds` until `disconnect`; 0 for never."""
 
     def write_soon(self) -> None:
-        """There is something to be sent."""
+        """Schedule sending, since there is output to take."""
 
     def changed(self) -> None:
-        """Let all who wait look again whether they are ready."""
+        """Let all waiting coroutines check their conditions."""

@@ -1,25 +1,25 @@
-"""What the client raises.
+"""The errors of the client.
 
     MessagingError
-        AddressError                an address string that cannot be read (with the position), or a wrong option
-        UrlError                    a broker's URL, or an option of a connection, that cannot be used
-        ContentError                content without an encoding, or bytes that are not what they are said to be
-        ConnectionFailedError       the connection, with all its sessions
-            ConnectError            none could be made; AuthenticationError among the reasons
-            HeartbeatError          nothing was heard of the broker
-            ConnectionClosedError   closed, by us or by the broker
-        SessionError                the session ended, with the broker's code and text
-            TransactionError        TransactionAborted (nothing happened), TransactionUnknown (it may have)
+        AddressError                an address string with a syntax error (with the position) or an invalid option
+        UrlError                    an invalid broker URL or connection option
+        ContentError                content that cannot be encoded, or bytes that are not of their content type
+        ConnectionFailedError       the connection has failed, with all its sessions
+            ConnectError            no connection could be opened; AuthenticationError is a subclass
+            HeartbeatError          the broker has sent nothing for two heartbeat intervals
+            ConnectionClosedError   closed by the application or by the broker
+        SessionError                the session has ended, with the broker's code and text
+            TransactionError        TransactionAborted (rolled back), TransactionUnknown (committed or not)
             SessionClosedError
-        AcknowledgeUnknown          the connection was lost before the broker confirmed: messages may come again
-        LinkError                   one sender or receiver
-            NotFound                no such queue or exchange, and the address creates none
-            AssertionFailed         there is one, but not as the address asserts
+        AcknowledgeUnknown          the connection was lost before the broker confirmed: messages may be redelivered
+        LinkError                   one sender or receiver has failed
+            NotFound                no such queue or exchange, and the address does not create it
+            AssertionFailed         the queue or exchange is not as the address asserts
             LinkClosedError
-        Timeout                     the time given was over
-            Empty                   fetch: no message in that time
+        Timeout                     the given time has passed
+            Empty                   fetch: no message arrived in time
 
-A subclass says how far the damage goes: after a link error the session goes on, after a session error the
+The class shows the extent of the failure: after a link error the session remains usable, after a session error the
 connection does. The names without "Error" are those of the Qpid Messaging API.
 """
 
@@ -27,14 +27,14 @@ from __future__ import annotations
 
 
 class MessagingError(Exception):
-    """Anything that goes wrong in the client; its text is one line for people."""
+    """Base class of the client's errors. The text is one line for the user."""
 
 
 class AddressError(MessagingError):
-    """An address string that cannot be used.
+    """An invalid address string.
 
     Attributes:
-        position: where in the text, counted from 0; None where the error is in what an option says.
+        position: offset of a syntax error in the text; None if an option is invalid.
     """
 
     def __init__(self, what: str, text: str, position: int | None = None) -> None:
@@ -44,38 +44,38 @@ class AddressError(MessagingError):
 
 
 class UrlError(MessagingError):
-    """A broker's URL, or an option of a connection, that cannot be used."""
+    """An invalid broker URL or connection option."""
 
 
 class ContentError(MessagingError):
-    """A message's content or properties cannot be encoded, or its bytes are not what they claim to be."""
+    """A message's content or properties cannot be encoded, or its bytes are not of their content type."""
 
 
 class ConnectionFailedError(MessagingError):
-    """The connection failed, with all its sessions."""
+    """The connection has failed, with all its sessions."""
 
 
 class ConnectError(ConnectionFailedError):
-    """No connection could be made."""
+    """No connection could be opened."""
 
 
 class AuthenticationError(ConnectError):
-    """The broker does not accept who we say we are, or shares no SASL mechanism with us."""
+    """The broker has refused the credentials, or offers no SASL mechanism that the client can use."""
 
 
 class HeartbeatError(ConnectionFailedError):
-    """Nothing was heard of the broker for two heartbeat intervals."""
+    """The broker has sent nothing for two heartbeat intervals."""
 
 
 class ConnectionClosedError(ConnectionFailedError):
-    """The connection is closed: by us, or by the broker, which said why."""
+    """The connection was closed by the application, or by the broker with a reason."""
 
 
 class SessionError(MessagingError):
-    """The broker ended the session.
+    """The broker has ended the session.
 
     Attributes:
-        code: the execution error code or detach code, 0 where there is none.
+        code: the execution error code or detach code; 0 if there is none.
     """
 
     def __init__(self, text: str, code: int = 0) -> None:
@@ -88,31 +88,31 @@ class SessionClosedError(SessionError):
 
 
 class TransactionError(SessionError):
-    """A transactional call that could not be done."""
+    """A transactional call has failed."""
 
 
 class TransactionAborted(TransactionError):  # noqa: N818 (the API's name)
-    """The transaction is rolled back: the connection or the session was lost in it."""
+    """The transaction was rolled back, since its connection or session was lost."""
 
 
 class TransactionUnknown(TransactionError):  # noqa: N818 (the API's name)
-    """The connection was lost while the commit was under way: it may or may not have happened."""
+    """The connection was lost during the commit: the transaction may or may not be committed."""
 
 
 class AcknowledgeUnknown(MessagingError):  # noqa: N818 (as TransactionUnknown)
-    """The connection was lost before the broker confirmed what was acknowledged: it may deliver the messages again."""
+    """The connection was lost before the broker confirmed acknowledgements: it may redeliver the messages."""
 
 
 class LinkError(MessagingError):
-    """A sender or receiver could not be made, or can no longer be used."""
+    """A sender or receiver could not be created, or has failed."""
 
 
 class NotFound(LinkError):  # noqa: N818 (the API's name)
-    """No queue or exchange has the address's name."""
+    """The address's queue or exchange does not exist."""
 
 
 class AssertionFailed(LinkError):  # noqa: N818 (the API's name)
-    """The node is not what the address asserts."""
+    """The queue or exchange is not as the address asserts."""
 
 
 class LinkClosedError(LinkError):
@@ -120,8 +120,8 @@ class LinkClosedError(LinkError):
 
 
 class Timeout(MessagingError):  # noqa: N818 (the API's name)
-    """The time that was given is over."""
+    """The given time has passed."""
 
 
 class Empty(Timeout):
-    """No message came in the time that was given."""
+    """No message arrived in time."""

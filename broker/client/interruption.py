@@ -1,9 +1,9 @@
-"""A signal within the client."""
+"""An internal exception of the client."""
 
 from __future__ import annotations
 
-from broker.client.errors import MessagingError
+from qstore.broker.client.errors import MessagingError
 
 
-class InterruptedByLoss(MessagingError):  # noqa: N818 (no error: nobody outside sees it)
-    """The connection was lost while a command was under way. What was to be done is done again on the next one."""
+class InterruptedByLoss(MessagingError):  # noqa: N818 (internal, never seen by the application)
+    """The connection was lost during a command; the operation is repeated on the next connection."""

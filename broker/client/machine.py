@@ -1,7 +1,7 @@
-"""The client's machines, with what this client makes of them: failures as its errors, and who is told of what.
+"""The client's protocol machines: they report failures as the client's errors, and call back to the core.
 
-Whoever owns a `WireConnection` sends what `take_output` gives, hands in what comes, calls `tick` from time to time, and
-looks at `phase` and `failure` after that. A failure is final: the socket is of no more use.
+The owner of a `WireConnection` sends the bytes of `take_output`, passes received bytes to `receive`, calls `tick` at
+intervals, and then checks `phase` and `failure`. A failure is final: the socket must be closed.
 
 Source: AMQP 0-10, connection, session and execution.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from broker.client.errors import (
+from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
     ConnectionClosedError,
@@ -20,38 +20,38 @@ from broker.client.errors import (
     MessagingError,
     SessionError,
 )
-from broker.client.options import ConnectionOptions
-from broker.model.completion import Done
-from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.sequence import unwrap
-from broker.protocols.amqp_0_10.session import State, detach_reason
-from broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism, choose_mechanism
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import decode_command, decode_result
+from qstore.broker.client.options import ConnectionOptions
+from qstore.broker.model.completion import Done
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.amqp_0_10.sequence import unwrap
+from qstore.broker.protocols.amqp_0_10.session import State, detach_reason
+from qstore.broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism, choose_mechanism
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import decode_command, decode_result
 
-#: Bytes of the messages that the broker has begun to deliver and not ended, together.
-MOST_MESSAGE_BYTES: Final = 2 << 30
+#: Maximum bytes of all incompletely received messages together.
+MAX_MESSAGE_BYTES: Final = 2 << 30
 _TRANSFER: Final = b"\x04\x01"
 
 
 class SessionOwner(Protocol):
-    """What a session tells of itself."""
+    """The callbacks of a session."""
 
     def on_settled(self, first: int, last: int) -> None:
-        """The broker has completed our commands `first` to `last`."""
+        """The broker has completed the client's commands `first` to `last`."""
 
     def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
-        """A message has come, as command `number`, which is held."""
+        """A message was received as command `number`, which is not completed until it is released."""
 
 
 class WireSession(ClientSession):
     """The client's end of a session, on one connection.
 
     Attributes:
-        done: which of our commands the broker has completed.
-        results: command number -> what the broker answered, until it is taken.
-        failure: why the session is at its end, None before.
+        done: the client's commands that the broker has completed.
+        results: command number -> the command's result, until it is taken.
+        failure: why the session has ended; None before.
     """
 
     def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionOwner) -> None:
@@ -63,21 +63,21 @@ class WireSession(ClientSession):
 
     @property
     def is_usable(self) -> bool:
-        """Commands can be sent."""
+        """Whether commands can be sent."""
         return self.state is State.ATTACHED and self.failure is None
 
     def on_peer_completed(self, first: int, last: int) -> None:
-        """The broker has completed these; some of them it may have told before."""
+        """The broker has completed these commands; some may have been reported before."""
         below = self.done.below
         if last >= below:
             self.done.add(first, last)
             self._owner.on_settled(max(first, below), last)
 
     def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
-        """A command of the broker.
+        """Process a command of the broker.
 
         Raises:
-            FramingError, Amqp010Error: it makes no sense; the connection cannot go on.
+            FramingError, Amqp010Error: it violates the protocol; the connection must be closed.
         """
         number = self.begin_command()
         if number < 0:
@@ -92,15 +92,15 @@ class WireSession(ClientSession):
             self.results[unwrap(values["command_id"] or 0, self.sent)] = result
         elif command.name == "execution.exception" and self.failure is None:
             self.failure = _session_error(values)
-        # Others mean nothing to a client that publishes and subscribes.
+        # Other commands are irrelevant for a client that publishes and subscribes.
 
     def on_detached(self, code: int) -> None:
-        """The broker has detached the session, or has done so at our wish (then the owner knows)."""
+        """The broker has detached the session, possibly at the client's request."""
         if self.failure is None:
             self.failure = SessionError(f"the broker has detached the session: {detach_reason(code)}")
 
     def on_lost(self, reason: MessagingError) -> None:
-        """The connection is gone."""
+        """The connection was lost."""
         if self.failure is None:
             self.failure = reason
         self.detached()
@@ -108,7 +108,7 @@ class WireSession(ClientSession):
 
 @lru_cache(maxsize=1024)
 def _destination(payload: bytes) -> str:
-    """Where a transfer goes to. All those of one subscription are the same bytes."""
+    """The destination of a transfer. The transfers of one subscription have identical payloads."""
     return decode_command(payload)[2]["destination"] or ""
 
 
@@ -125,12 +125,12 @@ class WireConnection(ClientConnection):
     """The client's end of one connection.
 
     Args:
-        options: who we are and what we want.
+        options: the connection's options.
         username, password: for SASL.
-        has_output: called whenever something was put into `output`.
+        has_output: called whenever output was added.
 
     Attributes:
-        failure: why the connection is at its end; None before, and after a close that we asked for.
+        failure: why the connection has ended; None before, and after a close that the client requested.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class WireConnection(ClientConnection):
         def choose(offered: tuple[str, ...]) -> ClientMechanism:
             mechanism = choose_mechanism(offered, options.sasl_mechanisms, username, password)
             if mechanism is None:
-                hint = "none of these can be used"
+                hint = "this client can use none of them"
                 if username is None:
-                    hint = "give a user name and a password"
+                    hint = "a user name and a password are required"
                 elif ANONYMOUS in offered and PLAIN not in offered:
-                    hint = f"it has no users that {username!r} could be checked against; leave the name out, or start "
+                    hint = f"it cannot authenticate user {username!r}; connect without a user name, or start "
                     hint += "the broker with --user-file"
                 raise ValueError(f"the broker offers {', '.join(offered) or 'no SASL mechanism'}: {hint}")
             return mechanism
@@ -154,28 +154,28 @@ class WireConnection(ClientConnection):
             client_properties=options.client_properties,
             virtual_host=options.virtual_host,
             heartbeat=options.heartbeat,
-            max_message_bytes=MOST_MESSAGE_BYTES,
+            max_message_bytes=MAX_MESSAGE_BYTES,
         )
         self.failure: MessagingError | None = None
         self._reached = ""  # the last step of the negotiation
 
     def has_output(self) -> None:
-        """Something was put into `output`."""
+        """Output was added."""
         self._output_came()
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket has brought."""
+        """Process received bytes."""
         super().receive(data)
         for session in self.sessions.values():
-            session.settle()
+            session.complete_received()
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """The broker asks for something."""
+        """Process a control of the broker."""
         self._reached = name
         super().on_control(name, values)
 
     def on_closed(self) -> None:
-        """The connection is at its end."""
+        """The connection has ended."""
         if self.failure is None and not self._is_ours:
             self.failure = self._closing_error()
         self._lose_sessions(self.failure or ConnectionClosedError("the connection is closed"))
@@ -190,20 +190,20 @@ class WireConnection(ClientConnection):
             case "":
                 return ConnectError(text)
             case "connection.start" | "connection.secure":
-                return AuthenticationError(f"not let in: {text}")
+                return AuthenticationError(f"authentication failed: {text}")
             case "connection.tune":
                 return ConnectError(f"the connection was not opened: {text}")
         return ConnectionClosedError(f"the connection was closed: {text}")
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by."""
+    def on_timer(self, now: float) -> None:
+        """Check the heartbeat; called at intervals with the time of a monotonic clock, in seconds."""
         was_open = self.phase is Phase.OPEN
-        super().tick(now)
+        super().on_timer(now)
         if was_open and self.phase is Phase.CLOSED:
             self.failure = HeartbeatError(self.close_text)
 
     def lost(self, reason: MessagingError) -> None:
-        """The socket is gone."""
+        """The socket was closed."""
         if self.phase is not Phase.CLOSED:
             if self.phase is not Phase.CLOSING:
                 self.failure = reason
@@ -216,10 +216,10 @@ class WireConnection(ClientConnection):
         self.sessions.clear()
 
     def begin_session(self, name: bytes, owner: SessionOwner) -> WireSession:
-        """Attach a session. It is there when it `is_usable`.
+        """Attach a session, which may be used when `is_usable` is true.
 
         Raises:
-            SessionError: there are as many sessions as the broker lets us have.
+            SessionError: the broker's limit of sessions is reached.
         """
         try:
             channel = self.free_channel()

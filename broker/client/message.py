@@ -1,11 +1,11 @@
-"""A message as applications see it, to header bytes and back.
+"""The application's message, and its encoding as header bytes.
 
-The header segment of a transfer holds two structs, delivery-properties and message-properties. Those of a message
-that was received are read when something of them is asked for.
+The header segment of a transfer has two structs, delivery-properties and message-properties. Those of a received
+message are decoded on first access.
 
-    here               there
+    attribute          AMQP 0-10
     durable            delivery-mode: persistent (2)
-    priority, ttl      delivery-properties; ttl is in milliseconds there and in seconds here
+    priority, ttl      delivery-properties; ttl is in seconds here and in milliseconds in AMQP
     redelivered        delivery-properties
     subject            application header "qpid.subject"
     id                 message-id, a UUID
@@ -15,9 +15,8 @@ that was received are read when something of them is asked for.
     content_type       content-type
     properties         application headers
 
-What has no place above is found among the properties of a message that was received: "x-amqp-0-10.app-id",
-"x-amqp-0-10.content-encoding", "x-amqp-0-10.routing-key" and "x-amqp-0-10.timestamp"; the first two are sent from
-there, too.
+Received messages have further fields among their properties: "x-amqp-0-10.app-id", "x-amqp-0-10.content-encoding",
+"x-amqp-0-10.routing-key" and "x-amqp-0-10.timestamp". The first two are also sent.
 
 Source: formats/broker_records/README.md, 1.4; the names of properties are those of the Qpid Messaging API.
 """
@@ -29,13 +28,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from broker.client.address import Address, format_address, parse_address
-from broker.client.content import decode_content, encode_content, encode_map_of, plain_python
-from broker.client.errors import ContentError
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
-from formats.values import TypedMap
+from qstore.broker.client.address import Address, format_address, parse_address
+from qstore.broker.client.content import decode_content, encode_content, encode_map_of, plain_python
+from qstore.broker.client.errors import ContentError
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.values import TypedMap
 
 SUBJECT: Final = "qpid.subject"
 APP_ID: Final = "x-amqp-0-10.app-id"
@@ -45,8 +44,8 @@ TIMESTAMP: Final = "x-amqp-0-10.timestamp"
 
 PERSISTENT: Final = 2
 _MAX_PRIORITY: Final = 255
-_MAX_TTL: Final = (1 << 64) // 1000 - 1  # seconds: 64 bits hold the milliseconds
-DEFAULT_PRIORITY: Final = 4  # what a message without a priority has, by the specification
+_MAX_TTL: Final = (1 << 64) // 1000 - 1  # seconds: the milliseconds have 64 bits
+DEFAULT_PRIORITY: Final = 4  # of a message without a priority, by the specification
 
 _NOT_SENT_AS_HEADERS: Final = frozenset([APP_ID, CONTENT_ENCODING, ROUTING_KEY, TIMESTAMP])
 _STRUCT_HEAD: Final = 6  # size and code
@@ -59,20 +58,20 @@ class Message:
 
     Args:
         content: str, bytes, dict, list or None. See `content`.
-        content_type: what the content is; where it is None, the content says.
-        subject: what it is about: the routing key at an exchange.
-        reply_to: address that answers are sent to.
+        content_type: the content type; None for that of the content's Python type.
+        subject: the subject, which is the routing key at an exchange.
+        reply_to: address for replies.
         properties: application headers.
-        durable: it outlives a restart of the broker, on a durable queue.
-        ttl: seconds after which it is dropped, not negative; None or 0 for never.
-        priority: 0 to 255; None is 4.
+        durable: whether it survives a restart of the broker, on a durable queue.
+        ttl: seconds after which the broker drops it; None or 0 for never.
+        priority: 0 to 255; None means 4.
         id: a UUID, or the text of one.
-        correlation_id: what it answers.
-        user_id: who sends it.
+        correlation_id: identifies the message that this one replies to.
+        user_id: the sender's user id.
 
     Attributes:
-        redelivered: it may have been delivered before.
-        delivery: who received it and under which number; the client's own.
+        redelivered: whether it may have been delivered before.
+        delivery: its receiver and command number; internal to the client.
     """
 
     __slots__ = (
@@ -139,7 +138,7 @@ class Message:
 
     @classmethod
     def received(cls, header: bytes, body: bytes, delivery: Any) -> Message:
-        """A message that came: its header is read when something of it is asked for."""
+        """A received message, which is decoded on first access."""
         message = cls.__new__(cls)
         message._header = header
         message._body = body
@@ -147,7 +146,7 @@ class Message:
         return message
 
     def __getattr__(self, name: str) -> Any:
-        # Asked only for a slot that was not filled: one of a message that was received, and not read so far.
+        # Called only for an empty slot: of a received message that is not decoded yet.
         if name not in _HEADER_SLOTS:
             raise AttributeError(name)
         if name == "_content":
@@ -160,10 +159,10 @@ class Message:
 
     @property
     def content(self) -> Any:
-        """What it carries: decoded by its content type, if it was received.
+        """The content; that of a received message is decoded by its content type.
 
         Raises:
-            ContentError: it is not of its content type.
+            ContentError: the bytes are not of the content type.
         """
         return self._content
 
@@ -174,7 +173,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The bytes that it carries."""
+        """The content as bytes."""
         return encode_content(self._content)[1] if self._body is None else self._body
 
     def __repr__(self) -> str:
@@ -184,19 +183,19 @@ class Message:
 _HEADER_SLOTS: Final = frozenset(Message.__slots__) - {"_header", "_body", "delivery"}
 
 
-# --------------------------------------------------------------------------------------------- sending
+# --------------------------------------------------------------------------------------------- encoding
 
 
 def encode_message(message: Message, routing_key: str, subject: str | None) -> tuple[bytes, bytes]:
     """The header segment and the body of a message.
 
     Args:
-        message: what is sent.
-        routing_key: the key that the exchange routes by.
-        subject: its subject, the address's if it has none of its own.
+        message: the message to send.
+        routing_key: the routing key.
+        subject: its subject, or the address's if the message has none.
 
     Raises:
-        ContentError: there is no encoding for something in it, or its ttl or priority is out of range.
+        ContentError: a part of it cannot be encoded, or its ttl or priority is out of range.
     """
     if message._body is None:
         own_type, body = encode_content(message._content)
@@ -221,31 +220,31 @@ def encode_message(message: Message, routing_key: str, subject: str | None) -> t
             properties.get(CONTENT_ENCODING),
         )
     except Amqp010Error as error:
-        raise ContentError(f"the message cannot be sent: {error.what}") from None
+        raise ContentError(f"the message cannot be encoded: {error.what}") from None
     if subject is not None or not _NOT_SENT_AS_HEADERS.isdisjoint(properties):
         properties = {name: value for name, value in properties.items() if name not in _NOT_SENT_AS_HEADERS}
         if subject is not None:
             properties[SUBJECT] = subject
     if not properties:
         return delivery + head, body
-    # The headers come last in their struct: theirs take the place of the bare map at its end.
+    # The headers are the last field of their struct: they replace the bare map at its end.
     table = encode_map_of(properties)
     size = len(head) - 4 - _BARE_MAP_BYTES + len(table)
     return b"".join((delivery, size.to_bytes(4, "big"), head[4:-_BARE_MAP_BYTES], table)), body
 
 
 def mark_redelivered(header: bytes) -> bytes:
-    """A header that `encode_message` made, marked as one that may have come before."""
-    # Field 2 of delivery-properties, which come first: a bit without bytes of its own.
+    """The header of `encode_message` with the redelivered flag set."""
+    # Field 2 of delivery-properties, which come first: a bit without further bytes.
     return header[:6] + bytes([header[6] | 4]) + header[7:]
 
 
 def _check_numbers(ttl: float | None, priority: int | None) -> None:
-    """Raise ContentError if one of them is out of its range: on the wire it would be another number, or none."""
+    """Raise ContentError if one of them is out of range: on the wire it would become another number."""
     if ttl is not None and not 0 <= ttl <= _MAX_TTL:
-        raise ContentError(f"a ttl of {ttl} seconds cannot be sent: give 0 to {_MAX_TTL:,}, or None for no limit")
+        raise ContentError(f"invalid ttl of {ttl} seconds: use 0 to {_MAX_TTL:,}, or None for no limit")
     if priority is not None and not 0 <= priority <= _MAX_PRIORITY:
-        raise ContentError(f"a priority of {priority} cannot be sent: give 0 to {_MAX_PRIORITY}")
+        raise ContentError(f"invalid priority {priority}: use 0 to {_MAX_PRIORITY}")
 
 
 def _milliseconds(seconds: float | None) -> int | None:
@@ -301,7 +300,7 @@ def _uuid(value: uuid.UUID | str) -> uuid.UUID:
     try:
         return uuid.UUID(value)
     except ValueError:
-        raise ContentError(f"{value!r} cannot be a message's id: AMQP 0-10 takes a UUID") from None
+        raise ContentError(f"invalid message id {value!r}: AMQP 0-10 requires a UUID") from None
 
 
 def _reply_to(text: str) -> ReplyTo:
@@ -312,14 +311,14 @@ def _reply_to(text: str) -> ReplyTo:
     return ReplyTo(address.name, address.subject or "") if is_topic else ReplyTo("", address.name)
 
 
-# ------------------------------------------------------------------------------------------- receiving
+# ------------------------------------------------------------------------------------------- decoding
 
 
 def decode_header(header: bytes) -> dict[str, Any]:
-    """What a header segment says, by the names of `Message`.
+    """Decode a header segment: attribute of `Message` -> value.
 
     Raises:
-        ContentError: the bytes are no header segment.
+        ContentError: the bytes are not a header segment.
     """
     delivery: Mapping[str, Any] = _NO_DELIVERY_PROPERTIES
     properties: Mapping[str, Any] = _NO_MESSAGE_PROPERTIES
@@ -327,7 +326,7 @@ def decode_header(header: bytes) -> dict[str, Any]:
     try:
         while offset < len(header):
             if len(header) - offset < _STRUCT_HEAD:
-                raise Amqp010Error("the header ends within a struct's head", offset)
+                raise Amqp010Error("truncated struct", offset)
             end = offset + 4 + int.from_bytes(header[offset : offset + 4], "big")
             code = int.from_bytes(header[offset + 4 : offset + 6], "big")
             if code == DELIVERY_PROPERTIES.code:
@@ -336,7 +335,7 @@ def decode_header(header: bytes) -> dict[str, Any]:
                 properties = decode_struct(MESSAGE_PROPERTIES, header, offset, end)
             offset = end
     except Amqp010Error as error:
-        raise ContentError(f"the message has no header that can be read: {error.what}") from None
+        raise ContentError(f"the message's header cannot be decoded: {error.what}") from None
     return _message_fields(delivery, properties)
 
 
@@ -348,13 +347,13 @@ def _message_fields(delivery: Mapping[str, Any], properties: Mapping[str, Any]) 
     table = properties["application_headers"]
     headers = {} if table is None else {name: plain_python(typed) for name, typed in table.entries}
     subject = headers.pop(SUBJECT, None)
-    without_place = {
+    extra = {
         APP_ID: _text(properties["app_id"]),
         CONTENT_ENCODING: properties["content_encoding"],
         ROUTING_KEY: delivery["routing_key"],
         TIMESTAMP: delivery["timestamp"],
     }
-    headers.update((name, value) for name, value in without_place.items() if value)
+    headers.update((name, value) for name, value in extra.items() if value)
     ttl = delivery["ttl"]
     return {
         "content_type": properties["content_type"],

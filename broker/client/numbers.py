@@ -1,14 +1,14 @@
-"""Command numbers as they are written in a command."""
+"""Command numbers as the ranges of a command."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.protocols.amqp_0_10.sequence import Ranges, wrap_ranges
+from qstore.broker.protocols.amqp_0_10.sequence import Ranges, wrap_ranges
 
 
 def number_ranges(numbers: Iterable[int]) -> Ranges:
-    """Numbers in ascending order as ranges of first and last."""
+    """Ascending numbers as ranges of first and last."""
     ranges: list[tuple[int, int]] = []
     first = last = -1
     for number in numbers:

@@ -1,7 +1,7 @@
-"""The options of a connection, as one table, and their values.
+"""The options of a connection.
 
-Names are those of the Qpid Messaging API; `-` and `_` are the same in them. Values come as Python values, or as the
-words of an address string's map (`{reconnect: true, heartbeat: 10}`).
+Names are those of the Qpid Messaging API, in which `-` and `_` are equivalent. Values are Python values, or the words
+of a map in the syntax of address strings (`{reconnect: true, heartbeat: 10}`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.client.errors import UrlError
-from broker.client.url import Place, parse_url
+from qstore.broker.client.errors import UrlError
+from qstore.broker.client.url import Endpoint, parse_url
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """What a connection is told beyond its URL.
+    """The options of a connection.
 
     Attributes:
-        username, password: for SASL; they come before those of the URL.
-        sasl_mechanisms: names of the mechanisms that may be used, None for all that we have.
-        virtual_host: asked for when the connection is opened.
-        heartbeat: seconds, 0 for none. Two intervals without a sign of life end the connection.
-        connect_timeout: seconds that one attempt to connect and open may take.
-        reconnect: connect again when the connection is lost.
-        reconnect_timeout: seconds after which reconnecting is given up, None for never.
-        reconnect_limit: attempts after which reconnecting is given up, None for no limit.
-        reconnect_interval_min, reconnect_interval_max: seconds between two rounds of attempts: doubled from one to
-            the other.
-        reconnect_urls: further places that are tried, after those of the URL.
-        tcp_nodelay: send small segments at once.
-        client_properties: told to the broker when connecting.
+        username, password: for SASL; they take precedence over those in the URL.
+        sasl_mechanisms: names of the mechanisms that may be used; None for all.
+        virtual_host: the virtual host to open.
+        heartbeat: heartbeat interval in seconds; 0 for none. Two intervals without data end the connection.
+        connect_timeout: time limit of one attempt to connect and open, in seconds.
+        reconnect: whether to reconnect when the connection is lost.
+        reconnect_timeout: seconds after which to give up reconnecting; None for never.
+        reconnect_limit: attempts after which to give up reconnecting; None for no limit.
+        reconnect_interval_min, reconnect_interval_max: seconds between two rounds of attempts: the interval doubles
+            from the minimum to the maximum.
+        reconnect_urls: further endpoints to try after those of the URL.
+        tcp_nodelay: whether to set TCP_NODELAY, to send small segments without delay.
+        client_properties: sent to the broker when connecting.
     """
 
     username: str | None = None
@@ -45,7 +45,7 @@ class ConnectionOptions:
     reconnect_limit: int | None = None
     reconnect_interval_min: float = 0.1
     reconnect_interval_max: float = 2.0
-    reconnect_urls: tuple[Place, ...] = ()
+    reconnect_urls: tuple[Endpoint, ...] = ()
     tcp_nodelay: bool = True
     client_properties: Mapping[str, Any] | None = None
 
@@ -54,34 +54,34 @@ def _boolean(value: Any) -> bool:
     words = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
     found = words.get(value.lower()) if isinstance(value, str) else value
     if found not in (True, False):
-        raise ValueError("true or false is needed")
+        raise ValueError("it must be true or false")
     return bool(found)
 
 
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not 0 <= seconds < 1e9:
-        raise ValueError("seconds, 0 or more, are needed")
+        raise ValueError("it must be a number of seconds, 0 or more")
     return seconds
 
 
 def _count(value: Any) -> int:
     count = int(value)
     if not 0 <= count < 1 << 31:
-        raise ValueError("a number, 0 or more, is needed")
+        raise ValueError("it must be a number, 0 or more")
     return count
 
 
 def _heartbeat(value: Any) -> int:
     seconds = _count(value)
     if seconds > 0xFFFF:
-        raise ValueError("a heartbeat has at most 65535 seconds")
+        raise ValueError("it must be at most 65535 seconds")
     return seconds
 
 
 def _text(value: Any) -> str:
     if isinstance(value, (dict, list)):
-        raise TypeError("text is needed")
+        raise TypeError("it must be text")
     return str(value)
 
 
@@ -90,14 +90,14 @@ def _mechanisms(value: Any) -> tuple[str, ...]:
     return tuple(str(name).upper() for name in names)
 
 
-def _places(value: Any) -> tuple[Place, ...]:
+def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     urls = value.split(",") if isinstance(value, str) else value
-    return tuple(place for url in urls for place in parse_url(str(url)).places)
+    return tuple(endpoint for url in urls for endpoint in parse_url(str(url)).endpoints)
 
 
 def _properties(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError("a map is needed")
+        raise TypeError("it must be a map")
     return dict(value)
 
 
@@ -105,7 +105,7 @@ def _never(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda given: None if given is None else value(given)
 
 
-#: Name -> (attribute of `ConnectionOptions`, how its value is read).
+#: Name -> (attributes of `ConnectionOptions`, function that converts the value).
 TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "username": (("username",), _never(_text)),
     "password": (("password",), _never(_text)),
@@ -120,23 +120,23 @@ TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "reconnect_interval": (("reconnect_interval_min", "reconnect_interval_max"), _seconds),
     "reconnect_interval_min": (("reconnect_interval_min",), _seconds),
     "reconnect_interval_max": (("reconnect_interval_max",), _seconds),
-    "reconnect_urls": (("reconnect_urls",), _places),
+    "reconnect_urls": (("reconnect_urls",), _endpoints),
     "tcp_nodelay": (("tcp_nodelay",), _boolean),
     "client_properties": (("client_properties",), _properties),
 }
 
 
 def connection_options(values: Mapping[str, Any]) -> ConnectionOptions:
-    """The options that `values` make.
+    """Convert option names and values.
 
     Raises:
-        UrlError: there is no such option, or it cannot have that value.
+        UrlError: an option is unknown, or its value is invalid.
     """
     found: dict[str, Any] = {}
     for given, value in values.items():
         name = given.replace("-", "_")
         if name not in TABLE:
-            raise UrlError(f"there is no connection option {given!r}: there are {', '.join(TABLE)}")
+            raise UrlError(f"unknown connection option {given!r}; the options are {', '.join(TABLE)}")
         attributes, read = TABLE[name]
         try:
             found.update(dict.fromkeys(attributes, read(value)))

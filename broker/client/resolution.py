@@ -1,22 +1,22 @@
-"""From an address to queues and exchanges: found, made, asserted, deleted.
+"""Resolution of addresses: finds, creates, asserts and deletes their queues and exchanges.
 
-    name            looked for as a queue and as an exchange, or as what node.type says; a queue comes first
-    not there       made if the create policy says so: a queue, unless node.type is topic; with its x-bindings
-    there           compared with the options if the assert policy says so
+    name            looked up as a queue and as an exchange, or only as node.type; a queue takes precedence
+    missing         created if the create policy allows it: a queue, unless node.type is topic; with its x-bindings
+    found           compared with the options if the assert policy asks for it
 
-A "#" in the name is replaced by something unique; such a node is made for whoever names it, and is exclusive and
-deletes itself unless x-declare says otherwise.
+A "#" in the name is replaced by a unique id. Such a node is created by every link that uses the address, and is
+exclusive and auto-delete unless x-declare says otherwise.
 
-A receiver at an exchange gets a queue of its own, exclusive and deleting itself, bound by the subject:
+A receiver at an exchange gets its own exclusive, auto-delete queue, bound by the subject:
 
     type        with subject                         without
     topic       key: the subject, a pattern          key: #
     headers     qpid.subject must be the subject     all messages
-    others      key: the subject                     key: "" (a fanout exchange looks at none)
+    others      key: the subject                     key: "" (ignored by a fanout exchange)
 
 or by the link's x-bindings instead, if there are any.
 
-Source: AMQP 0-10, classes exchange and queue; the Qpid Messaging API's rules for addresses as its users know them.
+Source: AMQP 0-10, classes exchange and queue; the address rules of the Qpid Messaging API.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from broker.client.address import Address
-from broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Target
-from broker.client.content import plain_python
-from broker.client.errors import AssertionFailed, NotFound
-from broker.client.message import SUBJECT
-from formats.values import TypedMap
+from qstore.broker.client.address import Address
+from qstore.broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Target
+from qstore.broker.client.content import plain_python
+from qstore.broker.client.errors import AssertionFailed, NotFound
+from qstore.broker.client.message import SUBJECT
+from qstore.formats.values import TypedMap
 
 Call: TypeAlias = tuple[str, Mapping[str, Any]]
 Invoke: TypeAlias = Callable[[Iterable[Call]], Awaitable[list[Mapping[str, Any]]]]
@@ -41,11 +41,11 @@ _DEFAULT_EXCHANGE_TYPE: Final = "topic"
 
 
 class Node(NamedTuple):
-    """What an address names.
+    """The queue or exchange of an address.
 
     Attributes:
-        name: of the queue or exchange.
-        exchange_type: of an exchange; "" for a queue.
+        name: the name of the queue or exchange.
+        exchange_type: the type of the exchange; "" for a queue.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Node(NamedTuple):
 
     @property
     def is_queue(self) -> bool:
-        """A queue, else an exchange."""
+        """Whether it is a queue, not an exchange."""
         return not self.exchange_type
 
 
 def make_unique(address: Address, target: Target) -> Target:
-    """The target with a "#" in its name replaced, made and deleted by whoever uses it."""
+    """The target with a "#" in its name replaced by a unique id, and created by any link."""
     if "#" not in address.name:
         return target
     declare = target.node_declare
@@ -72,17 +72,17 @@ def make_unique(address: Address, target: Target) -> Target:
 
 
 async def resolve(invoke: Invoke, target: Target, role: str) -> Node:
-    """Find what an address names, or make it.
+    """Find the queue or exchange of an address, or create it.
 
     Args:
-        invoke: has commands done by the broker.
+        invoke: sends commands to the broker, and waits for their results.
         target: the address.
         role: SENDER or RECEIVER.
 
     Raises:
-        NotFound: there is no such thing, and the address does not say to make it.
+        NotFound: it does not exist, and the address does not create it.
         AssertionFailed: it is not as the address asserts.
-        SessionError: the broker refused; the session is over.
+        SessionError: the broker has refused, and ended the session.
     """
     queue, exchange = await invoke([("queue.query", {"queue": target.name}), ("exchange.query", {"name": target.name})])
     has_queue = queue.get("queue") is not None and target.node_type != TOPIC
@@ -90,7 +90,7 @@ async def resolve(invoke: Invoke, target: Target, role: str) -> Node:
     if not has_queue and not has_exchange:
         if role not in target.create:
             what = {QUEUE: "queue", TOPIC: "exchange"}.get(target.node_type or "", "queue or exchange")
-            raise NotFound(f"there is no {what} {target.name!r}: make it, or let the address say create: always")
+            raise NotFound(f"no such {what}: {target.name!r}; create it, or use create: always in the address")
         return await _create(invoke, target)
     if has_queue:
         if role in target.asserts:
@@ -147,7 +147,7 @@ async def _assert_exchange(invoke: Invoke, target: Target, found: Mapping[str, A
 
 def _compare(target: Target, what: str, asserted: object, found: object) -> None:
     if asserted is not None and asserted != found:
-        raise AssertionFailed(f"{target.name!r}: {what} is {found!r}, and the address asserts {asserted!r}")
+        raise AssertionFailed(f"{target.name!r}: {what} is {found!r}, but the address asserts {asserted!r}")
 
 
 def _compare_arguments(target: Target, declare: Declare, found: Mapping[str, Any]) -> None:
@@ -171,13 +171,13 @@ async def _assert_bindings(invoke: Invoke, target: Target, node: Node) -> None:
 
 
 def bind_calls(bindings: Iterable[Binding], node: Node, queue: str | None, subject: str | None) -> list[Call]:
-    """The commands that make x-bindings.
+    """The commands that create x-bindings.
 
     Args:
-        bindings: as the address has them.
-        node: stands in for the exchange or queue that a binding leaves out.
-        queue: the link's own queue, which comes before the node.
-        subject: stands in for the key that a binding leaves out.
+        bindings: the bindings in the address.
+        node: the default for the exchange or queue of a binding.
+        queue: the link's own queue, which is the default before the node; None if it has none.
+        subject: the default for the key of a binding.
     """
     calls: list[Call] = []
     for binding in bindings:
@@ -193,7 +193,7 @@ def bind_calls(bindings: Iterable[Binding], node: Node, queue: str | None, subje
 
 
 def unbind_calls(bindings: list[Call]) -> list[Call]:
-    """The commands that take back what `bind_calls` made."""
+    """The commands that remove the bindings of `bind_calls`."""
     return [
         ("exchange.unbind", {name: value for name, value in values.items() if name != "arguments"})
         for _, values in bindings
@@ -201,15 +201,15 @@ def unbind_calls(bindings: list[Call]) -> list[Call]:
 
 
 def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
-    """The commands that make a receiver's own queue at an exchange."""
+    """The commands that create and bind a receiver's own queue at an exchange."""
     declare = target.link_declare
-    is_kept = target.link_durable
+    is_durable = target.link_durable
     values = {
         "queue": name,
         "alternate_exchange": declare.alternate_exchange,
-        "durable": is_kept if declare.durable is None else declare.durable,
+        "durable": is_durable if declare.durable is None else declare.durable,
         "exclusive": True if declare.exclusive is None else declare.exclusive,
-        "auto_delete": not is_kept if declare.auto_delete is None else declare.auto_delete,
+        "auto_delete": not is_durable if declare.auto_delete is None else declare.auto_delete,
         "arguments": declare.arguments or None,
     }
     bindings = target.link_bindings or (_subscription_binding(node, target.subject),)
@@ -229,14 +229,14 @@ def _subscription_binding(node: Node, subject: str | None) -> Binding:
 
 
 async def delete_queue(invoke: Invoke, name: str, *, if_unused: bool) -> None:
-    """Delete a queue, if it is still there, and nobody else subscribes to it or that does not matter."""
+    """Delete a queue if it exists; with `if_unused` only if it has no subscribers."""
     (found,) = await invoke([("queue.query", {"queue": name})])
     if found.get("queue") is not None and not (if_unused and found.get("subscriber_count")):
         await invoke([("queue.delete", {"queue": name})])
 
 
 async def delete_node(invoke: Invoke, node: Node) -> None:
-    """Delete what an address named, if it is still there."""
+    """Delete a queue or exchange if it exists."""
     if node.is_queue:
         await delete_queue(invoke, node.name, if_unused=False)
         return

@@ -1,11 +1,11 @@
-"""The driver with a thread: a socket that is read and written beside the application's threads.
+"""The driver with a thread that reads and writes the socket, for the blocking interface.
 
-One lock guards a connection and all that belongs to it: an application's thread holds it within a call, the socket's
-thread while it takes what has come. Who waits lets go of it, and is woken when something changed. So coroutines of the
-core never suspend here: `run` drives each to its end in one step.
+One lock guards a connection with its sessions: an application thread holds it during a call, the socket's thread while
+it processes received data. Waiting releases the lock until the state changes. So the core's coroutines never suspend
+here: `run` drives each to its end in one step.
 
-A caller writes to the socket itself when much is to be sent, and before it waits; what is left after a call is sent by
-the thread. The thread makes a lost connection again, too: while it does, `wait` works the socket itself.
+A calling thread writes to the socket itself when there is much output, and before it waits; the socket's thread sends
+the rest after the call. That thread also restores a lost connection: meanwhile `wait` in it processes the socket.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from broker.client.driver import Events
-from broker.client.errors import ConnectError
-from broker.client.url import Place
+from qstore.broker.client.driver import Events
+from qstore.broker.client.errors import ConnectError
+from qstore.broker.client.url import Endpoint
 
 _T = TypeVar("_T")
 
 _READ_BYTES: Final = 256 * 1024
-_FULL_BYTES: Final = 4 * 1024 * 1024  # not sent, and no more should come
-_FLUSH_WRITES: Final = 96  # calls of `write_soon` after which a caller writes to the socket itself
-_FOREVER: Final = 3600.0  # seconds: threads look around now and then
+_FULL_BYTES: Final = 4 * 1024 * 1024  # unsent bytes at which the driver is full
+_FLUSH_WRITES: Final = 96  # calls of `write_soon` after which the calling thread writes to the socket itself
+_FOREVER: Final = 3600.0  # seconds: upper limit of a wait without a deadline, after which its condition is checked
 
 
 class ThreadedDriver:
@@ -62,12 +62,12 @@ class ThreadedDriver:
     # ---- running coroutines ----
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine of the core."""
+        """Run a coroutine of the core, and return its result."""
         with self.lock:
             return _drive(work)
 
     def start(self) -> None:
-        """Begin the thread, unless it runs."""
+        """Start the thread, unless it is running."""
         with self.lock:
             if self._thread is None:
                 self._is_stopping = False
@@ -78,7 +78,7 @@ class ThreadedDriver:
                 self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. To be called without the lock."""
+        """Stop the thread. Do not call it with the lock held."""
         with self.lock:
             self._is_stopping = True
             thread, self._thread = self._thread, None
@@ -130,15 +130,15 @@ class ThreadedDriver:
 
     # ---- the socket ----
 
-    async def connect(self, place: Place, deadline: float, *, nodelay: bool) -> None:
-        """See `Driver`. The lock is not held while it takes."""
-        # An RLock is let go of as often as it was taken, which is once: by `run`, or by the thread.
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
+        """See `Driver`. The lock is released while connecting."""
+        # An RLock must be released as often as it was acquired, which is once: by `run` or by the thread.
         self.lock.release()
         try:
             left = max(0.001, deadline - time.monotonic())
-            found = socket.create_connection((place.host, place.port), timeout=left)
+            found = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
         except OSError as error:
-            raise ConnectError(f"{place}: {describe_failure(error)}") from None
+            raise ConnectError(f"{endpoint}: {describe_failure(error)}") from None
         finally:
             self.lock.acquire()
         found.setblocking(False)
@@ -180,7 +180,7 @@ class ThreadedDriver:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                unsent = memoryview(b"")  # the thread finds out as it reads
+                unsent = memoryview(b"")  # the thread detects the error when it reads
                 break
             unsent = unsent[sent:]
         self._unsent = unsent
@@ -190,11 +190,11 @@ class ThreadedDriver:
 
     def _wake(self) -> None:
         if self._wake_in is not None:
-            with contextlib.suppress(OSError):  # full of wishes to be woken, or closed
+            with contextlib.suppress(OSError):  # the socket pair is full, so the thread will wake up, or it is closed
                 self._wake_in.send(b"\0")
 
     def _serve(self) -> None:
-        """What the thread does."""
+        """The thread's main loop."""
         with self.lock:
             try:
                 while not self._is_stopping:
@@ -203,13 +203,13 @@ class ThreadedDriver:
                     else:
                         self._turn(_FOREVER)
             except BaseException as error:
-                # A defect of ours. Nobody shall wait for a thread that is not there.
+                # A defect of this client. Without the thread, waiting callers would never return.
                 self.disconnect()
                 self._events.on_defect(error)
                 raise
 
     def _turn(self, seconds: float) -> None:
-        """Wait for the socket, without the lock; take what it brings, send what there is to be sent."""
+        """Wait for the socket without the lock, then read, write and beat once."""
         found, woken = self._socket, self._wake_out
         assert woken is not None
         if self._beat_seconds:
@@ -245,7 +245,7 @@ class ThreadedDriver:
         except OSError as error:
             data, reason = b"", describe_failure(error)
         else:
-            reason = "the broker has closed it"
+            reason = "closed by the broker"
         if data:
             self._events.on_data(data)
         else:
@@ -254,20 +254,20 @@ class ThreadedDriver:
 
 
 def _drive(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that never suspends."""
+    """Run a coroutine that never suspends, and return its result."""
     try:
         work.send(None)
     except StopIteration as stop:
         result: _T = stop.value
         return result
     work.close()
-    raise AssertionError("a coroutine of the core waits for something other than its driver")
+    raise AssertionError("a coroutine of the core has suspended")
 
 
 def describe_failure(error: OSError) -> str:
-    """Why a socket cannot be used, for people."""
+    """The reason of a socket's failure, as text for the user."""
     if isinstance(error, TimeoutError):
-        return "nobody answers"
+        return "no response: connection timed out"
     if error.errno == errno.ECONNREFUSED:
         return "connection refused: is a broker running there?"
     return error.strerror or str(error)

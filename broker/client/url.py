@@ -1,9 +1,9 @@
-"""Where a broker is: URLs as the Qpid clients take them.
+"""Broker URLs in the syntax of the Qpid clients.
 
-    url        = [ "amqp:" [ "//" ] ] [ user [ "/" password | ":" password ] "@" ] place *( "," place )
-    place      = [ "tcp:" ] host [ ":" port ]          host may be an IPv6 address in brackets
+    url        = [ "amqp:" [ "//" ] ] [ user [ "/" password | ":" password ] "@" ] endpoint *( "," endpoint )
+    endpoint   = [ "tcp:" ] host [ ":" port ]                host may be an IPv6 address in brackets
 
-`localhost`, `10.1.1.7:10000`, `guest/guest@localhost` and `amqp:tcp:127.0.0.1:5672,tcp:other` are all URLs.
+Examples: `localhost`, `10.1.1.7:10000`, `guest/guest@localhost`, `amqp:tcp:127.0.0.1:5672,tcp:other`.
 
 Sources: Qpid C++ Broker Book, 1.12.8; MRG 2 Messaging User Guide, 7.1 (--cluster-url).
 """
@@ -13,16 +13,16 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from broker.client.errors import UrlError
+from qstore.broker.client.errors import UrlError
 
 DEFAULT_PORT: Final = 5672
 
-_match_place: Final = re.compile(
+_match_endpoint: Final = re.compile(
     r"(?:tcp:)?(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^\s\[\]:/@,]+))(?::(?P<port>\d+))?"
 ).fullmatch
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """A host and a TCP port."""
 
     host: str
@@ -33,23 +33,23 @@ class Place(NamedTuple):
 
 
 class Url(NamedTuple):
-    """The places of a broker, in the order in which they are tried, and who we are there.
+    """A parsed broker URL.
 
     Attributes:
-        places: at least one.
-        username, password: None where the URL does not say.
+        endpoints: hosts and ports in the order in which they are tried; at least one.
+        username, password: None if they are not in the URL.
     """
 
-    places: tuple[Place, ...]
+    endpoints: tuple[Endpoint, ...]
     username: str | None = None
     password: str | None = None
 
 
 def parse_url(text: str) -> Url:
-    """Read a broker's URL.
+    """Parse a broker URL.
 
     Raises:
-        UrlError: it is none, or names a transport other than TCP.
+        UrlError: it is invalid, or has a transport other than TCP.
     """
     rest = text.strip().removeprefix("amqp:").removeprefix("//").rstrip("/")
     user, at, hosts = rest.rpartition("@")
@@ -58,17 +58,17 @@ def parse_url(text: str) -> Url:
         found = re.fullmatch(r"([^/:]*)(?:[/:](.*))?", user, re.DOTALL)
         assert found is not None
         username, password = found[1], found[2]
-    return Url(tuple(_parse_place(text, hosts_part.strip()) for hosts_part in hosts.split(",")), username, password)
+    return Url(tuple(_parse_endpoint(text, hosts_part.strip()) for hosts_part in hosts.split(",")), username, password)
 
 
-def _parse_place(text: str, place: str) -> Place:
+def _parse_endpoint(text: str, endpoint: str) -> Endpoint:
     shown = text.rpartition("@")[2]  # never the password
-    if place.startswith(("ssl:", "amqps:", "rdma:")):
-        raise UrlError(f"{shown}: the transport {place.partition(':')[0]} is not supported: use tcp")
-    found = _match_place(place)
+    if endpoint.startswith(("ssl:", "amqps:", "rdma:")):
+        raise UrlError(f"{shown}: the transport {endpoint.partition(':')[0]} is not supported: use tcp")
+    found = _match_endpoint(endpoint)
     if found is None:
-        raise UrlError(f"{shown}: {place!r} is no host[:port]")
+        raise UrlError(f"{shown}: {endpoint!r} is not host[:port]")
     port = int(found["port"] or DEFAULT_PORT)
     if not 0 < port < 0x10000:
-        raise UrlError(f"{shown}: there is no port {port}")
-    return Place(found["v6"] or found["host"], port)
+        raise UrlError(f"{shown}: invalid port {port}")
+    return Endpoint(found["v6"] or found["host"], port)

@@ -1,1 +1,1 @@
-"""The broker's log: categories and levels, where lines go, and the lines about events."""
+"""The broker's log: categories, levels, rules, outputs, and the lines about events."""

@@ -1,26 +1,26 @@
-"""Log lines that any peer can cause, bounded: a flood of failed logins must not fill the disk that the log is on.
+"""Rate limit for log lines that any peer can cause: a flood of failed logins must not fill the log's disk.
 
-So many lines of one kind are written in a period. Those beyond are written at level debug, counted, and told as a
-number when the period is over.
+In each period up to MAX_LINES lines of one kind are logged at their level. Further lines are logged at level debug, and
+their number is logged at the end of the period.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.log.logs import CategoryLog
+from qstore.broker.log.logs import CategoryLog
 
 MAX_LINES: Final = 20
 PERIOD_SECONDS: Final = 60.0
 
 
 class LogBudget:
-    """The lines of one kind.
+    """The rate limit of one kind of lines.
 
     Args:
-        log: where they go.
-        level: their level.
-        what: what they are, in the plural.
+        log: the log to write to.
+        level: the level of the lines.
+        what: what the lines report, in the plural, such as "failed logins".
     """
 
     def __init__(self, log: CategoryLog, level: int, what: str) -> None:
@@ -29,14 +29,14 @@ class LogBudget:
         self._written = self._left_out = 0
 
     def write(self, now: float, text: str, *arguments: object) -> None:
-        """Write a line, if there is room for it.
+        """Log a line, at level debug if the limit of the period is reached.
 
         Args:
-            now: seconds of a clock that does not go back.
-            text: what it says, as for `CategoryLog.log`.
-            *arguments: likewise.
+            now: the time of a monotonic clock, in seconds.
+            text: the text, as for `CategoryLog.log`.
+            *arguments: its arguments.
         """
-        self.tick(now)
+        self.on_timer(now)
         if not self._written:
             self._began = now
         if self._written < MAX_LINES:
@@ -46,10 +46,10 @@ class LogBudget:
             self._left_out += 1
             self._log.debug(text, *arguments)
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by: at the end of a period, say how many lines were left out."""
+    def on_timer(self, now: float) -> None:
+        """End the period if it is over, and log the number of suppressed lines."""
         if self._written and now - self._began >= PERIOD_SECONDS:
             left_out, self._written, self._left_out = self._left_out, 0, 0
             if left_out:
-                text = "%d more %s within %.0f seconds; debug+ shows each of them"
+                text = "%d more %s within %.0f seconds; log level debug+ shows each of them"
                 self._log.log(self._level, text, left_out, self._what, now - self._began)

@@ -1,16 +1,16 @@
-"""What a client says about itself in connection.start-ok, for the log. Nothing of it can be relied upon.
+"""The client properties of connection.start-ok, for the log. They are untrusted.
 
-Source: AMQP 0-10, connection.start-ok, client-properties; the names with `qpid.` are those of qpidd's clients.
+Source: AMQP 0-10, connection.start-ok, client-properties; the names that begin with `qpid.` are those of Qpid clients.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from formats.values import TypedMap
-from formats.wording import printable
+from qstore.formats.values import TypedMap
+from qstore.formats.wording import printable
 
-#: Name -> what the log calls it, in its order there.
+#: Property -> its name in the log, in the order of the log.
 _SHOWN: Final = {
     "product": "product",
     "version": "version",
@@ -22,7 +22,7 @@ _MAX_LENGTH: Final = 64
 
 
 def described(properties: TypedMap | None) -> str:
-    """The properties that say which program it is, in parentheses and with a blank before; empty if there are none."""
+    """The properties that identify the program, as " (product …, version …)"; empty if there are none."""
     given = {} if properties is None else {name: typed.value for name, typed in properties.entries}
     found = [f"{called} {_text(given[name])}" for name, called in _SHOWN.items() if name in given]
     return f" ({', '.join(found)})" if found else ""

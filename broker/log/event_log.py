@@ -1,12 +1,12 @@
-"""The operational log's lines about events: one for each kind."""
+"""The log lines about events, one for each kind of event."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.log.client_properties import described
-from broker.log.logs import DEBUG, log_of
-from broker.model.events import (
+from qstore.broker.log.client_properties import described
+from qstore.broker.log.logs import DEBUG, log_of
+from qstore.broker.model.events import (
     Bind,
     ClientConnect,
     Event,
@@ -24,10 +24,10 @@ _PROTOCOL: Final = log_of("Protocol")
 
 
 def log_event(event: Event) -> None:
-    """Write the line of an event, if lines of its level are wanted.
+    """Log an event, if its level is enabled.
 
-    That a client was not let in is told where it happens, since any peer can fill the log so (`budget`); that one is
-    gone, by its socket, which knows it before its connection is open, too.
+    Refused clients are logged where they are refused, since these lines need a rate limit (`budget`). Disconnected
+    clients are logged by their socket, which also covers connections that were never opened.
     """
     if isinstance(event, ClientConnect):
         who = event.remote_host, event.user, described(event.properties)
@@ -48,8 +48,8 @@ def log_event(event: Event) -> None:
         case Bind():
             _LOG.debug('Queue "%s" bound to "%s" with key "%s"', event.queue, event.exchange, event.key)
         case Unbind():
-            _LOG.debug('Queue "%s" unbound from "%s", key "%s"', event.queue, event.exchange, event.key)
+            _LOG.debug('Queue "%s" unbound from "%s" with key "%s"', event.queue, event.exchange, event.key)
         case Subscribe():
-            _LOG.debug('Queue "%s" has consumer "%s" of "%s"', event.queue, event.destination, event.user)
+            _LOG.debug('Consumer "%s" subscribed to queue "%s" by "%s"', event.destination, event.queue, event.user)
         case Unsubscribe():
-            _LOG.debug('Consumer "%s" of "%s" is gone', event.destination, event.user)
+            _LOG.debug('Consumer "%s" of "%s" unsubscribed', event.destination, event.user)

@@ -1,21 +1,21 @@
-"""The broker's log: categories and levels as qpidd has them, and the rules that choose lines.
+"""The broker's log: the categories and levels of qpidd, and the rules that select lines.
 
-A module takes the log of a category once, `LOG = log_of("Network")`, and writes to it with the standard library's
-formatting: `LOG.notice("Listening on port %d", port)`. A line that no rule wants costs one look into a dictionary;
-where even the arguments cost something, ask `LOG.is_on(DEBUG)` first. Passwords are never handed to a log.
+A module gets the log of a category once, `LOG = log_of("Network")`, and writes to it with the standard library's
+formatting: `LOG.notice("Listening on port %d", port)`. A line that no rule enables costs one dictionary lookup; if the
+arguments are expensive, check `LOG.is_on(DEBUG)` first. Passwords are never logged.
 
-A rule is `LEVEL[+-][:PATTERN]`: `+` is this level and above, `-` this level and below. A pattern is the name of a
-category, or a part of the name of the function that writes (`broker.server.Server.listen`: room, module, class; `::`
-is read as a dot, and `qpid::`, with which all of qpidd's names begin, stands for every function). First match decides
-(Qpid C++ Broker Book, 1.1.8.3):
+A rule is `LEVEL[+-][:PATTERN]`: `+` means this level and above, `-` this level and below. A pattern is the name of a
+category, or a part of the name of the logging function (`broker.server.Server.listen`: room, module, class; `::` is
+read as a dot, and `qpid::`, the prefix of all names in qpidd, matches every function). The first match decides (Qpid
+C++ Broker Book, 1.1.8.3):
 
     1  a disabled function    hidden
     2  a disabled category    hidden
     3  an enabled function    shown
     4  an enabled category    shown
-    5  nothing of these       hidden
+    5  no match               hidden
 
-`log_sinks` writes the lines.
+`sinks` writes the lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from formats.wording import printable
+from qstore.formats.wording import printable
 
 TRACE, DEBUG, INFO, NOTICE = 5, logging.DEBUG, logging.INFO, 25
 WARNING, ERROR, CRITICAL = logging.WARNING, logging.ERROR, logging.CRITICAL
@@ -48,13 +48,13 @@ CATEGORIES: Final = (
 
 DEFAULT_RULE: Final = "notice+"
 OFF: Final = CRITICAL + 1
-"""The level of a log that shows nothing."""
+"""The level that hides all lines."""
 FUNCTION: Final = "function_in_class"
-"""The attribute of a line's record that has the name of the function that writes, and of its class before it."""
+"""The attribute of a log record with the qualified name of the logging function: class and function."""
 
 
 class LogError(Exception):
-    """A rule or a place for the log cannot be used. The text is one line for a person."""
+    """A log rule or output is invalid. The text is one line for the user."""
 
 
 class CategoryLog:
@@ -71,62 +71,62 @@ class CategoryLog:
         self._logger = logging.getLogger(category)
 
     def is_on(self, level: int) -> bool:
-        """Whether a line of this level may be shown."""
+        """Whether any rule may show a line of this level."""
         return self._logger.isEnabledFor(level)
 
     def log(self, level: int, text: str, *arguments: object) -> None:
-        """Write a line; `text` is formatted with the arguments, if there are any, by `%`."""
+        """Log a line at `level`; `text` is formatted with the arguments, if there are any, by `%`."""
         if self._logger.isEnabledFor(level):
             self._logger.log(level, text, *arguments, stacklevel=2, extra=_caller())
 
     def trace(self, text: str, *arguments: object) -> None:
-        """Every step."""
+        """Log at level trace: every step."""
         if self._logger.isEnabledFor(TRACE):
             self._logger.log(TRACE, text, *arguments, stacklevel=2, extra=_caller())
 
     def debug(self, text: str, *arguments: object) -> None:
-        """What somebody wants to know who looks for an error."""
+        """Log at level debug: details for finding an error."""
         if self._logger.isEnabledFor(DEBUG):
             self._logger.log(DEBUG, text, *arguments, stacklevel=2, extra=_caller())
 
     def info(self, text: str, *arguments: object) -> None:
-        """What happens and is as it should be."""
+        """Log at level info: frequent normal events."""
         if self._logger.isEnabledFor(INFO):
             self._logger.log(INFO, text, *arguments, stacklevel=2, extra=_caller())
 
     def notice(self, text: str, *arguments: object) -> None:
-        """What happens seldom, and an operator wants to see."""
+        """Log at level notice: rare normal events that concern the operator."""
         if self._logger.isEnabledFor(NOTICE):
             self._logger.log(NOTICE, text, *arguments, stacklevel=2, extra=_caller())
 
     def warning(self, text: str, *arguments: object) -> None:
-        """What may be wrong."""
+        """Log at level warning: possible problems."""
         if self._logger.isEnabledFor(WARNING):
             self._logger.log(WARNING, text, *arguments, stacklevel=2, extra=_caller())
 
     def error(self, text: str, *arguments: object) -> None:
-        """What is wrong."""
+        """Log at level error: errors."""
         if self._logger.isEnabledFor(ERROR):
             self._logger.log(ERROR, text, *arguments, stacklevel=2, extra=_caller())
 
     def exception(self, text: str, *arguments: object) -> None:
-        """What is wrong, with the exception that is being handled."""
+        """Log at level error, with the exception that is being handled."""
         if self._logger.isEnabledFor(ERROR):
             self._logger.log(ERROR, text, *arguments, stacklevel=2, exc_info=True, extra=_caller())
 
     def critical(self, text: str, *arguments: object) -> None:
-        """What the broker cannot go on with, or that loses data."""
+        """Log at level critical: errors that end the broker or lose data."""
         if self._logger.isEnabledFor(CRITICAL):
             self._logger.log(CRITICAL, text, *arguments, stacklevel=2, extra=_caller())
 
 
 def log_of(category: str) -> CategoryLog:
-    """The log of a category."""
+    """The log of a category, one of CATEGORIES."""
     return CategoryLog(category)
 
 
 def _caller() -> Mapping[str, object]:
-    """The name of the function that writes, with its class: the standard library keeps it without."""
+    """The qualified name of the logging function; the standard library records it without its class."""
     return {FUNCTION: sys._getframe(2).f_code.co_qualname}
 
 
@@ -134,12 +134,12 @@ def _caller() -> Mapping[str, object]:
 
 
 class Rule(NamedTuple):
-    """A rule, taken apart.
+    """A parsed rule.
 
     Attributes:
-        lowest, highest: the levels that it is for.
-        category: the category that it is for; None for all, or if it is for a function.
-        function: the part of a function's name that it is for; None if it is for categories.
+        lowest, highest: the range of levels that it matches, inclusive.
+        category: the category that it matches; None for all, or if it matches functions.
+        function: the part of a function's name that it matches; None if it matches categories.
     """
 
     lowest: int
@@ -148,7 +148,7 @@ class Rule(NamedTuple):
     function: str | None
 
     def fits(self, level: int, category: str, function: str) -> bool:
-        """Whether it is for this line."""
+        """Whether the rule matches a line."""
         if not self.lowest <= level <= self.highest:
             return False
         if self.function is not None:
@@ -157,13 +157,13 @@ class Rule(NamedTuple):
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that `text` is. Raises LogError."""
+    """Parse a rule. Raises LogError."""
     selector, colon, pattern = text.partition(":")
     sign = selector[-1:] if selector[-1:] in ("+", "-") else ""
     level = LEVELS.get(selector.removesuffix(sign))
     if level is None or (colon and not pattern):
         raise LogError(
-            f'"{printable(text)}" is no rule for the log: give LEVEL, LEVEL+ or LEVEL-, and perhaps :PATTERN, '
+            f'"{printable(text)}" is not a log rule: give LEVEL, LEVEL+ or LEVEL-, optionally followed by :PATTERN, '
             f"with LEVEL one of {', '.join(LEVELS)}"
         )
     lowest = TRACE if sign == "-" else level
@@ -178,8 +178,8 @@ class Rules:
     """All rules of a broker's log.
 
     Args:
-        enabled: of `--log-enable`.
-        disabled: of `--log-disable`.
+        enabled: the rules of `--log-enable`.
+        disabled: the rules of `--log-disable`.
     """
 
     def __init__(self, enabled: Iterable[str], disabled: Iterable[str] = ()) -> None:
@@ -187,22 +187,22 @@ class Rules:
         self._disabled = [parse_rule(text) for text in disabled]
 
     def lowest(self, category: str) -> int:
-        """The lowest level of which a line of this category may be shown."""
+        """The lowest level at which a line of this category may be shown; OFF if none is."""
         levels = [rule.lowest for rule in self._enabled if rule.category in (None, category)]
         return min(levels, default=OFF)
 
     def shows(self, level: int, category: str, function: str) -> bool:
         """Whether a line is shown."""
         if any(rule.fits(level, category, function) for rule in self._disabled):
-            return False  # by function or by category: both come before what enables
+            return False  # by function or by category: both take precedence over the enabled ones
         return any(rule.fits(level, category, function) for rule in self._enabled)
 
     @property
     def has_functions(self) -> bool:
-        """Whether the name of the function that writes matters."""
+        """Whether any rule needs the name of the logging function."""
         return any(rule.function is not None for rule in (*self._enabled, *self._disabled))
 
 
 def enabled_rules(rules: Sequence[str], *, trace: bool) -> Sequence[str]:
-    """The rules of `--log-enable`, with what stands for none and for `--trace`."""
+    """The rules of `--log-enable`, or the default rule, and the rule of `--trace`."""
     return [*(rules or [DEFAULT_RULE]), *(["trace+"] if trace else [])]

@@ -1,8 +1,8 @@
-"""Where the broker's log goes, and what its lines look like.
+"""The outputs of the broker's log, and the format of its lines.
 
-A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (Qpid C++ Broker Book, 1.1.8.5). It stays on one
-line whatever a client put into it: what cannot be printed is escaped. A line that cannot be written is lost, and keeps
-nobody from working.
+A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (Qpid C++ Broker Book, 1.1.8.5). Unprintable
+characters, including newlines, are escaped, whatever a client has sent. A line that cannot be written is dropped, and
+the broker continues.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules
-from formats.wording import printable
+from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules
+from qstore.formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
 _SYSLOG_ADDRESS: Final = "/dev/log"
-_TOP: Final = Path(__file__).parents[2]  # above the packages
+_TOP: Final = Path(__file__).parents[2]  # the directory of the rooms
 
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """What a line has besides its text (Qpid C++ Broker Book, 1.1.5)."""
+    """The parts of a line before its text (Qpid C++ Broker Book, 1.1.5)."""
 
     time: bool = True
     level: bool = True
@@ -39,14 +39,14 @@ class LineFormat:
 
 
 class _Formatter(logging.Formatter):
-    """Writes a line as qpidd does."""
+    """Formats a line as qpidd does."""
 
     def __init__(self, parts: LineFormat) -> None:
         super().__init__()
         self._parts = parts
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, without the newline."""
+        """The line of a log record, without the newline."""
         parts, line = self._parts, self._parts.prefix
         if parts.time:
             seconds, fraction = divmod(record.created, 1)
@@ -73,14 +73,14 @@ def _category(record: logging.LogRecord) -> str:
 
 
 def _function(record: logging.LogRecord) -> str:
-    """Where a line was written, such as broker.server.Server.listen: rules name it so, wherever in its room it is."""
+    """The name of the logging function, such as broker.server.Server.listen: room, module without inner room, class."""
     path = Path(record.pathname)
     parts = (path.relative_to(_TOP).parts[0], path.stem) if path.is_relative_to(_TOP) else (record.module,)
     return ".".join((*parts, getattr(record, FUNCTION, record.funcName)))
 
 
 class _RuleFilter(logging.Filter):
-    """Lets those lines pass that the rules show."""
+    """Passes the lines that the rules show."""
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -91,19 +91,18 @@ class _RuleFilter(logging.Filter):
         return self._rules.shows(record.levelno, _category(record), function)
 
 
-# ---- where lines go ----
+# ---- outputs ----
 
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Where lines go (Qpid C++ Broker Book, 1.1.5).
+    """The outputs of the log (Qpid C++ Broker Book, 1.1.5).
 
     Attributes:
-        stderr, stdout, syslog: whether they go there.
-        file: the file that they are appended to; None if there is none. It may be renamed at any time: then it is
-            made anew.
-        syslog_name: what syslog knows the broker by.
-        syslog_facility: its facility, as `LOG_DAEMON`.
+        stderr, stdout, syslog: whether to log there.
+        file: the file to append to; None if there is none. It may be renamed at any time: then a new one is created.
+        syslog_name: the broker's name in syslog.
+        syslog_facility: the syslog facility, such as `LOG_DAEMON`.
     """
 
     stderr: bool = True
@@ -115,26 +114,26 @@ class Sinks:
 
 
 class _Quiet(logging.Handler):
-    """A log that cannot be written does not say so on standard error, line by line."""
+    """Drops lines that cannot be written, instead of reporting each on standard error."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the standard library's name)
-        """The line is lost."""
+        """Drop the line."""
 
 
 class _StreamHandler(_Quiet, logging.StreamHandler[IO[str]]):
-    """Writes to standard output or error."""
+    """Writes to standard output or standard error."""
 
 
 class _FileHandler(_Quiet, logging.handlers.WatchedFileHandler):
-    """Writes to a file, and to a new one when that is renamed."""
+    """Appends to a file, and creates a new one when it has been renamed."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line. Where a new file is to be opened and cannot be, the line is lost, and the next one tries it."""
+        """Write a line. If a new file is needed and cannot be opened, drop the line; the next line retries."""
         with contextlib.suppress(OSError):
             super().emit(record)
 
     def reopen(self) -> None:
-        """Open the file anew, whether it was renamed or not. Raises OSError; then each line tries it again."""
+        """Reopen the file, renamed or not. Raises OSError; then each line retries."""
         new = self._open()
         self.acquire()
         try:
@@ -150,7 +149,7 @@ class _SyslogHandler(_Quiet, logging.handlers.SysLogHandler):
     """Writes to syslog."""
 
     def mapPriority(self, levelName: str) -> str:  # noqa: N802, N803 (the standard library's name)
-        """Syslog's word for a level's name."""
+        """The syslog priority of a level."""
         return levelName.lower() if levelName in _SYSLOG_LEVELS else "debug"
 
 
@@ -160,7 +159,7 @@ _SYSLOG_LEVELS: Final = ("INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
 def _file_handler(path: str) -> logging.Handler:
     try:
         if Path(path).is_fifo():
-            raise LogError(f"{path}: the log cannot be written: it is a FIFO, which would have to be waited for")
+            raise LogError(f"{path}: the log cannot be written: it is a FIFO, which could block the broker")
         return _FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -174,28 +173,28 @@ def _syslog_handler(sinks: Sinks) -> logging.Handler:
     names = logging.handlers.SysLogHandler.facility_names
     facility = names.get(sinks.syslog_facility.removeprefix("LOG_").lower())
     if facility is None:
-        raise LogError(f'"{printable(sinks.syslog_facility)}" is no facility of syslog: see --syslog-facility')
+        raise LogError(f'"{printable(sinks.syslog_facility)}" is not a syslog facility: see --syslog-facility')
     if not has_syslog():
-        raise LogError(f"{_SYSLOG_ADDRESS}: there is no syslog here; see --log-to-syslog")
+        raise LogError(f"{_SYSLOG_ADDRESS}: this system has no syslog; see --log-to-syslog")
     handler = _SyslogHandler(_SYSLOG_ADDRESS, facility)
     handler.ident = f"{sinks.syslog_name}: "
     return handler
 
 
 def _stream_handlers(stream: IO[str] | None) -> list[logging.Handler]:
-    return [] if stream is None else [_StreamHandler(stream)]  # None: it was closed by who started us
+    return [] if stream is None else [_StreamHandler(stream)]  # None: closed by the parent process
 
 
 class Logging:
-    """The log at work, until it is closed. There is one in a process.
+    """The configured log of the process, until it is closed.
 
     Args:
-        rules: which lines are shown.
-        sinks: where they go.
-        parts: what a line looks like.
+        rules: select the lines to show.
+        sinks: the outputs.
+        parts: the format of the lines.
 
     Raises:
-        LogError: it cannot be written where it should be.
+        LogError: an output cannot be opened.
     """
 
     def __init__(self, rules: Rules, sinks: Sinks, parts: LineFormat) -> None:
@@ -225,7 +224,7 @@ class Logging:
                 logger.addHandler(handler)
 
     def reopen(self) -> None:
-        """Open the log's file anew, if there is one. Raises LogError; then each line tries it again."""
+        """Reopen the log file, if there is one. Raises LogError; then each line retries."""
         for handler in self._handlers:
             if isinstance(handler, _FileHandler):
                 try:
@@ -234,7 +233,7 @@ class Logging:
                     raise _unwritable(handler.baseFilename, error) from error
 
     def close(self) -> None:
-        """Nothing is written any more, and the loggers are as they were."""
+        """Close the outputs, and reset the loggers."""
         for logger in self._loggers:
             for handler in self._handlers:
                 logger.removeHandler(handler)
@@ -248,5 +247,5 @@ class Logging:
 
 
 def has_syslog() -> bool:
-    """Whether there is a syslog that could be written to."""
+    """Whether this system has a syslog socket."""
     return Path(_SYSLOG_ADDRESS).exists()

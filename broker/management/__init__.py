@@ -1,1 +1,1 @@
-"""Management: the classes of QMF, as views of the model."""
+"""Management: the classes of the QMF schema as views of the model."""

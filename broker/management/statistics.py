@@ -1,20 +1,20 @@
-"""The statistics of the QMF schema: for each class, the name of each and how it is read from the object.
+"""The statistics of the QMF schema: a table of each class's statistics and how they are read from the object.
 
     Queue, Exchange, Binding      objects of the model
     Broker                        the model
-    Connection                    the broker's end of one, whatever its protocol
+    Connection                    the broker's end of a connection of any protocol
     Session, Subscription         those of AMQP 0-10; others need the same attributes (`SessionCounts`, `Delivering`)
 
-A statistic of a hilo type is a `Watermark`, whose interval management begins; uptime is in nanoseconds. All others are
-numbers or text. A class is read at one moment: `read` looks at its object once.
+A statistic of a hilo type is a `Watermark`, whose interval is started by management; uptime is in nanoseconds. All
+others are numbers or text. The statistics of an object are consistent: `read` reads the object once.
 
-Left out (`LEFT_OUT` has each of them with its reason) is what the schema calls unused or deprecated, and what belongs
-to features that this broker does not have: ring and last-value queues, flow control, redirection of queues, reroute by
+Left out (`LEFT_OUT` lists them with the reasons) are statistics that the schema calls unused or deprecated, and those
+of features that this broker does not have: ring and last-value queues, flow control, queue redirection, reroute by
 management, closing of connections by management.
 
-Where the schema leaves a choice it is as in qpidd: bytes are those of headers and content; an exchange receives also
-what comes to it as an alternate exchange; of two bindings that would send a message to the same queue only the first
-matches; each queue counts its binding to the default exchange.
+Where the schema is ambiguous, qpidd's behaviour applies: bytes include headers and content; an exchange also counts
+messages received as an alternate exchange; of two bindings that route a message to the same queue, only the first
+counts a match; each queue counts its binding to the default exchange.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -24,22 +24,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from broker.model.broker import Broker
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Binding, RoutedCounts
-from broker.model.queues.counters import QueueTotals
-from broker.model.queues.queue import Queue
-from broker.model.watermark import Watermark
-from broker.protocols.machine import ConnectionCounts, Machine
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding, RoutedCounts
+from qstore.broker.model.queues.counters import QueueTotals
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.watermark import Watermark
+from qstore.broker.protocols.machine import ConnectionCounts, Machine
 
 Value: TypeAlias = int | str | Watermark
 
 
 class SessionCounts(Protocol):
-    """A session, or what another protocol has instead.
+    """A session, or its equivalent in another protocol.
 
     Attributes:
-        txn_starts, txn_commits, txn_rejects: its local transactions.
+        txn_starts, txn_commits, txn_rejects: number of local transactions started, committed and rolled back.
     """
 
     txn_starts: int
@@ -48,7 +48,7 @@ class SessionCounts(Protocol):
 
     @property
     def unsettled_count(self) -> int:
-        """Messages that the client has, and has not settled."""
+        """Number of messages delivered to the client and not settled."""
 
 
 class Delivering(Protocol):
@@ -56,25 +56,25 @@ class Delivering(Protocol):
 
     @property
     def delivered(self) -> int:
-        """How many messages it has delivered."""
+        """Number of messages delivered."""
 
 
 class QueueView(NamedTuple):
-    """A queue, and what it has counted."""
+    """A queue and its counters."""
 
     queue: Queue
     totals: QueueTotals
 
 
 class ExchangeView(NamedTuple):
-    """An exchange, and what it has counted."""
+    """An exchange and its counters."""
 
     exchange: Exchange
     counts: RoutedCounts
 
 
 class BrokerView(NamedTuple):
-    """A broker, and what its queues have counted."""
+    """A broker and the sums of its queues' counters."""
 
     broker: Broker
     totals: QueueTotals
@@ -88,11 +88,11 @@ class Statistics(Generic[_Object, _View]):
     """The statistics of one class.
 
     Args:
-        look: looks at an object.
-        readers: name -> how it is read from what `look` has seen.
+        look: takes a view of an object.
+        readers: name of a statistic -> function that reads it from the view.
 
     Attributes:
-        names: the names.
+        names: the names of the statistics.
     """
 
     def __init__(self, look: Callable[[_Object], _View], readers: Mapping[str, Callable[[_View], Value]]) -> None:
@@ -100,12 +100,12 @@ class Statistics(Generic[_Object, _View]):
         self.names = frozenset(readers)
 
     def read(self, managed: _Object) -> dict[str, Value]:
-        """The statistics of an object, as they are now."""
+        """The current statistics of an object."""
         view = self._look(managed)
         return {name: reader(view) for name, reader in self._readers.items()}
 
 
-#: What queues count, and the broker for all of them.
+#: The counters of a queue, and of the broker for all queues.
 _TOTALS: Final[Mapping[str, Callable[[QueueTotals], int]]] = {
     "msgTotalEnqueues": lambda totals: totals.messages_enqueued,
     "msgTotalDequeues": lambda totals: totals.messages_dequeued,
@@ -212,18 +212,18 @@ CLASSES: Final[Mapping[str, Statistics[Any, Any]]] = {
 }
 
 _DEPRECATED: Final = "deprecated in the schema, and not set by qpidd"
-_NO_RING: Final = "there are no ring queues"
-_NO_LVQ: Final = "there are no last-value queues"
+_NO_RING: Final = "ring queues are not supported"
+_NO_LVQ: Final = "last-value queues are not supported"
 _NO_REROUTE: Final = "management cannot reroute messages"
 _NO_FLOW_CONTROL: Final = "queues do not stop their publishers"
 _NO_REDIRECT: Final = "queues cannot be redirected"
 _FLOW_TO_DISK: Final = dict.fromkeys(
     ("msgFtdEnqueues", "msgFtdDequeues", "byteFtdEnqueues", "byteFtdDequeues", "msgFtdDepth", "byteFtdDepth"),
-    "deprecated in the schema: no message is flowed to the disk",
+    "deprecated in the schema: flow to disk is not supported",
 )
 _DISCARDS: Final = {"discardsRing": _NO_RING, "discardsLvq": _NO_LVQ, "reroutes": _NO_REROUTE}
 
-#: Class -> the statistics of the schema that are not there -> why.
+#: Class -> statistic of the schema that is left out -> reason.
 LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     "Broker": {**_FLOW_TO_DISK, **_DISCARDS},
     "Queue": {
@@ -236,7 +236,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
         "redirectPeer": _NO_REDIRECT,
         "redirectSource": _NO_REDIRECT,
     },
-    "Exchange": {"producerCount": "unused, as the schema says"},
+    "Exchange": {"producerCount": "unused according to the schema"},
     "Connection": {"closing": "management cannot close connections"},
     "Session": {"clientCredit": _DEPRECATED, "framesOutstanding": _DEPRECATED},
 }

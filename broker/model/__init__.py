@@ -1,1 +1,1 @@
-"""The AMQP model: messages, exchanges, queues, transactions and settlement, whatever the protocol."""
+"""The AMQP model, independent of the protocol: messages, exchanges, queues, transactions and settlement."""

@@ -1,9 +1,9 @@
-"""Whether a caller may do what it asks for: asked once, inside each operation of the model, for every protocol.
+"""Authorization: whether a caller may perform an operation. Checked once, inside each operation, for every protocol.
 
     action      object      name and properties
     ----------  ----------  --------------------------------------------------------------------------------------
-    ACCESS      QUEUE       its name; for a declaration of one that is there, what the declaration says
-    ACCESS      EXCHANGE    its name; likewise; for a question about a binding, `queuename` and `routingkey`
+    ACCESS      QUEUE       its name; when an existing queue is declared again, the fields of the declaration
+    ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
     CREATE      QUEUE       its name; `durable`, `autodelete`, `exclusive`, `alternate` and its arguments
     CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`
     DELETE      QUEUE       its name; `durable`, `autodelete`, `exclusive`, `alternate`
@@ -14,8 +14,8 @@
     CONSUME     QUEUE       its name
     PURGE       QUEUE       its name
 
-Without an authorizer of its own a broker allows everything. Messages are checked only if the authorizer says that it
-has rules for them (`checks_publish`): a broker without such rules does nothing for a single message.
+A broker without an authorizer allows everything. Messages are checked only if the authorizer has rules for publishing
+(`checks_publish`); without such rules there is no cost per message.
 
 Sources: Qpid C++ Broker Book, 1.5.2 (the names) and table 1.16 (the lookups); MRG 2 Messaging User Guide, 10.2.
 """
@@ -26,12 +26,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, Protocol
 
-from broker.model.caller import BROKER, Caller
-from broker.model.errors import UnauthorizedError
+from qstore.broker.model.caller import BROKER, Caller
+from qstore.broker.model.errors import UnauthorizedError
 
 
 class Action(Enum):
-    """What is to be done; the value is its name in rules."""
+    """An operation; the value is its name in rules."""
 
     ACCESS = "access"
     BIND = "bind"
@@ -44,37 +44,37 @@ class Action(Enum):
 
 
 class ObjectType(Enum):
-    """What it is to be done to; the value is its name in rules."""
+    """The kind of object an operation acts on; the value is its name in rules."""
 
     EXCHANGE = "exchange"
     QUEUE = "queue"
 
 
 class Authorizer(Protocol):
-    """Decides."""
+    """Decides whether an operation is allowed."""
 
     @property
     def checks_publish(self) -> bool:
-        """Whether any message may be refused; asked when a broker begins to listen."""
+        """Whether any message may be refused. Read once, when the broker starts to listen."""
 
     def allows(
         self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
     ) -> bool:
-        """Whether the caller may. It is never asked about the broker itself."""
+        """Whether the caller may perform the operation. Never called for the broker itself."""
 
 
 class AllowAll:
-    """Everybody may do everything."""
+    """Allows every operation."""
 
     @property
     def checks_publish(self) -> bool:
-        """No."""
+        """False: no message is refused."""
         return False
 
     def allows(
         self, _caller: Caller, _action: Action, _object_type: ObjectType, _name: str, _properties: Mapping[str, object]
     ) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
 
@@ -82,17 +82,17 @@ ALLOW_ALL: Final = AllowAll()
 
 
 class Authorization:
-    """Where a broker's operations ask.
+    """Checks operations of one broker against its authorizer.
 
     Attributes:
-        authorizer: decides.
+        authorizer: makes the decision.
     """
 
     def __init__(self, authorizer: Authorizer = ALLOW_ALL) -> None:
         self.authorizer = authorizer
 
     def check(self, caller: Caller, action: Action, object_type: ObjectType, name: str, **properties: object) -> None:
-        """Raises UnauthorizedError if the caller may not do that. `properties` are those of the table above."""
+        """Raise UnauthorizedError unless the caller may do this. `properties` are those of the table above."""
         if caller is BROKER or self.authorizer.allows(caller, action, object_type, name, properties):
             return
         what = f'{action.value} {object_type.value} "{name}"'

@@ -1,7 +1,7 @@
-"""The model of one broker, put together from its parts: what a protocol, management and the process work with.
+"""The model of one broker, assembled from its parts. Protocols, management and the process use it.
 
-The parts know each other only as far as they need to, and none of them knows the broker. The store, where there is one,
-keeps what is durable, and gives it back in `recover`.
+Each part knows only the parts it needs, and none of them knows the broker. The store, if there is one, persists durable
+objects and messages; `recover` loads them.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakSet
 
-from broker.log.event_log import log_event
-from broker.log.logs import log_of
-from broker.model.authorization import Authorization
-from broker.model.errors import InvalidArgumentError
-from broker.model.events import Events
-from broker.model.exchanges.default import DefaultExchange
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
-from broker.model.memory import MemoryCeiling
-from broker.model.message import Message
-from broker.model.queues.argument_table import unmet
-from broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
-from broker.model.queues.composition import QueueFactory
-from broker.model.queues.counters import QueueTotals, sum_of
-from broker.model.queues.idle import IdleQueues
-from broker.model.queues.queue import Queue
-from broker.model.router import Router
-from broker.model.store_protocol import LIVE, RecoveredQueue, Store
-from broker.model.topology.bindings import BindingMaker, recover_bindings
-from broker.model.topology.deletion import QueueRemoval
-from broker.model.topology.kept_wiring import KeptWiring
-from broker.model.topology.wiring import Wiring
-from broker.model.transactions.local import LocalTransaction
-from broker.model.turn import Turn
-from broker.settings import BrokerSettings
-from formats.broker_records.errors import BrokerRecordError
-from formats.values import TypedMap
+from qstore.broker.log.event_log import log_event
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.authorization import Authorization
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.events import Events
+from qstore.broker.model.exchanges.default import DefaultExchange
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
+from qstore.broker.model.memory import MemoryCeiling
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.argument_table import unsupported_arguments
+from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
+from qstore.broker.model.queues.composition import QueueFactory
+from qstore.broker.model.queues.counters import QueueTotals, sum_of
+from qstore.broker.model.queues.idle import IdleQueues
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import Router
+from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
+from qstore.broker.model.tick import Tick
+from qstore.broker.model.topology.bindings import BindingMaker, recover_bindings
+from qstore.broker.model.topology.deletion import QueueRemoval
+from qstore.broker.model.topology.topology import Topology
+from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Broker")
 
-#: Reads a message that a store kept. Raises BrokerRecordError.
+#: Decodes a stored message. Raises BrokerRecordError.
 RestoreMessage = Callable[[bytes], Message]
 
 
@@ -50,27 +50,27 @@ class Broker:
 
     Args:
         settings: its limits.
-        store: what keeps durable things; None if nothing is kept.
-        call_soon: has a function called at the end of the event loop's turn.
+        store: persists durable objects; None for a broker without persistence.
+        call_soon: schedules a function to run at the end of the event loop tick.
         clock: seconds since 1970.
 
     Attributes:
         settings, store, clock: as above.
-        exchanges: name -> exchange; the default one's name is empty.
+        exchanges: name -> exchange; the default exchange has the empty name.
         queues: name -> queue.
-        memory: what the messages may take, and what they do.
-        transactions: those that are open.
-        unfinished_bytes: says how much has come of messages of which only a part has.
-        turn: what the event loop's turn has gathered.
-        idle_queues: those that are to go if nobody uses them for a while.
-        queue_factory: makes queues.
+        memory: the memory ceiling for messages, and current usage.
+        transactions: open transactions.
+        unfinished_bytes: returns the bytes received of incomplete messages.
+        tick: work collected during the current event loop tick.
+        idle_queues: unused auto-delete queues whose timeout is running.
+        queue_factory: creates queues.
         router: publishes and moves messages.
-        removal: deletes queues, and remembers what they have counted.
-        wiring: declares, deletes, binds and unbinds.
-        started_at: when the broker has started, by its clock.
-        authorization: says who may do what.
-        events: what happens, for those who listen.
-        in_doubt_messages: messages that distributed transactions in doubt hold, and the store alone.
+        removal: deletes queues, and keeps the counters of deleted ones.
+        topology: declares, deletes, binds and unbinds.
+        started_at: start time, by the clock above.
+        authorization: checks operations.
+        events: emits events to listeners.
+        in_doubt_messages: messages held by in-doubt distributed transactions; they exist only in the store.
     """
 
     def __init__(
@@ -79,13 +79,14 @@ class Broker:
         store: Store | None,
         call_soon: Callable[[Callable[[], None]], Any],
         clock: Callable[[], float] = time.time,
+        call_later: Callable[[float, Callable[[], None]], Any] | None = None,
     ) -> None:
         self.settings, self.store, self.clock = settings, store, clock
         self.authorization = Authorization()
         self.events = Events()
         self.events.listen(log_event)
         self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
-        self.turn = Turn(call_soon, store, self.memory)
+        self.tick = Tick(call_soon, store, self.memory, call_later)
         self.transactions: WeakSet[LocalTransaction] = WeakSet()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}
@@ -94,19 +95,19 @@ class Broker:
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
-        self.router = Router(store, self.turn)
-        self.queue_factory = QueueFactory(self.turn, store, settings.queue_limit_bytes, clock)
+        self.router = Router(store, self.tick)
+        self.queue_factory = QueueFactory(self.tick, store, settings.queue_limit_bytes, clock)
         self.started_at = clock()
-        kept = KeptWiring(store)
-        self.removal = QueueRemoval(self.queues, self.exchanges, self.router, kept)
-        self.wiring = Wiring(
+        storage = TopologyStorage(store)
+        self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
+        self.topology = Topology(
             self.queues,
             self.exchanges,
             factory=self.queue_factory,
             idle_queues=self.idle_queues,
-            kept=kept,
+            storage=storage,
             removal=self.removal,
-            bindings=BindingMaker(self.router, self.turn, kept, clock),
+            bindings=BindingMaker(self.router, self.tick, storage, clock),
             authorization=self.authorization,
             events=self.events,
         )
@@ -115,32 +116,32 @@ class Broker:
 
     @property
     def totals(self) -> QueueTotals:
-        """What all its queues have counted, those that are deleted included."""
+        """The summed counters of all queues, including deleted ones."""
         queues = (*self.queues.values(), *self.removal.leaving)
         return sum_of((self.removal.deleted, *(queue.totals for queue in queues)))
 
     def begin_transaction(self, max_bytes: int) -> LocalTransaction:
-        """A local transaction; what is published in it takes `max_bytes` of memory at most, or 0 for no limit."""
-        transaction = LocalTransaction(self.router, self.store, self.turn, self.memory, max_bytes)
+        """Begin a local transaction. Messages published in it may take `max_bytes` of memory; 0 for no limit."""
+        transaction = LocalTransaction(self.router, self.store, self.tick, self.memory, max_bytes)
         self.transactions.add(transaction)
         return transaction
 
     def held_memory(self) -> int:
-        """Bytes of memory that messages take: on queues, in open transactions, and those that are not all here."""
+        """Bytes of memory taken by messages: on queues, in open transactions, and incomplete ones."""
         queues = sum(queue.memory for queue in self.queues.values())
         return queues + sum(each.memory for each in self.transactions) + self.unfinished_bytes()
 
     def expire(self) -> int:
-        """Remove the messages that have expired from all queues. Returns how many."""
+        """Remove expired messages from all queues. Returns how many."""
         return sum(queue.expire() for queue in self.queues.values())
 
     # ---- recovery ----
 
     def recover(self, restore: RestoreMessage) -> None:
-        """Take over what the store kept: exchanges, queues, bindings, messages.
+        """Load exchanges, queues, bindings and messages from the store.
 
         Args:
-            restore: reads a message.
+            restore: decodes a stored message.
         """
         if self.store is None:
             return
@@ -158,13 +159,13 @@ class Broker:
 
     def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
         assert self.store is not None
-        for number, record in self.store.wiring.exchanges.items():
+        for number, record in self.store.topology.exchanges.items():
             exchange = self.exchanges.get(record.name)
             if exchange is None:
                 try:
                     make = exchange_type(record.type)
                 except Exception as error:
-                    _LOG.warning('Exchange "%s" is left out: %s', record.name, error)
+                    _LOG.warning('Exchange "%s" was not recovered: %s', record.name, error)
                     continue
                 exchange = make(
                     record.name,
@@ -180,50 +181,50 @@ class Broker:
         assert self.store is not None
         record = found.record
         try:
-            asked = read_arguments(record.arguments)
-        except InvalidArgumentError as error:  # qpidd has taken it, or an earlier version
-            asked = NO_ARGUMENTS
-            _LOG.warning('Queue "%s": its arguments are ignored: %s', record.name, error)
-        self._warn_of_unmet(record.name, record.arguments)
+            parsed = read_arguments(record.arguments)
+        except InvalidArgumentError as error:  # qpidd or an earlier version accepted it
+            parsed = NO_ARGUMENTS
+            _LOG.warning('Queue "%s": ignoring its arguments: %s', record.name, error)
+        self._warn_of_unsupported(record.name, record.arguments)
         queue = self.queue_factory.make(
             record.name,
             durable=True,
             auto_delete=bool(record.auto_delete),
             arguments=record.arguments,
-            asked=asked,
+            parsed=parsed,
             journal=found.journal,
         )
-        for kept in self.store.messages(found):
-            if kept.state != LIVE:
+        for stored in self.store.messages(found):
+            if stored.state != LIVE:
                 self.in_doubt_messages += 1
                 continue
             try:
-                message = restore(kept.data)
+                message = restore(stored.data)
             except BrokerRecordError as error:
-                _LOG.error('Queue "%s": record 0x%x is left where it is: %s', record.name, kept.rid, error)
+                _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
                 continue
-            queue.add(message, kept.rid).is_redelivered = kept.redelivered
+            queue.add(message, stored.rid).is_redelivered = stored.redelivered
         queue.creator = record.owner or ""
         self.queues[record.name] = queue
         self.exchanges[""].binding_count.set(len(self.queues))
         return queue
 
-    def _warn_of_unmet(self, name: str, arguments: TypedMap) -> None:
-        """Tell which kind of queue a recovered one should be, and is not."""
-        lacking = [each for each in unmet(arguments) if each.is_refused]
-        if lacking:
-            _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, lacking)))
+    def _warn_of_unsupported(self, name: str, arguments: TypedMap) -> None:
+        """Log which unsupported queue kind a recovered queue was declared as."""
+        unsupported = [each for each in unsupported_arguments(arguments) if each.is_refused]
+        if unsupported:
+            _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, unsupported)))
 
-    # ---- from here on ----
+    # ---- serving clients ----
 
     def run(self) -> None:
-        """All is ready, and clients are let in. The manual's rules name this method (Qpid C++ Broker Book, 1.1.8.5)."""
+        """Log that the broker serves clients. The manual's rules name this method (Qpid C++ Broker Book, 1.1.8.5)."""
         _LOG.notice("Broker running")
 
-    # ---- the end ----
+    # ---- shutdown ----
 
     def close(self) -> bool:
-        """Close the store. Returns whether all that was promised is on the disk."""
+        """Close the store. Returns whether everything acknowledged is on the disk."""
         if self.store is None:
             return True
         delivered = {

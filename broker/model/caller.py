@@ -1,4 +1,4 @@
-"""Who asks for an operation of the model: a client's session or channel, a link, management, or the broker itself."""
+"""The caller of a model operation: a client's session or channel, a link, management, or the broker itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Caller(Protocol):
-    """Somebody who asks. Queues can be exclusive to it, for as long as it lasts."""
+    """A caller. Queues can be exclusive to it for as long as it lives."""
 
     @property
     def user(self) -> str:
-        """Who it is, with the realm: `guest@QPID`; empty for the broker itself."""
+        """The user name with its realm: `guest@QPID`; empty for the broker itself."""
 
     @property
     def remote_host(self) -> str:
@@ -18,7 +18,7 @@ class Caller(Protocol):
 
 
 class BrokerItself(NamedTuple):
-    """The broker, which may do everything: exclusive queues do not lock it out, and it never owns one."""
+    """The broker as a caller. It may do everything: exclusive queues do not lock it out, and it never owns one."""
 
     user: str = ""
     remote_host: str = ""

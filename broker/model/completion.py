@@ -1,22 +1,22 @@
-"""Which of a publisher's numbers are done, and which still wait: the completion ledger.
+"""The completion ledger: which of a publisher's numbers are done, and which still wait.
 
-A peer numbers what it asks for, from 0 up: commands of AMQP 0-10, messages in confirm mode of 0-9-1, deliveries of
-1.0. Every number comes to be done once:
+A peer numbers its requests from 0 up: commands in AMQP 0-10, messages in confirm mode of 0-9-1, deliveries in 1.0.
+Every number is completed once:
 
-    plain                 when the tick in which it came is worked off (`settle`). Nothing is kept or called for it
-    held                  when what was written for it in that tick is on the disk: `settle` returns the runs of such
-                          numbers, and whoever flushes them releases them
-    postponed             when whoever postponed it releases it
-    held for all before   a barrier: when every number below it is done, whatever was released before that
+    plain                 when the tick in which it arrived has been processed (`complete_below`); it needs no state
+    held                  when the records written for it in that tick are on the disk: `complete_below` returns the
+                          runs of these numbers, and the caller that flushes them calls `complete`
+    postponed             when the code that postponed it calls `complete`
+    held for all before   a barrier: when every number below it is done, even if `complete` is called earlier
 
-A number whose flush fails is never released, so it is never done, and nor is a barrier above it: what becomes of it is
-the protocol's matter (0-10 ends the session, 0-9-1 answers with basic.nack).
+A number whose flush fails is never completed, nor is a barrier above it. The protocol decides what follows: 0-10 ends
+the session, 0-9-1 answers with basic.nack.
 
-What is done is a set of numbers, as runs (`Done`). 0-10 completions, 0-9-1 confirms and 1.0 dispositions are three ways
-to print it: `session.completed` with ranges, `basic.ack` with `multiple` for all below and one for each above, one
+The numbers that are done form a set of runs (`Done`). 0-10 completions, 0-9-1 confirms and 1.0 dispositions are three
+encodings of it: `session.completed` with ranges, `basic.ack` with `multiple` for all below and one for each above, one
 disposition for each run.
 
-No I/O and no clock: numbers go in and come out.
+No I/O and no clock: numbers go in, numbers come out.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from operator import itemgetter
 from typing import TypeAlias
 
 Runs: TypeAlias = list[list[int]]
-"""First and last number of each run, both included, going up."""
+"""First and last number of each run, both inclusive, in ascending order."""
 
 _first, _last = itemgetter(0), itemgetter(1)
 
 
 class Done:
-    """The numbers that are done: nearly always all below one, and apart from it a few runs above.
+    """The numbers that are done: usually all below some number, plus a few runs above it.
 
     Args:
-        below: where the numbers begin.
+        below: the first number.
 
     Attributes:
         below: all below this are done.
-        beyond: the runs above it, first and last number included; they go up and do not touch.
+        beyond: the runs above it, first and last number inclusive; ascending, and not adjacent.
     """
 
     __slots__ = ("below", "beyond")
@@ -50,12 +50,12 @@ class Done:
         self.beyond: list[tuple[int, int]] = []
 
     def add(self, first: int, last: int) -> None:
-        """The numbers `first` to `last` are done; those that were done before change nothing."""
+        """Mark `first` to `last` as done; numbers already done are ignored."""
         if first <= self.below and not self.beyond:
             self.below = max(self.below, last + 1)
             return
         beyond = self.beyond
-        begin = bisect_left(beyond, first - 1, key=_last)  # from here on they touch it, up to `end`
+        begin = bisect_left(beyond, first - 1, key=_last)  # the runs from here to `end` touch the new one
         end = bisect_right(beyond, last + 1, lo=begin, key=_first)
         if begin < end:
             first, last = min(first, beyond[begin][0]), max(last, beyond[end - 1][1])
@@ -68,24 +68,24 @@ class CompletionLedger:
     """The numbers of one publisher.
 
     Args:
-        begin: the first of them.
+        begin: the first number.
 
     Attributes:
-        done: those that are done.
-        settled: all below this are done, or wait.
+        done: the numbers that are done.
+        processed: all below this are done or waiting.
     """
 
-    __slots__ = ("_barriers", "_held", "_postponed", "done", "settled")
+    __slots__ = ("_barriers", "_held", "_postponed", "done", "processed")
 
     def __init__(self, begin: int = 0) -> None:
         self.done = Done(begin)
-        self.settled = begin
-        self._held: Runs = []  # since the last `settle`
+        self.processed = begin
+        self._held: Runs = []  # since the last `complete_below`
         self._postponed: list[int] = []  # likewise
         self._barriers: deque[int] = deque()
 
     def hold(self, number: int) -> None:
-        """The number waits for the flush of this tick. To be said before any later number is held."""
+        """Hold the number until the flush of this tick. Call it before any later number is held."""
         held = self._held
         if held and held[-1][1] == number - 1:
             held[-1][1] = number
@@ -93,20 +93,20 @@ class CompletionLedger:
             held.append([number, number])
 
     def postpone(self, number: int) -> None:
-        """As `hold`, but `settle` does not return it: whoever postpones it releases it."""
+        """As `hold`, but `complete_below` does not return it: the caller completes it later."""
         self._postponed.append(number)
 
     def hold_for_all_before(self, number: int) -> None:
-        """The number is done when all below it are. To be said before any later number is held."""
+        """Hold the number until all numbers below it are done. Call it before any later number is held."""
         self.hold(number)
         self._barriers.append(number)
 
-    def settle(self, end: int) -> Runs:
-        """All numbers below `end` have come: those that do not wait are done. Returns the runs that are held."""
-        if end <= self.settled:
+    def complete_below(self, end: int) -> Runs:
+        """Complete all numbers below `end` that do not wait. Returns the runs that are held."""
+        if end <= self.processed:
             return []
         held, self._held = self._held, []
-        at, done = self.settled, self.done
+        at, done = self.processed, self.done
         waiting = held
         if self._postponed:
             waiting = sorted(held + [[number, number] for number in self._postponed])
@@ -117,22 +117,22 @@ class CompletionLedger:
             at = max(at, last + 1)
         if at < end:
             done.add(at, end - 1)
-        self.settled = end
+        self.processed = end
         if self._barriers:
             self._pass_barriers()
         return held
 
-    def release(self, runs: Runs) -> None:
-        """What these waited for has happened. Barriers among them still wait for all below them."""
+    def complete(self, runs: Runs) -> None:
+        """Complete numbers that waited. Barriers among them still wait for all numbers below them."""
         for first, last in runs:
             if self._barriers:
-                self._release_around_barriers(first, last)
+                self._complete_around_barriers(first, last)
             else:
                 self.done.add(first, last)
         if self._barriers:
             self._pass_barriers()
 
-    def _release_around_barriers(self, first: int, last: int) -> None:
+    def _complete_around_barriers(self, first: int, last: int) -> None:
         at = first
         for barrier in self._barriers:
             if at <= barrier <= last:

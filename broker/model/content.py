@@ -1,10 +1,9 @@
-"""The content of a message: bytes, or, if there is much of it, the pieces that it came in.
+"""The content of a message: bytes, or the pieces in which large content arrived.
 
-Content that came in many frames is never put together: what came is kept as it came, and whoever sends it or writes it
-takes one piece after the other. So a message costs its content once, however large it is.
+Content that spans many frames is never joined: the pieces are stored as received, and sent or written one by one. So a
+message takes its content's size in memory once, however large it is.
 
-Pieces that are small cost more than their bytes, and a peer may send them as small as it likes: they are gathered until
-they are worth keeping.
+Small pieces cost more than their bytes, and a peer may send pieces of any size: they are collected into larger ones.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-_WORTH_KEEPING: Final = 16 * 1024  # bytes of a piece that is kept as it came
-_GATHERED: Final = 0xFFFF - 12  # bytes that are gathered from small ones: what one frame holds
+_MIN_PIECE: Final = 16 * 1024  # bytes; smaller pieces are joined
+_MAX_JOINED: Final = 0xFFFF - 12  # bytes up to which small pieces are joined: the payload of one frame
 
 
 class LargeContent:
-    """Content in pieces, more than one frame holds. It never changes, and no piece of it is empty.
+    """Content in pieces, larger than one frame. Immutable, and no piece is empty.
 
     Args:
         pieces: its bytes, in order.
-        size: how many they are.
+        size: total bytes.
     """
 
     __slots__ = ("_size", "pieces")
@@ -33,7 +32,7 @@ class LargeContent:
         return self._size
 
     def __bytes__(self) -> bytes:
-        """All of it, copied together."""
+        """The content as one copy."""
         return b"".join(self.pieces)
 
 
@@ -47,18 +46,18 @@ def pieces_of(content: Content) -> tuple[bytes, ...]:
 
 
 def content_of(pieces: Sequence[bytes]) -> Content:
-    """Content in these pieces, none of which is empty: what one frame holds is put together."""
+    """The content consisting of these pieces, none of which is empty. Content that fits one frame is joined."""
     size = sum(map(len, pieces))
-    if size <= _GATHERED or len(pieces) == 1:
+    if size <= _MAX_JOINED or len(pieces) == 1:
         return b"".join(pieces)
     return LargeContent(tuple(pieces), size)
 
 
-class Gathering:
-    """Content that comes in.
+class IncomingContent:
+    """Content that is being received.
 
     Attributes:
-        size: bytes that have come.
+        size: bytes received so far.
     """
 
     __slots__ = ("_pieces", "_small", "size")
@@ -69,12 +68,12 @@ class Gathering:
         self._small = bytearray()
 
     def add(self, piece: bytes) -> None:
-        """More of it has come."""
+        """Add the next piece."""
         self.size += len(piece)
         small = self._small
-        if small and len(small) + len(piece) > _GATHERED:
+        if small and len(small) + len(piece) > _MAX_JOINED:
             self._keep_small()
-        if len(piece) >= _WORTH_KEEPING and not self._small:
+        if len(piece) >= _MIN_PIECE and not self._small:
             self._pieces.append(piece)
         else:
             self._small += piece
@@ -85,6 +84,6 @@ class Gathering:
             self._small = bytearray()
 
     def content(self) -> Content:
-        """All that has come; it may go on."""
+        """The content received so far; more may be added afterwards."""
         self._keep_small()
         return content_of(self._pieces)

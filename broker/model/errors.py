@@ -1,58 +1,58 @@
-"""What can go wrong in the model, whatever the protocol: each protocol has its own numbers for these.
+"""Errors of the model, independent of the protocol: each protocol maps them to its own codes.
 
-The text is one line, for whoever asked; it names what it is about.
+The text is one line for the caller and names the object concerned.
 """
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """Something that was asked of the model cannot be done. The classes below say why."""
+    """An operation of the model failed. The subclasses give the reason."""
 
 
 class UnauthorizedError(ModelError):
-    """Whoever asks may not."""
+    """The caller is not allowed to perform the operation."""
 
 
 class NotFoundError(ModelError):
-    """It does not exist."""
+    """The object does not exist."""
 
 
 class ResourceLockedError(ModelError):
-    """Somebody else has it for himself."""
+    """The object is exclusive to another caller."""
 
 
 class PreconditionFailedError(ModelError):
-    """It was to be done only under a condition that does not hold."""
+    """A condition of the request (if-empty, if-unused) does not hold."""
 
 
 class ResourceDeletedError(ModelError):
-    """It was deleted while it was in use."""
+    """The object was deleted while it was in use."""
 
 
 class IllegalStateError(ModelError):
-    """It makes no sense at this point."""
+    """The operation is not valid in the current state."""
 
 
 class ResourceLimitExceededError(ModelError):
-    """There is no room for it."""
+    """A limit is reached."""
 
 
 class NotAllowedError(ModelError):
-    """It is never allowed."""
+    """The operation is never allowed."""
 
 
 class IllegalArgumentError(ModelError):
-    """An argument's value makes no sense."""
+    """An argument's value is not valid."""
 
 
 class NotImplementedByBrokerError(ModelError):
-    """It exists, but not here."""
+    """The operation or option exists, but this broker does not implement it."""
 
 
 class InternalError(ModelError):
-    """The broker cannot do what it should: its disk fails, or the like."""
+    """The broker failed, for example because its disk did."""
 
 
 class InvalidArgumentError(ModelError):
-    """An argument is missing or not of the right form."""
+    """An argument is missing or malformed."""

@@ -1,7 +1,7 @@
-"""What happens in the broker, as typed events: emitted where it happens, and delivered to listeners.
+"""What happens in the broker, as typed events, delivered to listeners.
 
-The operational log is the first listener (`event_log`). An event is a value; its QMF name is that of its class with a
-small first letter, and its fields are the arguments that QMF gives it. Nothing is emitted for a single message.
+The operational log is the first listener (`event_log`). An event is a value; its QMF name is its class name with a
+lower-case first letter, and its fields are the arguments of the QMF event. No event is emitted per message.
 
 Source: the QMF schema of qpidd's broker, its events.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 
 class QueueDeclare(NamedTuple):
@@ -80,7 +80,7 @@ class Unbind(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """A queue got a consumer."""
+    """A consumer was added to a queue."""
 
     remote_host: str
     user: str
@@ -91,7 +91,7 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """A consumer is gone."""
+    """A consumer was removed."""
 
     remote_host: str
     user: str
@@ -107,7 +107,7 @@ class ClientConnect(NamedTuple):
 
 
 class ClientConnectFail(NamedTuple):
-    """A client was not let in: `user` is who it is, where that is known."""
+    """A client was rejected. `user` is empty if it is not known."""
 
     remote_host: str
     user: str
@@ -116,7 +116,7 @@ class ClientConnectFail(NamedTuple):
 
 
 class ClientDisconnect(NamedTuple):
-    """A client that had opened its connection is gone."""
+    """A client with an open connection has disconnected."""
 
     remote_host: str
     user: str
@@ -140,7 +140,7 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 class Events:
-    """The events of one broker, and who hears them."""
+    """The events of one broker, and their listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -150,6 +150,6 @@ class Events:
         self._listeners.append(listener)
 
     def emit(self, event: Event) -> None:
-        """Something has happened."""
+        """Pass an event to all listeners."""
         for listener in self._listeners:
             listener(event)

@@ -1,22 +1,21 @@
-"""The memory ceiling: how much the broker's messages take, and what happens when they take too much.
+"""The memory ceiling: how much memory the broker's messages take, and what happens when they take too much.
 
-What is held is estimated as the size of every message on a queue or in an open transaction (header and content), a
-constant for each (`MESSAGE_OVERHEAD`), and what has come of unfinished messages. A message on many queues is counted on
-each, though its bytes are shared; so the estimate counts only as far as the process is really that large.
+Usage is estimated as the size of every message on a queue or in an open transaction (header and content), a constant
+for each (`MESSAGE_OVERHEAD`), and the bytes received of incomplete messages. A message on many queues is counted on
+each, though its bytes are shared; so the estimate is capped at the resident size of the process.
 
-    state    entered                          what happens
+    state    entered                          effect
     -------  -------------------------------  ---------------------------------------------------------------
-    ample    below 80 % of the ceiling        nothing
-    short    at 90 %                          connections that publish are not read, but for one read a second each,
-                                              so that what they have accepted is still settled
-    full     at 100 %                         each message that is published is refused: resource-limit-exceeded
+    ample    below 80 % of the ceiling        none
+    short    at 90 %                          backpressure: publishing connections are read only once a second, which
+                                              still lets them settle deliveries
+    full     at 100 %                         each published message is refused: resource-limit-exceeded
 
-From short and full the way back is below 80 %. Counting costs a look at every queue, and is done each time that queues
-and transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. Nothing is done for a
-single message.
+From short and full the state returns to ample below 80 %. Counting looks at every queue. It runs each time queues and
+transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. There is no cost per message.
 
-The ceiling leaves room for everything else. If an allocation fails all the same, a reserve is freed, so that the broker
-can say so, close what was hit, and be shut down; memory counts as full until the reserve is there again.
+The ceiling leaves room for everything else. If an allocation fails nevertheless, a reserve is freed, so that the broker
+can log the failure, close what was affected, and be shut down; memory counts as full until the reserve is restored.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.log.logs import log_of
-from broker.model.errors import ResourceLimitExceededError
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import ResourceLimitExceededError
 
 _LOG: Final = log_of("Broker")
 
 MESSAGE_OVERHEAD: Final = 320
-"""Bytes that a message on a queue takes besides its header and content: objects and links, as measured (README)."""
+"""Bytes that a message on a queue takes beyond its header and content, as measured (README)."""
 
 DEFAULT_SHARE: Final = 0.5
-"""The part of the memory of machine, control group and resource limits that is the ceiling by default."""
+"""The default ceiling, as a fraction of the memory that machine, control group and resource limits allow."""
 
 _SHORT, _AMPLE = 0.9, 0.8
 _COUNTS_PER_CEILING: Final = 128
-_LEAST_STEP: Final = 64 * 1024  # bytes of growth between two counts
+_MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
@@ -52,7 +51,7 @@ _CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
 
 
 class State(enum.Enum):
-    """How much memory there is."""
+    """How much memory is available."""
 
     AMPLE = enum.auto()
     SHORT = enum.auto()
@@ -60,20 +59,20 @@ class State(enum.Enum):
 
 
 class MemoryCeiling:
-    """What the broker's messages may take.
+    """The memory limit for the broker's messages.
 
     Args:
         limit: bytes; 0 for no ceiling.
-        held: the estimate of what is held now, in bytes.
-        resident: bytes of memory that the process has.
+        held: returns the current estimate, in bytes.
+        resident: returns the resident bytes of the process.
 
     Attributes:
         limit: as above.
-        used: bytes, when they were last counted.
+        used: bytes at the last count.
         state: AMPLE, SHORT or FULL.
-        grown: bytes by which queues and transactions have grown since then; the code that adds messages adds to it.
-        step: how much of that there may be before `count` is to be called.
-        changed: called when it gets short, and when it is ample again.
+        grown: bytes by which queues and transactions have grown since then; incremented by the code that adds messages.
+        step: growth after which `count` is due.
+        changed: called when the state leaves AMPLE or returns to it.
     """
 
     __slots__ = (
@@ -84,18 +83,18 @@ class MemoryCeiling:
         self.limit = limit
         self._held, self._resident = held, resident or resident_bytes
         self.used = self.grown = 0
-        self.step = max(limit // _COUNTS_PER_CEILING, _LEAST_STEP) if limit else sys.maxsize
+        self.step = max(limit // _COUNTS_PER_CEILING, _MIN_STEP) if limit else sys.maxsize
         self.state = State.AMPLE
         self.changed: Callable[[], None] = lambda: None
         self._reserve = bytearray(_RESERVE)
         self._quiet_until = -math.inf
 
     def count(self) -> None:
-        """Count what is held, and act on it."""
+        """Count memory usage, and update the state."""
         self.grown = 0
         if not self._reserve:
             try:
-                self._reserve = bytearray(2 * _RESERVE)  # as much is left besides, or it would be freed again at once
+                self._reserve = bytearray(2 * _RESERVE)  # as much again stays free, or it would be freed at once
             except MemoryError:
                 return
             del self._reserve[_RESERVE:]
@@ -117,63 +116,63 @@ class MemoryCeiling:
         self._enter(state)
 
     def check(self) -> None:
-        """Raises ResourceLimitExceededError if no message may be added."""
+        """Raise ResourceLimitExceededError if no message may be added."""
         if self.grown >= self.step:
             self.count()
         if self.state is State.FULL:
             raise ResourceLimitExceededError(
-                f"the broker's memory is full: its messages take {self.used} of {self.limit} bytes (--broker-memory)"
+                f"the broker's memory is full: messages take {self.used} of {self.limit} bytes (--broker-memory)"
             )
 
     def exhausted(self, where: str) -> None:
-        """An allocation failed: free the reserve, and take nothing more before it is there again."""
+        """Handle a failed allocation: free the reserve, and refuse messages until it is restored."""
         self._reserve = bytearray()
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _QUIET_SECONDS
             _LOG.critical(
-                "%s: out of memory: the system refused an allocation. Publishers are refused until memory is free "
-                "again; lower --broker-memory (%d bytes) or raise the limit of the process", where, self.limit,
+                "%s: out of memory: an allocation failed. Publishers are refused until memory is available again; "
+                "lower --broker-memory (%d bytes) or raise the memory limit of the process", where, self.limit,
             )  # fmt: skip
         if self.state is not State.FULL:
-            was, self.state = self.state, State.FULL
-            if was is State.AMPLE:
+            previous, self.state = self.state, State.FULL
+            if previous is State.AMPLE:
                 self.changed()
 
     def _enter(self, state: State) -> None:
-        was, self.state = self.state, state
-        if was is state:
+        previous, self.state = self.state, state
+        if previous is state:
             return
         share = 100 * self.used // (self.limit or 1)
         if state is State.FULL:
             _LOG.critical(
                 "Memory: messages take %d bytes, %d%% of --broker-memory: publishers get resource-limit-exceeded until "
-                "consumers have taken enough", self.used, share,
+                "consumers have drained enough", self.used, share,
             )  # fmt: skip
-        elif was is State.AMPLE:
+        elif previous is State.AMPLE:
             _LOG.warning(
                 "Memory: messages take %d bytes, %d%% of --broker-memory: backpressure, publishers are not read until "
-                "consumers have taken enough", self.used, share,
+                "consumers have drained enough", self.used, share,
             )  # fmt: skip
         elif state is State.AMPLE:
             _LOG.notice(
-                "Memory: messages take %d bytes, %d%% of --broker-memory: publishers are read again", self.used, share
+                "Memory: messages take %d bytes, %d%% of --broker-memory: backpressure has ended", self.used, share
             )
-        if State.AMPLE in (was, state):
+        if State.AMPLE in (previous, state):
             self.changed()
 
 
-# ---- what the system has ----
+# ---- system limits ----
 
 
 def resident_bytes() -> int:
-    """Bytes of memory that this process has (resident set)."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 – no more objects than it takes
+    """Resident memory of this process (RSS), in bytes."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 – allocate as little as possible
         return int(file.read(256).split()[1]) * resource.getpagesize()
 
 
 def default_ceiling() -> int:
-    """Half of what this process may have: of the machine's memory, its control group's, or its own limits'."""
+    """Half of the memory available to this process: the least of machine, control group and resource limits."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         soft, _ = resource.getrlimit(kind)
@@ -183,7 +182,7 @@ def default_ceiling() -> int:
 
 
 def _group_limits() -> list[int]:
-    """The memory limits of the control group (version 2, or 1) that this process is in, and of those around it."""
+    """The memory limits of the process's control group (version 2 or 1) and its parents."""
     try:
         lines = _CGROUP_OF_PROCESS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

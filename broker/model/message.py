@@ -1,11 +1,11 @@
-"""A message: what routing and queues need to know of it, beside the bytes that came.
+"""A message: the fields that routing and queues need, and the bytes as received.
 
-A message never changes once it was read: it may be on many queues, and is the same object on all of them. What is
-different for each queue (its place, whether it was delivered before) is the queue's `Entry`. Each protocol has a
-subclass that keeps the message as that protocol encodes it, so that it is stored and delivered as it came.
+A message never changes after it was read: it may be on many queues, and all of them share the object. State that
+differs per queue (its position, whether it was delivered before) is in the queue's `Entry`. Each protocol has a
+subclass that keeps the message in that protocol's encoding, so that it is stored and delivered as received.
 
-A consumer that speaks another protocol gets the message converted: from its `properties` and its content, which are
-read only when somebody asks. What was converted once is kept (`converted`).
+For a consumer that speaks another protocol the message is converted from its `properties` and its content, which are
+decoded only on demand. The result is cached (`converted`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from formats.values import EMPTY_MAP, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
-    from broker.model.content import Content
+    from qstore.broker.model.content import Content
 
 
 class StoredForm(NamedTuple):
@@ -25,8 +25,8 @@ class StoredForm(NamedTuple):
 
     Attributes:
         parts: its bytes.
-        size: how many they are.
-        crc: their checksum, as the store makes it.
+        size: total bytes.
+        crc: their checksum, as the store computes it.
     """
 
     parts: Sequence[bytes]
@@ -35,13 +35,13 @@ class StoredForm(NamedTuple):
 
 
 class Handling(NamedTuple):
-    """What few messages ask for, and few queues look at: one object for all messages of a publisher that ask the same.
+    """Rarely used delivery options. All messages of a publisher with the same options share one object.
 
     Attributes:
-        publisher: stands for the connection that it came over; None where that is not known, as after a restart.
-        priority: 0 to 9; 4 where nothing was said.
-        is_immediate: no queue is to have it unless a consumer can take it now.
-        discards_unroutable: if no queue wants it, its exchange's alternate exchange is not to get it either.
+        publisher: identifies the publishing connection; None if unknown, as after a restart.
+        priority: 0 to 9; 4 by default.
+        is_immediate: no queue takes the message unless a consumer can take it now.
+        discards_unroutable: an unroutable message is not sent to the exchange's alternate exchange.
     """
 
     publisher: object | None = None
@@ -50,7 +50,7 @@ class Handling(NamedTuple):
     discards_unroutable: bool = False
 
 
-#: Of a message that asks for nothing.
+#: Default options.
 PLAIN_HANDLING: Final = Handling()
 
 
@@ -58,14 +58,14 @@ _MessageT = TypeVar("_MessageT", bound="Message")
 
 
 class ReplyAddress(NamedTuple):
-    """Where an answer goes to."""
+    """The exchange and routing key for replies."""
 
     exchange: str
     routing_key: str
 
 
 class Properties(NamedTuple):
-    """What a message tells those who receive it, whatever protocol it came in. What it does not say is None.
+    """A message's properties, independent of its protocol. Absent ones are None.
 
     Attributes:
         message_id, correlation_id: text, bytes, a uuid.UUID or an int, as the sender chose.
@@ -73,8 +73,8 @@ class Properties(NamedTuple):
         reply_to: see `ReplyAddress`.
         content_type: MIME type; `amqp/map` and `amqp/list` where the content is a typed value.
         content_encoding: MIME encoding.
-        subject: what it is about.
-        headers: the application's own.
+        subject: the subject.
+        headers: application headers.
     """
 
     message_id: object = None
@@ -92,20 +92,20 @@ class Message(ABC):
     """A message.
 
     Attributes:
-        exchange: the exchange that it was sent to; empty for the default one.
-        routing_key: what it was sent with.
+        exchange: the exchange it was published to; empty for the default exchange.
+        routing_key: the key it was published with.
         body: its content.
-        size: bytes of its header and content, as a queue counts them. Source: qpidd counts likewise.
-        is_persistent: whether a durable queue keeps it on disk.
-        handling: what it asks for besides.
-        expires_at: seconds since 1970 at which nobody is to get it any more; 0.0 for never.
+        size: bytes of header and content, as queues count them. Source: qpidd counts likewise.
+        is_persistent: whether a durable queue stores it on disk.
+        handling: further delivery options.
+        expires_at: seconds since 1970 after which it is not delivered; 0.0 for never.
     """
 
     __slots__ = (
         "_converted", "body", "exchange", "expires_at", "handling", "is_persistent", "routing_key", "size",
     )  # fmt: skip
 
-    _converted: dict[object, Message | None]  # by the function that converts; absent until the first is asked for
+    _converted: dict[object, Message | None]  # key: converting function; unset until the first conversion
 
     exchange: str
     routing_key: str
@@ -117,28 +117,28 @@ class Message(ABC):
 
     @abstractmethod
     def stored_form(self) -> StoredForm:
-        """What a journal keeps of it."""
+        """The bytes that a journal stores."""
 
     @abstractmethod
     def headers(self) -> TypedMap:
-        """The application's headers; empty where they cannot be read."""
+        """The application headers; empty if they cannot be decoded."""
 
     @abstractmethod
     def properties(self) -> Properties:
-        """What it says of itself, headers included; as much of it as can be read."""
+        """The properties, including headers; those that can be decoded."""
 
     def content(self) -> Content | TypedValue:
-        """Its content as a consumer of any protocol may have it: bytes, or a value.
+        """The content for a consumer of any protocol: bytes, or a typed value.
 
         Raises:
-            BrokerRecordError: it cannot be read.
+            BrokerRecordError: it cannot be decoded.
         """
         return self.body
 
     def converted(self, convert: Callable[[Message], _MessageT | None]) -> _MessageT | None:
-        """The message in another protocol's form, which `convert` makes when it is first asked for.
+        """The message in another protocol's form: the cached result of `convert`.
 
-        None: it has none.
+        None if it has no such form.
         """
         try:
             known = self._converted
@@ -146,12 +146,12 @@ class Message(ABC):
             known = self._converted = {}
         if convert not in known:
             known[convert] = convert(self)
-        return known[convert]  # type: ignore[return-value]  # what this function has made
+        return known[convert]  # type: ignore[return-value]  # a result of this function
 
     @abstractmethod
     def with_number(self, name: str, number: int) -> Message:
-        """The same message with the header `name`, an int64, in place of one that it may have.
+        """A copy of the message with the header `name` set to an int64.
 
         Raises:
-            InvalidArgumentError: its headers cannot be read.
+            InvalidArgumentError: its headers cannot be decoded.
         """

@@ -1,51 +1,51 @@
-"""The way of a message from an exchange to queues: all of them take it, or none.
+"""Routes messages from an exchange to queues: all of them take a message, or none.
 
-    queues = what the exchange finds; if it finds none, what its alternate exchange does
-    room   = in all of them, or the publisher is refused
-    put    = one record in the journal of each queue that keeps it, and the message on every queue
+    queues    those the exchange matches; if there are none, those its alternate exchange matches
+    room      every queue must have room, or the publisher is refused
+    put       one record in the journal of each queue that stores the message, and an entry on every queue
 
-What is on a queue already moves the same way, to an alternate exchange: it leaves its queue when it is kept where it
-goes.
+Messages on a queue move to an alternate exchange in the same way: a message leaves its queue once it is stored at its
+destination.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.model.errors import InternalError, ResourceLimitExceededError
-from broker.model.exchanges.exchange import Exchange
-from broker.model.message import Message
-from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
-from broker.model.queues.queue import Alternate, Queue, Routed
-from broker.model.store_protocol import Store
-from broker.model.turn import Turn
+from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
+from qstore.broker.model.queues.queue import Alternate, Queue, Routed
+from qstore.broker.model.store_protocol import Store
+from qstore.broker.model.tick import Tick
 
 
 class Router:
     """Publishes and moves the messages of one broker.
 
     Args:
-        store: what keeps durable messages; None if nothing is kept.
-        turn: is told which queues and journals were written to.
+        store: persists durable messages; None without persistence.
+        tick: records which queues and journals were written to.
 
     Attributes:
-        unroutable: how many messages were dropped since there was no queue for them.
+        unroutable: number of messages dropped because no queue matched.
     """
 
-    def __init__(self, store: Store | None, turn: Turn) -> None:
-        self._store, self._turn = store, turn
+    def __init__(self, store: Store | None, tick: Tick) -> None:
+        self._store, self._tick = store, tick
         self.unroutable = 0
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
     def publish(self, message: Message, exchange: Exchange) -> bool:
-        """Put a message on the queues that an exchange finds for it, on all of them or none.
+        """Put a message on all queues that an exchange matches, or on none.
 
         Returns:
-            Whether it is promised only when what was written in this turn is on the disk.
+            Whether its completion must wait until the records of this tick are on the disk.
 
         Raises:
             ResourceLimitExceededError: a queue has no room for it.
-            InvalidArgumentError: the exchange numbers messages, and cannot read this one's headers.
+            InvalidArgumentError: the exchange numbers messages, and cannot decode this one's headers.
             InternalError: a journal cannot be written.
         """
         if not exchange.routes_by_key:
@@ -56,7 +56,7 @@ class Router:
         queue = route.sole
         if queue is None:
             return self.publish_to(message, exchange, self._or_alternate(message, exchange, route))
-        try:  # as `publish_to`, which would be one more call for every message
+        try:  # inlined `publish_to`: saves a call per message
             is_promised = queue.publish(message)
         except self._store_errors as error:
             raise InternalError(str(error)) from error
@@ -65,31 +65,31 @@ class Router:
         return is_promised
 
     def route(self, message: Message, exchange: Alternate) -> Routed:
-        """Where a message goes: to the queues of the exchange, or else of its alternate exchange.
+        """The route of a message: the queues of the exchange, or else of its alternate exchange.
 
-        Whoever sends it there counts it (`count`).
+        The caller counts the message (`count`).
         """
         return self._or_alternate(message, exchange, exchange.route(message))
 
     @staticmethod
     def _or_alternate(message: Message, exchange: Alternate, route: Routed) -> Routed:
-        """The route, or, if there are no queues, that of the alternate exchange: then this one has dropped it."""
+        """The route, or that of the alternate exchange if it has no queues: then this exchange counts it as dropped."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
         route.count(message.size)
         return exchange.alternate.route(message)
 
     def count(self, message: Message, route: Routed) -> None:
-        """A message has gone where it was routed to."""
+        """Count a message that was routed."""
         route.count(message.size)
         if not route.queues:
             self.unroutable += 1
 
     def route_immediate(self, message: Message, exchange: Exchange) -> Routed:
-        """As `route`, for a message that is immediate.
+        """As `route`, for an immediate message.
 
-        Unless all these queues have a consumer that can take it now, it counts as one that no queue wants. Source: AMQP
-        0-10, delivery-properties, immediate. (qpidd does not look at that bit.)
+        Unless every matching queue has a consumer that can take it now, the message is unroutable. Source: AMQP 0-10,
+        delivery-properties, immediate. (qpidd ignores that bit.)
         """
         route = exchange.route(message)
         if not all(queue.has_taker() for queue in route.queues):
@@ -97,7 +97,7 @@ class Router:
         return self._or_alternate(message, exchange, route)
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
-        """As `publish`, by a route that was found before."""
+        """As `publish`, with a known route."""
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
@@ -108,7 +108,7 @@ class Router:
         return is_promised
 
     def put(self, message: Message, queues: Sequence[Queue]) -> bool:
-        """Put a message on these queues, on all of them or none. Returns and raises as `publish`."""
+        """Put a message on all of these queues, or on none. Returns and raises as `publish`."""
         try:
             if len(queues) == 1:
                 return queues[0].publish(message)
@@ -119,7 +119,7 @@ class Router:
     def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
         for queue in queues:
             queue.check_room(message)
-        kept = [queue for queue in queues if queue.keeps(message)]
+        kept = [queue for queue in queues if queue.stores(message)]
         if not kept:
             for queue in queues:
                 if queue.admits(message):
@@ -141,9 +141,9 @@ class Router:
         return True
 
     def move(self, queue: Queue, entry: Entry, exchange: Alternate, done: Callable[[Exception | None], None]) -> None:
-        """Move an acquired message to where an exchange sends it: it leaves its queue when it is kept there.
+        """Move an acquired message to where an exchange routes it; it leaves its queue once it is stored there.
 
-        If it is being moved already, or gone, nothing happens.
+        Does nothing if it was already moved or removed.
 
         Raises:
             As `publish`. Then it is still acquired.
@@ -154,23 +154,26 @@ class Router:
         route = self.route(entry.message, exchange)
         is_held = self.put(entry.message, route.queues)
         self.count(entry.message, route)
-        entry.state = LEAVING
-        self._turn.schedule()
+        entry.state = MOVING
+        self._tick.schedule()
 
         def leave(error: Exception | None) -> None:
             is_written = False
+            if entry.state != MOVING:  # it was accepted meanwhile
+                self._tick.when_synced(done)
+                return
             entry.state = ACQUIRED
             if error is None and not queue.is_deleted:
                 try:
                     is_written = queue.dequeue(entry)
                 except InternalError as failure:
-                    error = InternalError(str(failure))  # not the one that has passed this frame, which keeps it
+                    error = InternalError(str(failure))  # a new one: `failure` references this frame
             if is_written:
-                self._turn.when_synced(done)
+                self._tick.when_synced(done)
             else:
                 done(error)
 
         if is_held and entry.rid:
-            self._turn.when_synced(leave)
+            self._tick.when_synced(leave)
         else:
             leave(None)

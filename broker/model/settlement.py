@@ -1,12 +1,12 @@
-"""What becomes of a message that was delivered: one rule for each outcome, whatever the protocol.
+"""Settlement of delivered messages: one rule for each outcome, whatever the protocol; and subscribing.
 
-    accept      it is dequeued
+    accept      the message is dequeued
     reject      it moves to its queue's alternate exchange; without one it is dequeued
-    release     it is available again, in its old place
-    subscribe   who may consume: one alone, or everybody but while there is one alone
-    purge       what waits is dequeued
+    release     it is available again, at its old position
+    subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive
+    purge       waiting messages are dequeued
 
-What belongs to a queue that is deleted meanwhile has gone with it, or moved: nothing is done.
+Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done.
 
 Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 """
@@ -17,24 +17,24 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from broker.model.authorization import Action, ObjectType
-from broker.model.caller import Caller
-from broker.model.errors import ModelError, ResourceLockedError
-from broker.model.events import Subscribe, Unsubscribe
-from broker.model.queues.consumer import Consumer
-from broker.model.queues.entry import ACQUIRED, Entry
-from broker.model.queues.queue import Queue
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import Caller
+from qstore.broker.model.errors import ModelError, ResourceLockedError
+from qstore.broker.model.events import Subscribe, Unsubscribe
+from qstore.broker.model.queues.consumer import Consumer
+from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.broker import Broker
+    from qstore.broker.model.broker import Broker
 
 
 class Settled(Enum):
-    """When the client may be told that what it has settled is done."""
+    """When a settlement may be reported to the client as done."""
 
     NOW = auto()
-    SYNCED = auto()  # when what was written in this event loop tick is on the disk
+    SYNCED = auto()  # when the records of this event loop tick are on the disk
     LATER = auto()  # when `done` is called
 
 
@@ -54,16 +54,16 @@ def accept(acquired: Iterable[tuple[Queue, Entry]]) -> Settled:
 def reject(
     broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Callable[[Exception | None], None]
 ) -> Settled:
-    """Move messages to their queues' alternate exchanges, and dequeue those of queues that have none.
+    """Move messages to their queues' alternate exchanges; dequeue those of queues without one.
 
     Args:
         broker: the model.
         acquired: the messages.
-        done: called, if the result is LATER, when they are where they go, and nowhere else; and with an error for each
-            of them that turns out not to be movable.
+        done: if the result is LATER, called once all messages have moved; and called with an error for each that could
+            not be moved.
 
     Raises:
-        ModelError: a message cannot be moved or dequeued. It, and those after it, are available again.
+        ModelError: a message cannot be moved or dequeued. It and those after it are available again.
     """
     moves: list[tuple[Queue, Entry]] = []
     is_written = False
@@ -73,9 +73,9 @@ def reject(
         if queue.alternate is not None:
             moves.append((queue, entry))
             continue
-        is_there = entry.state == ACQUIRED
+        was_acquired = entry.state == ACQUIRED
         is_written = queue.dequeue(entry) or is_written
-        queue.counters.rejected += is_there
+        queue.counters.rejected += was_acquired
     if not moves:
         return Settled.SYNCED if is_written else Settled.NOW
     left = len(moves) + is_written
@@ -90,23 +90,23 @@ def reject(
             done(None)
 
     if is_written:
-        broker.turn.when_synced(one_done)
+        broker.tick.when_synced(one_done)
     for index, (queue, entry) in enumerate(moves):
         assert queue.alternate is not None
-        is_there = entry.state == ACQUIRED
+        was_acquired = entry.state == ACQUIRED
         try:
             broker.router.move(queue, entry, queue.alternate, one_done)
         except ModelError:
             for source, kept in moves[index:]:
                 source.release(kept, is_redelivered=True)
             raise
-        queue.counters.rejected += is_there
+        queue.counters.rejected += was_acquired
     has_returned = True
     return Settled.LATER if left else Settled.NOW
 
 
 def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) -> None:
-    """Make messages available again; `is_redelivered` if the next consumer is to be told that one had them before."""
+    """Make messages available again; with `is_redelivered` they are marked as delivered before."""
     for queue, entry in acquired:
         if not queue.is_deleted:
             queue.release(entry, is_redelivered=is_redelivered)
@@ -122,15 +122,17 @@ def subscribe(
     exclusive: bool,
     arguments: TypedMap = EMPTY_MAP,
 ) -> None:
-    """Add a consumer, which alone is to have the queue if it is `exclusive`.
+    """Add a consumer; if it is `exclusive`, the queue accepts no other.
 
     Raises:
         UnauthorizedError: the caller may not consume.
-        ResourceLockedError: another one has the queue alone, or this one cannot have it alone.
+        ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer.
     """
     broker.authorization.check(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
-    if queue.exclusive_consumer is not None or (exclusive and queue.consumer_count):
-        raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer, or another one")
+    if queue.exclusive_consumer is not None:
+        raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer. No more consumers allowed.")
+    if exclusive and queue.consumer_count:
+        raise ResourceLockedError(f"Queue {queue.name} already has consumers. Exclusive access denied.")
     queue.add_consumer(consumer)
     if exclusive:
         queue.exclusive_consumer = consumer
@@ -139,19 +141,19 @@ def subscribe(
 
 
 def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
-    """Remove a consumer; a queue that is deleted has none any more."""
+    """Remove a consumer. A deleted queue has none left to remove."""
     if not queue.is_deleted:
         queue.remove_consumer(consumer)
     broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination))
 
 
-def purge(broker: Broker, caller: Caller, queue: Queue, most: int = 0) -> tuple[int, Settled]:
-    """Remove the messages that wait, at most `most` of them unless that is 0. Returns how many, and NOW or SYNCED.
+def purge(broker: Broker, caller: Caller, queue: Queue, max_messages: int = 0) -> tuple[int, Settled]:
+    """Remove at most `max_messages` waiting messages; 0 for all. Returns how many, and NOW or SYNCED.
 
     Raises:
-        UnauthorizedError: the caller may not.
+        UnauthorizedError: the caller may not purge the queue.
         InternalError: a journal cannot be written.
     """
     broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
-    count, is_written = queue.purge(most)
+    count, is_written = queue.purge(max_messages)
     return count, Settled.SYNCED if is_written else Settled.NOW

@@ -1,4 +1,4 @@
-"""A number with its lowest and highest value of an interval, as QMF reports counts of what comes and goes.
+"""A number with its lowest and highest value in an interval, as QMF reports them.
 
 Source: the QMF schema of qpidd's broker, types hilo8 to hilo64: the marks are set to the current value when an interval
 begins.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Watermark:
-    """A number, and between which values it was.
+    """A number with its low and high water marks.
 
     Attributes:
         value: the number.
@@ -24,7 +24,7 @@ class Watermark:
         return f"<{self.value}, {self.low} to {self.high}>"
 
     def set(self, value: int) -> None:
-        """The number has changed."""
+        """Set the number."""
         self.value = value
         if value > self.high:
             self.high = value
@@ -32,9 +32,9 @@ class Watermark:
             self.low = value
 
     def change(self, difference: int) -> None:
-        """The number has changed by `difference`."""
+        """Add `difference` to the number."""
         self.set(self.value + difference)
 
     def begin_interval(self) -> None:
-        """What was before does not matter any more."""
+        """Reset the marks to the current value."""
         self.low = self.high = self.value

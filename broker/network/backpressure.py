@@ -1,4 +1,4 @@
-"""Publishers that are faster than the disk, and what is done about them: they are not read until it has caught up."""
+"""Backpressure: publishers that outrun the disk are not read until it has caught up."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from broker.model.turn import Turn
+    from qstore.broker.model.tick import Tick
 
 
 class Reader(Protocol):
-    """A connection, as pressure sees it."""
+    """A connection that can stop and resume reading."""
 
     def stop_reading(self, reason: object) -> None:
-        """Read nothing for this reason."""
+        """Stop reading until this reason is removed."""
 
-    def go_on_reading(self, reason: object) -> None:
-        """The reason is gone."""
+    def resume_reading(self, reason: object) -> None:
+        """Remove a reason; resume reading if it was the last."""
 
     def catch_up(self) -> None:
-        """Go on with what was read."""
+        """Process the data that was already read."""
 
 
 class Pressure:
-    """Stops and starts the connections that write to journals.
+    """Stops and resumes the connections that write to journals.
 
-    A journal takes so much that is not on the disk, and then makes the whole broker wait. So when it has half of that,
-    all connections that have written to it lately are stopped, until what it has now is on the disk.
+    At its limit of unsynced bytes a journal blocks the whole broker. So at half of the limit, all connections that have
+    recently written to the journal are stopped, until the bytes that are unsynced now have been synced.
 
     Args:
-        turn: what the event loop's turn has gathered.
-        call_soon: has a function called in the event loop's next turn.
+        tick: the event loop tick.
+        call_soon: schedules a function for the next iteration of the event loop.
     """
 
-    def __init__(self, turn: Turn, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._turn, self._call_soon = turn, call_soon
-        self._writers: dict[Any, dict[Reader, None]] = {}  # by journal, lately
+    def __init__(self, tick: Tick, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._tick, self._call_soon = tick, call_soon
+        self._writers: dict[Any, dict[Reader, None]] = {}  # journal -> connections that have recently written to it
         self._full: dict[Any, None] = {}
 
     def after(self, connection: Reader, journals: Iterable[Any]) -> None:
-        """A connection has written to `journals`: stop it, and others that do, if too much waits for the disk."""
+        """A connection has written to `journals`: stop the writers of each journal with too many unsynced bytes."""
         for journal in journals:
             writers = self._writers.setdefault(journal, {})
             writers[connection] = None
@@ -50,19 +50,19 @@ class Pressure:
                 self._full[journal] = None
                 for each in writers:
                     each.stop_reading(journal)
-                self._turn.when_synced(partial(self._ease, journal))
+                self._tick.when_synced(partial(self._resume, journal))
 
     def holds(self, reasons: Set[object]) -> bool:
-        """Whether one of the reasons for not reading is a journal."""
+        """Whether one of the reasons for not reading is a journal's backlog."""
         return any(journal in reasons for journal in self._full)
 
-    def _ease(self, journal: Any, _error: Exception | None) -> None:
-        """What the journal had is on the disk, or never will be: go on with those who were stopped."""
+    def _resume(self, journal: Any, _error: Exception | None) -> None:
+        """The journal's backlog is synced, or its sync has failed: resume the stopped connections."""
         del self._full[journal]
         for connection in self._writers.pop(journal, ()):
-            connection.go_on_reading(journal)
-            self._call_soon(connection.catch_up)  # not now, while a turn may be ending
+            connection.resume_reading(journal)
+            self._call_soon(connection.catch_up)  # deferred, since a tick may be ending now
 
     def forget(self) -> None:
-        """Some time has gone by: whoever has not written lately is not stopped."""
+        """Called at intervals: forget the recent writers of journals that are not full."""
         self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}

@@ -1,13 +1,13 @@
 """The broker on the network: listeners, sockets, timers, the store's descriptor.
 
-Everything happens in one event loop. A socket's bytes go to its connection, which is a machine without I/O; what that
-has to send is written at the end of the turn. Who is too fast is stopped by not reading his socket:
+Everything runs in one event loop. A socket's bytes go to its connection, a state machine without I/O, and the machine's
+output is written at the end of the tick. Backpressure: the broker stops reading a socket
 
-    a client that does not read what it is sent      nothing is read from it until it does
-    who sends more than is taken at once             is not read until others have had their turn
-    publishers that are faster than the disk         are not read until their records are on the disk
-    a session whose command takes time               its connection is not read until it is done
-    publishers, while memory is short (`memory`)     are read once a second, until consumers have taken enough
+    of a client that does not read its data          until it does
+    with more data than is processed at once         until other connections have been processed
+    of a publisher that outruns the disk             until its records are synced
+    of a session with a slow command                 until the command is done
+    of a publisher while memory is short (`memory`)  for a second at a time, until consumers have freed enough
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.log.logs import log_of
-from broker.model.broker import Broker
-from broker.model.errors import ModelError
-from broker.network.clients import Clients
-from broker.network.socket_connection import SocketConnection
-from broker.network.work import Work
-from broker.protocols.table import Protocols
-from broker.security.authentication import Authentication
-from broker.security.users import Users
-from broker.settings import BrokerSettings
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import ModelError
+from qstore.broker.network.clients import Clients
+from qstore.broker.network.socket_connection import SocketConnection
+from qstore.broker.network.work import Work
+from qstore.broker.protocols.table import Protocols
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.users import Users
+from qstore.broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Network")
 
-_TICK: Final = 0.5  # seconds between looks at heartbeats and timeouts
-_GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make many, and no cycles
+_TIMER_SECONDS: Final = 0.5  # seconds between checks of heartbeats and timeouts
+_GC_THRESHOLD: Final = 50_000  # new objects between collections: messages are many objects, without cycles
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
 
 
 class Server:
-    """The listeners of a broker, and its connections.
+    """The listeners and connections of a broker.
 
     Args:
         broker: the model, recovered.
         settings: its limits.
 
     Attributes:
-        failed: called with what has failed when the broker has to end: its store, which can sync nothing any more, or
-            the event loop, which ran out of memory.
-        authentication: how clients log in.
-        protocols: what they may speak.
-        clients: those that there are.
-        work: what takes time for them.
+        failed: called with a description of a failure that ends the broker: the store can no longer sync, or the event
+            loop ran out of memory.
+        authentication: the authentication policy.
+        protocols: the supported protocols.
+        clients: the connected clients.
+        work: slow work for the clients.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
@@ -66,10 +66,10 @@ class Server:
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings.password_checks)
         self._servers: list[asyncio.Server] = []
-        self._ticker: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
-        broker.turn.is_idle = self.clients.is_idle
-        broker.turn.interrupted = lambda: self.failed("The event loop ran out of memory")
+        broker.tick.is_idle = self.clients.is_idle
+        broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
@@ -80,7 +80,7 @@ class Server:
         """Listen on every interface. Returns the ports, one for each address.
 
         Raises:
-            OSError: an address cannot be had.
+            OSError: an address cannot be used.
         """
         port = self.settings.port
         ports: list[int] = []
@@ -90,7 +90,7 @@ class Server:
                     lambda: SocketConnection(self.clients, self.work), interface, port, backlog=self.settings.backlog
                 )
             except OSError as error:
-                if ports and _is_absent(error):
+                if ports and _is_unavailable(error):
                     _LOG.info("Not listening on %s: %s", interface, error)
                     continue  # a host without IPv6
                 await self._close_listeners()
@@ -100,15 +100,15 @@ class Server:
             port = port or ports[0]
         self._log_listening()
         self._watch_store()
-        await self.broker.wiring.keep_standard_exchanges()
-        self._tick()
+        await self.broker.topology.store_standard_exchanges()
+        self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 50, 100)
         gc.collect()
         gc.freeze()
         return ports
 
     def _log_listening(self) -> None:
-        """Say where, a line for each port. The words up to the port are qpidd's."""
+        """Log the addresses, one line per port. The text up to the port is qpidd's."""
         addresses: dict[int, list[str]] = {}
         for name in (each.getsockname() for server in self._servers for each in server.sockets):
             addresses.setdefault(name[1], []).append(name[0])
@@ -123,13 +123,13 @@ class Server:
             self.loop.add_reader(store.fileno(), self._collect)
 
     def _collect(self) -> None:
-        """The disk has done something."""
+        """The store has completed disk operations."""
         assert self.broker.store is not None
         self.broker.store.collect()
-        self.broker.turn.end()
+        self.broker.tick.end()
         self.clients.worked()
 
-    def _look_after_store(self) -> None:
+    def _check_store(self) -> None:
         store = self.broker.store
         if store is not None:
             store.look()
@@ -143,22 +143,22 @@ class Server:
 
     # ---- time ----
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         now = time.monotonic()
-        self._look_after_store()
-        self.clients.tick(now)
-        self.protocols.tick(now)
+        self._check_store()
+        self.clients.on_timer(now)
+        self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
-            self.work.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
+            self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
-        self._ticker = self.loop.call_later(_TICK, self._tick)
+        self._timer = self.loop.call_later(_TIMER_SECONDS, self._on_timer)
 
-    # ---- the end ----
+    # ---- unhandled exceptions and shutdown ----
 
     def _log_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An unhandled exception: a defect, which is logged, and the broker goes on."""
+        """Log an unhandled exception, which is a defect; the broker continues."""
         error = context.get("exception")
         if isinstance(error, MemoryError):
             self.broker.memory.exhausted(str(context.get("message")))
@@ -167,34 +167,34 @@ class Server:
         _LOG.error("%s\n%s", context.get("message"), trace)
 
     async def close(self) -> None:
-        """Stop listening, close every connection, and wait until it is done."""
+        """Stop listening, close every connection, and wait until all are closed."""
         await self._close_listeners()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()
-        self.broker.turn.end()
+        self.broker.tick.end()
         deadline = self.loop.time() + _CLOSE_SECONDS
         while connections and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
         for connection in [*connections, *refused]:
             connection.abort()
         while connections or refused:
-            await asyncio.sleep(0)  # they are lost in the loop's next turn, and may have work to do then
+            await asyncio.sleep(0)  # `connection_lost` runs in the next iteration, and may start more work
         self.protocols.close()
         await self.work.finish()
-        await self.broker.wiring.finish()
-        self.broker.turn.end()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        await self.broker.topology.finish()
+        self.broker.tick.end()
+        if self._timer is not None:
+            self._timer.cancel()
         store = self.broker.store
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
         self.work.close()
 
 
-def _nobody_waits(_error: ModelError | None) -> None:
-    """What was done was asked for by no client."""
+def _ignore_result(_error: ModelError | None) -> None:
+    """Ignore the result: no client waits for it."""
 
 
-def _is_absent(error: OSError) -> bool:
-    return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # no such family, address not available
+def _is_unavailable(error: OSError) -> bool:
+    return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # EAFNOSUPPORT, EADDRNOTAVAIL

@@ -1,7 +1,7 @@
-"""One client's socket: its bytes go to a connection, a machine without I/O, and what that has to send comes back.
+"""One client's socket: connects asyncio with the protocol's connection, a state machine without I/O.
 
-Backpressure is to stop reading: a socket is not read for as long as there is any reason for it (`stop_reading`), and
-what was read already waits in the machine. `server` says which reasons there are.
+Backpressure: a socket is not read while there is any reason for it (`stop_reading`); data that was already read waits
+in the machine. `server` lists the reasons.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from broker.log.logs import DEBUG, INFO, log_of
-from broker.model.errors import ModelError
-from broker.model.memory import State
-from broker.network.clients import Clients
-from broker.network.work import Work
-from broker.protocols.detection import foreign_client
-from broker.protocols.machine import Machine, Peer
-from broker.protocols.table import HEADER_BYTES
-from broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.log.logs import DEBUG, INFO, log_of
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.memory import State
+from qstore.broker.network.clients import Clients
+from qstore.broker.network.work import Work
+from qstore.broker.protocols.detection import foreign_client
+from qstore.broker.protocols.machine import Machine, Peer
+from qstore.broker.protocols.table import HEADER_BYTES
+from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
 
 _LOG: Final = log_of("Network")
 
-_FULL_READ: Final = 64 * 1024  # bytes of one read after which there is likely more
-_HIGH_WATER: Final = 1024 * 1024  # bytes that wait for one socket before nothing more is put there
-_LINGER_SECONDS: Final = 10.0  # for clients to read what they were sent before their connection was closed
-_REFUSAL_SECONDS: Final = 5.0  # for a client that is one too many to be told so
-_MOST_REFUSED: Final = 64  # clients that are told so at one time; more of them are cut off
+_FULL_READ: Final = 64 * 1024  # bytes of a read that has likely left more in the socket
+_HIGH_WATER: Final = 1024 * 1024  # unsent bytes of a socket at which the machine stops sending
+_LINGER_SECONDS: Final = 10.0  # for a client to read the remaining data of a closed connection
+_REFUSAL_SECONDS: Final = 5.0  # for a client beyond the connection limit to read its refusal
+_MAX_REFUSED: Final = 64  # refusals in progress; further clients are disconnected without one
 
 
 class SocketConnection(asyncio.Protocol):
-    """One socket, and the connection that it brings.
+    """One socket and its protocol machine.
 
     Args:
-        clients: where it belongs.
-        work: runs what takes time.
+        clients: all clients of the server.
+        work: runs slow work.
     """
 
     def __init__(self, clients: Clients, work: Work) -> None:
         self._clients, self._work = clients, work
         self._transport: asyncio.Transport | None = None
         self._machine: Machine | None = None
-        self._begun = b""  # what came before it is known which protocol it is
-        self._reasons: set[object] = set()  # for not reading
+        self._first_bytes = b""  # data received before the protocol is known
+        self._reasons: set[object] = set()  # reasons for not reading
         self._opened = time.monotonic()
         self._closed = 0.0
         self._unsent = 0
@@ -61,11 +61,11 @@ class SocketConnection(asyncio.Protocol):
         clients = self._clients
         peer = transport.get_extra_info("peername")
         address = _shown(peer)
-        is_one_too_many = len(clients.connections) >= clients.settings.max_connections
-        if is_one_too_many:
+        is_refused = len(clients.connections) >= clients.settings.max_connections
+        if is_refused:
             text = "Client max connection count limit exceeded: %d; %s is refused"
             clients.too_many.write(time.monotonic(), text, clients.settings.max_connections, address)
-            if len(clients.refused) >= _MOST_REFUSED:
+            if len(clients.refused) >= _MAX_REFUSED:
                 self._transport.abort()
                 return
             clients.refused[self] = None
@@ -79,33 +79,33 @@ class SocketConnection(asyncio.Protocol):
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay)
             )
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
-        refusal = "the broker has as many connections as it may have" if is_one_too_many else ""
+        refusal = "the broker's limit of connections is reached" if is_refused else ""
         self._peer = Peer(address, is_local, refusal)
 
     def data_received(self, data: bytes) -> None:
-        """The socket has brought something."""
+        """The socket has received data."""
         machine = self._machine
         if machine is None:
-            data = self._begun = self._begun + data
+            data = self._first_bytes = self._first_bytes + data
             machine = self._machine = self._detect(data)
             if machine is None:
                 return
-            self._begun = b""
+            self._first_bytes = b""
         self._clients.work_begins()
         try:
-            self._do(machine.receive, data)
-            self._look_after(machine, has_more=len(data) >= _FULL_READ)
+            self._process(machine.receive, data)
+            self._apply_backpressure(machine, has_more=len(data) >= _FULL_READ)
         except MemoryError:
             self._out_of_memory(machine)
 
     def _detect(self, begin: bytes) -> Machine | None:
-        """The machine that speaks what a client that begins so does; None if it has not said so yet, or is refused."""
+        """The machine for the protocol of a client's first bytes; None if more are needed, or the client is refused."""
         clients = self._clients
         if self._transport is None or self._transport.is_closing() or not clients.protocols.is_decided(begin):
             return None
         connections = clients.protocols.find(begin)
         if connections is None:
-            text = "Refused %s from %s: this broker speaks %s"
+            text = "Refused %s from %s: this broker supports %s"
             client = foreign_client(begin[:HEADER_BYTES])
             clients.foreign.write(time.monotonic(), text, client, self._peer.address, clients.protocols.names)
             self._transport.write(clients.protocols.answer)
@@ -116,22 +116,22 @@ class SocketConnection(asyncio.Protocol):
             machine.watch_memory(is_short=True)
         return machine
 
-    def _do(self, work: Callable[..., None], *arguments: bytes) -> None:
-        """Do this, and see what it has written to which journals."""
+    def _process(self, work: Callable[..., None], *arguments: bytes) -> None:
+        """Call `work`, and apply backpressure for the journals that it has written to."""
         clients = self._clients
-        turn = clients.broker.turn
-        before, turn.journals = turn.journals, {}
+        tick = clients.broker.tick
+        before, tick.journals = tick.journals, {}
         try:
             work(*arguments)
         finally:
-            written = turn.journals
+            written = tick.journals
             before.update(written)
-            turn.journals = before
+            tick.journals = before
         if written:
             clients.pressure.after(self, written)
 
-    def _look_after(self, machine: Machine, *, has_more: bool) -> None:
-        """Read on only when what was read is worked off, and others have had their turn."""
+    def _apply_backpressure(self, machine: Machine, *, has_more: bool) -> None:
+        """Stop reading while the machine has unprocessed data, or until other connections have been processed."""
         if machine.take_published():
             self.stop_reading(self._clients.broker.memory)
             self._clients.held_publishers[self] = time.monotonic()
@@ -142,33 +142,33 @@ class SocketConnection(asyncio.Protocol):
             self._clients.loop.call_soon(self.catch_up)
 
     def catch_up(self) -> None:
-        """Others have had their turn: go on with what was read, or read on."""
+        """Process data that was already read, or resume reading; called after other connections were processed."""
         machine = self._machine
         if machine is None or machine.is_paused or machine.is_closed:
-            return  # the end of a pause calls this again
+            return  # called again at the end of the pause
         if self._clients.pressure.holds(self._reasons) or self._clients.broker.memory in self._reasons:
-            return  # and so do these
+            return  # called again when these reasons are removed
         if machine.is_behind:
             self._clients.work_begins()
             self._is_catching_up = True
             try:
-                self._do(machine.resume)
-                self._look_after(machine, has_more=False)
+                self._process(machine.resume)
+                self._apply_backpressure(machine, has_more=False)
             except MemoryError:
                 self._out_of_memory(machine)
                 return
             finally:
                 self._is_catching_up = False
         if not machine.is_behind and not machine.is_paused:
-            self.go_on_reading(self.catch_up)
+            self.resume_reading(self.catch_up)
 
     def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, or ample again."""
+        """Memory has become short, or ample again."""
         if self._machine is not None:
             self._machine.watch_memory(is_short=is_short)
 
     def _out_of_memory(self, machine: Machine) -> None:
-        """What the client sent was not worked off, or not all of it: nothing that follows can be."""
+        """Close the connection: the client's data was processed incompletely, so later data cannot be processed."""
         self._clients.broker.memory.exhausted(f"Client {self._peer.address}")
         try:
             machine.force_close("the broker is out of memory")
@@ -183,32 +183,32 @@ class SocketConnection(asyncio.Protocol):
         self._clients.refused.pop(self, None)
         self._clients.held_publishers.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None
-        self._reasons.clear()  # among them what holds this
+        self._reasons.clear()  # some of them refer to this object
         if machine is not None:
             machine.dismantle()
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The socket's send buffer is full."""
         if self._machine is not None:
             self._machine.pause_sending()
         self.stop_reading(self)
 
     def resume_writing(self) -> None:
-        """The socket takes more again."""
-        self.go_on_reading(self)
+        """The socket's send buffer has space again."""
+        self.resume_reading(self)
         if self._machine is not None:
             self._machine.resume_sending()
 
     # ---- reading ----
 
     def stop_reading(self, reason: object) -> None:
-        """Read nothing until `go_on_reading` was called for this reason, and all others that there are."""
+        """Stop reading until `resume_reading` was called for this reason and all others."""
         if not self._reasons and self._transport is not None:
             self._transport.pause_reading()
         self._reasons.add(reason)
 
-    def go_on_reading(self, reason: object) -> None:
-        """One reason for not reading is gone."""
+    def resume_reading(self, reason: object) -> None:
+        """Remove a reason for not reading; resume reading if it was the last."""
         if reason in self._reasons:
             self._reasons.discard(reason)
             if not self._reasons and self._transport is not None and not self._transport.is_closing():
@@ -217,42 +217,42 @@ class SocketConnection(asyncio.Protocol):
     # ---- for the machine ----
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time; what comes meanwhile is read later."""
+        """Run a slow command, and call `done` with its error, or None."""
         self._work.run(work, done)
 
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password."""
+        """Check a password outside the event loop, and call `done` with the result."""
         self._work.check_password(check, done)
 
     def resumed(self) -> None:
-        """The machine goes on after a pause."""
+        """The machine's pause has ended."""
         machine = self._machine
         if machine is None or machine.is_paused or self._is_catching_up:
             return
-        self.go_on_reading(machine)
+        self.resume_reading(machine)
         if machine.is_behind or self.catch_up in self._reasons:
             self.stop_reading(self.catch_up)
             self._clients.loop.call_soon(self.catch_up)
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes; dropped if the socket is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close the socket when all is sent."""
+        """Close the socket when all data is sent."""
         if self._transport is not None:
             self._transport.close()
 
     # ---- for the server ----
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by."""
+    def on_timer(self, now: float) -> None:
+        """Check timeouts; called at intervals with the time of a monotonic clock, in seconds."""
         machine = self._machine
         if machine is not None:
             if self._reasons and self._is_alive():
                 machine.receive(b"")
-            machine.tick(now)
+            machine.on_timer(now)
         if machine is not None and machine.is_closed:
             self._closed = self._closed or now
             if now - self._closed > _LINGER_SECONDS:
@@ -260,32 +260,32 @@ class SocketConnection(asyncio.Protocol):
             return
         limit = self._clients.settings.negotiate_seconds
         if (machine is None or machine.is_negotiating) and now - self._opened > limit:
-            text = "Client %s: not let in: it has not opened its connection within %s seconds"
+            text = "Client %s: disconnected: the connection was not opened within %s seconds"
             _LOG.info(text, self._peer.address, limit)
             self.abort()
 
     def _is_alive(self) -> bool:
-        """Whether a client that is not read is not to blame for its silence, or at least reads what it is sent."""
+        """Whether an unread client counts as alive: the broker causes its silence, or the client still reads."""
         assert self._transport is not None
         before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
         return self._unsent < before or bool(self._reasons - {self})
 
     def shut_down(self) -> None:
-        """The broker stops: tell the client."""
+        """Close the connection, since the broker is shutting down."""
         if self._machine is not None:
-            self._machine.force_close("the broker is shut down")
+            self._machine.force_close("the broker is shutting down")
         else:
             self.close()
 
     def abort(self) -> None:
-        """Close the socket at once."""
+        """Close the socket at once, without sending pending data."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def _shown(peer: tuple[Any, ...] | None) -> str:
-    """A client's address and port; a client that is gone already has none."""
+    """A client's address and port; unknown if the client has already disconnected."""
     if not peer:
-        return "of no address"
+        return "unknown address"
     host, port = peer[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""What takes time, beside the event loop's ticks: commands of the topology as tasks, checks of passwords in threads."""
+"""Slow work outside the event loop's ticks: topology commands run as tasks, password checks in threads."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from broker.log.logs import log_of
-from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
-from broker.model.memory import MemoryCeiling
-from broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.memory import MemoryCeiling
+from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
 
 _LOG: Final = log_of("Network")
 
 
 class Work:
-    """What is under way.
+    """The slow work in progress.
 
     Args:
-        loop: runs it.
-        memory: is told when there was too little.
-        password_checks: that run at one time.
+        loop: the event loop.
+        memory: gets reports of failed allocations.
+        password_checks: number of password checks that may run at the same time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryCeiling, password_checks: int) -> None:
@@ -30,7 +30,7 @@ class Work:
         self._password_checks = ThreadPoolExecutor(password_checks, "password-check")
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time, and call `done` with what went wrong."""
+        """Run a coroutine as a task, and call `done` with its error, or None."""
         task = self._loop.create_task(self._run(work, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -40,23 +40,23 @@ class Work:
         try:
             await work
         except ModelError as failed:
-            error = failed.with_traceback(None)  # which would hold this frame, and it the error
+            error = failed.with_traceback(None)  # avoids a reference cycle of traceback, frame and error
         except MemoryError:
             self._memory.exhausted("A command")
             error = ResourceLimitExceededError("the broker is out of memory")
         except Exception as failed:
-            _LOG.exception("A command has failed")
+            _LOG.exception("Unhandled exception in a command")
             error = InternalError(f"{type(failed).__name__}: {failed}")
         done(error)
 
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password beside the event loop, only so many at a time."""
+        """Check a password in a thread of the pool, and call `done` with the result in the event loop."""
         future = self._loop.run_in_executor(self._password_checks, check.run)
         future.add_done_callback(lambda each: done(each.result()))
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a task runs."""
+        """Whether any task is running."""
         return bool(self._tasks)
 
     async def finish(self) -> None:
@@ -65,5 +65,5 @@ class Work:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Check no more passwords."""
+        """Cancel the waiting password checks, and accept no more."""
         self._password_checks.shutdown(wait=False, cancel_futures=True)

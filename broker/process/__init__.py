@@ -1,1 +1,1 @@
-"""The broker's process: command line, options, daemon, signals, start and end."""
+"""The broker's process: command line, options, daemon, signals, startup and shutdown."""

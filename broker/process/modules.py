@@ -1,13 +1,13 @@
 """Modules: how `--load-module` finds them, and their options.
 
 A module is an entry point of the group `qstore.modules`, which any installed package may declare; its value is called
-without arguments and gives a `StoreModule`. It is found by the last part of the name that was given, without `.so`, so
+without arguments and returns a `StoreModule`. It is found by the last component of the given name, without `.so`, so
 that `store`, `store.so` and `/usr/lib64/qpid/daemon/store.so` are the same. One store may have several names; it is
-loaded once, and two different ones are refused.
+loaded once. Two different stores are refused.
 
-A directory of modules is looked through for names only: its `.so` files are qpidd's, and nothing of them is run. Those
-that no module here is named for get a warning. No directory is searched unless it is given: the default of a qpidd
-that is installed beside this one would decide what is loaded here (Qpid C++ Broker Book, 1.1.5, has it differently).
+A module directory is searched for names only: its `.so` files are qpidd's and are never executed. Files that match no
+module cause a warning. There is no default directory, unlike in qpidd (Qpid C++ Broker Book, 1.1.5): otherwise a qpidd
+installed on the same host would determine the modules of this broker.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple
 
-from broker.model.store_protocol import ModuleOption, StoreModule
-from broker.process.options.option import Given, Group, Kind, Option
-from formats.wording import printable
+from qstore.broker.model.store_protocol import ModuleOption, StoreModule
+from qstore.broker.process.options.option import Given, Group, Kind, Option
+from qstore.formats.wording import printable
 
 GROUP: Final = "qstore.modules"
 
@@ -31,20 +31,20 @@ _VALUES: Final = {"number": "N", "switch": "yes|no", "choice": "WORD", "text": "
 
 
 class ModuleError(Exception):
-    """A module cannot be loaded. The text is one line for a person."""
+    """A module cannot be loaded. The text is one line for the user."""
 
 
 def module_name(name: str) -> str:
-    """The name of the entry point that a module's file stands for."""
+    """The entry point's name for the name or path of a module."""
     return posixpath.basename(name.rstrip("/")).removesuffix(".so")
 
 
 class ModulesFound(NamedTuple):
-    """What a directory of modules names.
+    """The modules in a module directory.
 
     Attributes:
-        names: of modules that there are.
-        warnings: a line for the others, if there are any.
+        names: the files that match an installed module.
+        warnings: for the log: a line about the other files, if there are any.
     """
 
     names: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class ModulesFound(NamedTuple):
 
 
 def modules_in(directory: str) -> ModulesFound:
-    """The modules that the `.so` files of a directory are named for.
+    """The modules named by the `.so` files of a directory.
 
     Raises:
         ModuleError: the directory cannot be read.
@@ -66,27 +66,27 @@ def modules_in(directory: str) -> ModulesFound:
     known = {point.name for point in entry_points(group=GROUP)}
     others = [file for file in files if module_name(file) not in known]
     shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
-    line = f"{directory}: passed over, since there are no modules of these names: {shown}"
+    line = f"{directory}: these files are ignored, since no modules with their names are installed: {shown}"
     names = tuple(file for file in files if module_name(file) in known)
     return ModulesFound(names, (printable(line),) if others else ())
 
 
 def load_store(names: Sequence[str]) -> StoreModule | None:
-    """The store that the modules of these names are; None if there are none.
+    """Load the store with these names; None if there are no names.
 
     Raises:
-        ModuleError: there is no such module, it cannot be loaded, or there are two stores.
+        ModuleError: no such module is installed, it cannot be loaded, or the names are those of two stores.
     """
     found: dict[str, EntryPoint] = {}
     known = {point.name: point for point in entry_points(group=GROUP)}
     for name in names:
         point = known.get(module_name(name))
         if point is None:
-            there_are = f"there are {', '.join(sorted(known))}" if known else "none is installed"
-            raise ModuleError(f"--load-module {printable(name)}: there is no module of that name; {there_are}")
+            installed = f"installed are {', '.join(sorted(known))}" if known else "no modules are installed"
+            raise ModuleError(f"--load-module {printable(name)}: no such module; {installed}")
         found[point.value] = point
     if len(found) > 1:
-        raise ModuleError(f"--load-module: {' and '.join(found)} are two stores, and a broker has one")
+        raise ModuleError(f"--load-module: {' and '.join(found)} are different stores; a broker can load only one")
     return next((_loaded(point) for point in found.values()), None)
 
 
@@ -99,7 +99,7 @@ def _loaded(point: EntryPoint) -> StoreModule:
 
 
 def options_elsewhere() -> dict[str, str]:
-    """The options of all modules that could be loaded, by name and alias, with the name of the module to load."""
+    """The options of all installed modules: option name or alias -> name of the module to load."""
     found: dict[str, str] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda each: (len(each.name), each.name)):
         with contextlib.suppress(ModuleError):
@@ -110,23 +110,23 @@ def options_elsewhere() -> dict[str, str]:
 
 
 class ModuleOptions(NamedTuple):
-    """What a module adds to the broker's options.
+    """The options of a module.
 
     Attributes:
-        group: for the table.
-        names: of the options, to be given to the module.
+        group: the options, for the table.
+        names: their names.
     """
 
     group: Group
     names: frozenset[str]
 
     def given(self, given: Mapping[str, Sequence[Given]]) -> dict[str, str]:
-        """Those that were given, with their values."""
+        """The given values of these options, for the module."""
         return {name: values[-1].text for name, values in given.items() if name in self.names}
 
 
 def options_of(module: StoreModule) -> ModuleOptions:
-    """A module's options, in the form of the broker's. The module itself checks the values."""
+    """A module's options as options of the broker. The module itself validates the values."""
     options = [_option(option) for option in module.options]
     return ModuleOptions(Group(f"{module.title} options", options), frozenset(option.name for option in options))
 

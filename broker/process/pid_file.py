@@ -1,8 +1,8 @@
-"""A file with the number of the process that holds it.
+"""A lock file that contains the id of the process that holds it.
 
-The file is locked (flock(2)) as long as the process lives, and the lock goes with it, however it ends. So a file that
-is not locked belongs to nobody, whatever stands in it: nothing ever has to be removed by hand, and a number that is
-used again for another process is never taken for the broker's.
+The file is locked (flock(2)) as long as the process is alive; the kernel releases the lock however the process ends. An
+unlocked file is stale, whatever it contains: it never has to be removed by hand, and a process id that the system has
+reused is never mistaken for the broker's.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Final
 
 _RETRIES: Final = 20
-_PAUSE_SECONDS: Final = 0.01  # whoever only looks holds the lock for microseconds
+_PAUSE_SECONDS: Final = 0.01  # `holder_of` holds the lock for microseconds
 _NUMBER: Final = re.compile(rb"[0-9]{1,10}")
 _MAX_BYTES: Final = 64
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO is refused, and not waited for
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # refuse a FIFO instead of blocking on it
 
 
 class PidFile:
-    """Holds the file.
+    """A locked pid file.
 
     Args:
-        path: the file. It is made, if there is none, readable by all whom the process's umask lets read.
+        path: the file; created if it does not exist, with mode 0644 less the umask.
 
     Raises:
         BlockingIOError: another process holds it.
-        OSError: it cannot be made or locked.
+        OSError: it cannot be created or locked.
     """
 
     def __init__(self, path: str) -> None:
@@ -61,16 +61,16 @@ class PidFile:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-        raise BlockingIOError(f"{self.path}: it is removed again and again")
+        raise BlockingIOError(f"{self.path}: the file was removed repeatedly while being locked")
 
     def release(self, *, remove: bool) -> OSError | None:
-        """Let it go, whatever state the file system is in.
+        """Unlock the file, even if the file system fails.
 
         Args:
-            remove: whether the file goes, too; else it is left without a number.
+            remove: whether to remove the file; otherwise it is emptied.
 
         Returns:
-            Why the file is still there, or the number in it. That does no harm: the file is nobody's.
+            The error if the file could not be removed or emptied, which is harmless, since it is unlocked.
         """
         try:
             if remove:
@@ -85,13 +85,13 @@ class PidFile:
 
 
 def _check_regular(descriptor: int, path: str) -> None:
-    """Raise OSError where a FIFO or a device is in the place of the file."""
+    """Raise OSError for a FIFO or a device."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether a file that was opened is still the one at its path: who held it before may have removed it."""
+    """Whether an open file is still the one at its path: its previous holder may have removed it."""
     try:
         found = Path(path).lstat()
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def holder_of(path: str) -> int | None:
-    """The number of the process that holds a file; None if none does, or there is no file. Raises OSError."""
+    """The id of the process that holds a file; None if none does or the file does not exist. Raises OSError."""
     for _ in range(_RETRIES):
         try:
             descriptor = os.open(path, os.O_RDONLY | _FLAGS)
@@ -114,9 +114,9 @@ def holder_of(path: str) -> int | None:
             number = os.pread(descriptor, _MAX_BYTES, 0).strip()
             if _NUMBER.fullmatch(number):
                 return int(number)
-            time.sleep(_PAUSE_SECONDS)  # it was locked just now, and the number comes next
+            time.sleep(_PAUSE_SECONDS)  # locked just now: the holder is about to write its process id
         else:
             return None
         finally:
             os.close(descriptor)
-    raise OSError(0, "it is locked by a process that does not tell its number", path)
+    raise OSError(0, "locked by another process, but contains no process id", path)

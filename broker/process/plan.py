@@ -1,7 +1,7 @@
-"""What a broker is asked to do: its options, read from everywhere, and what follows from them.
+"""The start plan: the options from all sources, and the settings derived from them.
 
-The order: the environment and the configuration file are opened, which needs no more of the command line than
-`--config`; the modules that they name are found; only then is it known what options there are, and all is read.
+The environment and the configuration file are read first, which needs only `--config` of the command line. Then the
+modules that the sources name are loaded, and with them all options are known. Then all sources are parsed.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.log.logs import LogError, Rules, enabled_rules, parse_rule
-from broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
-from broker.model.memory import default_ceiling
-from broker.model.store_protocol import StoreModule
-from broker.process.data_dir import default_data_directory
-from broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
-from broker.process.options.lookup import Table
-from broker.process.options.option import OptionError
-from broker.process.options.sources import open_sources, read_sources
-from broker.process.options.table import GROUPS
-from broker.process.options.values import Values
-from broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
+from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
+from qstore.broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
+from qstore.broker.model.memory import default_ceiling
+from qstore.broker.model.store_protocol import StoreModule
+from qstore.broker.process.data_dir import default_data_directory
+from qstore.broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.option import OptionError
+from qstore.broker.process.options.sources import open_sources, read_sources
+from qstore.broker.process.options.table import GROUPS
+from qstore.broker.process.options.values import Values
+from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
 
 _STREAMS: Final = ("stderr", "stdout", "syslog")
-"""What `log-output` may name instead of a file."""
+"""The values of `log-output` that are not file names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is asked for.
+class StartPlan:
+    """What to start, and how.
 
     Attributes:
-        values: all options.
-        table: the options that there are.
-        module: the store that is loaded; None if none is.
-        module_values: the store's options that were given.
-        warnings: what somebody should know, a line for each.
+        values: the values of all options.
+        table: the known options.
+        module: the store's module; None if none is loaded.
+        module_values: the values given for the store's options.
+        warnings: for the log, one line each.
     """
 
     values: Values
@@ -48,22 +48,22 @@ class Plan:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether the broker is to be a daemon."""
+        """Whether to run as a daemon."""
         return self.values.switch("daemon")
 
     @property
     def data_directory(self) -> str | None:
-        """The data directory; None if there is to be none."""
+        """The data directory; None with --no-data-dir."""
         if self.values.switch("no-data-dir"):
             return None
         return self.values.text("data-dir") or default_data_directory(is_daemon=self.is_daemon)
 
 
-def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> Plan:
-    """The plan that a command line and the environment make, with the file that they name.
+def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> StartPlan:
+    """Make the plan from a command line, the environment, and the configuration file.
 
     Raises:
-        OptionError: it cannot be understood, or not be done.
+        OptionError: an option is unknown, invalid or not supported.
         ModuleError: a module cannot be loaded.
     """
     sources = open_sources(arguments, variables)
@@ -72,12 +72,12 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> Plan:
     module = load_store([*sources.modules(), *found.names])
     added = None if module is None else options_of(module)
     table = Table(GROUPS, options_elsewhere()) if added is None else Table((*GROUPS, added.group))
-    said = read_sources(sources, table)
-    values = Values(table, said.given)
+    options = read_sources(sources, table)
+    values = Values(table, options.given)
     values.check()
     _check_rules(values)
-    module_values = {} if added is None else added.given(said.given)
-    return Plan(values, table, module, module_values, [*said.warnings, *found.warnings])
+    module_values = {} if added is None else added.given(options.given)
+    return StartPlan(values, table, module, module_values, [*options.warnings, *found.warnings])
 
 
 def _check_rules(values: Values) -> None:
@@ -89,10 +89,10 @@ def _check_rules(values: Values) -> None:
 
 
 def start_logging(values: Values, *, is_daemon: bool) -> Logging:
-    """The log, as the options want it.
+    """Configure the log as the options ask.
 
     Raises:
-        OptionError: two files are named.
+        OptionError: the options name two log files.
         LogError: the log cannot be written.
     """
     rules = Rules(enabled_rules(values.texts("log-enable"), trace=values.switch("trace")), values.texts("log-disable"))
@@ -110,7 +110,7 @@ def start_logging(values: Values, *, is_daemon: bool) -> Logging:
 
 
 def has_lost_log(values: Values) -> bool:
-    """Whether a daemon's log goes nowhere, without anybody having said so: there is no syslog, and no file is named."""
+    """Whether a daemon has no log, though it was not disabled: there is no syslog, and no log file is given."""
     sinks = _sinks(values, is_daemon=True)
     return sinks.file is None and not sinks.syslog and not values.is_given("log-to-syslog")
 
@@ -119,29 +119,29 @@ def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
     output, file = values.text("log-output"), values.text("log-to-file")
     if output is not None and output not in _STREAMS:
         if file not in (None, output):
-            raise OptionError("--log-output and --log-to-file name two files; give one of them")
+            raise OptionError("--log-output and --log-to-file name different files; remove one of them")
         file = output
 
-    def goes_to(stream: str, *, otherwise: bool) -> bool:
+    def logs_to(stream: str, *, otherwise: bool) -> bool:
         if values.is_given(f"log-to-{stream}"):
             return values.switch(f"log-to-{stream}")
         return otherwise if output is None else stream == output
 
     return Sinks(
-        stderr=goes_to("stderr", otherwise=True) and not is_daemon,
-        stdout=goes_to("stdout", otherwise=False) and not is_daemon,
+        stderr=logs_to("stderr", otherwise=True) and not is_daemon,
+        stdout=logs_to("stdout", otherwise=False) and not is_daemon,
         file=file,
-        syslog=goes_to("syslog", otherwise=is_daemon and file is None and has_syslog()),
+        syslog=logs_to("syslog", otherwise=is_daemon and file is None and has_syslog()),
         syslog_name=values.word("syslog-name"),
         syslog_facility=values.word("syslog-facility"),
     )
 
 
 def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
-    """The broker's settings, by its options. No message may be larger than a quarter of the memory ceiling."""
+    """The broker's settings from its options. A message may take at most a quarter of the memory ceiling."""
     given = values.size("broker-memory")
     memory = default_ceiling() if given is None else given
-    most_bytes = memory // 4 or sys.maxsize
+    max_bytes = memory // 4 or sys.maxsize
     return BrokerSettings(
         port=values.number("port"),
         interfaces=values.texts("interface") or LOOPBACK,
@@ -152,8 +152,8 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         user_file=values.text("user-file"),
         max_connections=values.number("max-connections"),
         negotiate_seconds=values.number("max-negotiate-time") / 1000,
-        max_message_bytes=min(values.number("max-message-size"), most_bytes),
-        max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, most_bytes),
+        max_message_bytes=min(values.number("max-message-size"), max_bytes),
+        max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, max_bytes),
         memory_bytes=memory,
         queue_limit_bytes=values.number("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),

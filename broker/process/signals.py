@@ -1,11 +1,11 @@
-"""The signals of a broker: SIGTERM and SIGINT end it, SIGHUP has it reload; and a bound for its end.
+"""The signals of a broker: SIGTERM and SIGINT shut it down, SIGHUP reloads. The shutdown has a watchdog.
 
-A thread of its own takes them (sigwaitinfo(2)), and all others have them blocked. So they are heard, and logged, also
-while the event loop waits for a disk; and none of them ever ends the process by itself.
+A dedicated thread receives the signals (sigwaitinfo(2)); all other threads block them. So they are handled and logged
+even while the event loop is blocked by a disk, and none of them kills the process directly.
 
-Whatever hangs then, the process ends: once `Watchdog.start` was called, it looks whether there is any progress, and
-when there was none for PATIENCE_SECONDS it says so and ends the process where it stands. That is no worse for the store
-than a crash, which loses nothing that was acknowledged.
+The process ends even if the shutdown hangs: once `Watchdog.start` was called, a thread checks for progress, and when
+there was none for PATIENCE_SECONDS it logs this and terminates the process. For the store this is the same as a crash,
+which loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from broker.log.logs import log_of
+from qstore.broker.log.logs import log_of
 
 _LOG: Final = log_of("Broker")
 
 PATIENCE_SECONDS: Final = 60.0
-"""So long nothing may happen while the broker ends. The store's own patience with its disk is shorter."""
+"""Maximum time without progress during the shutdown. The store's own timeout for its disk is shorter."""
 EXIT_CODE: Final = 1
 _LOOK_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 2.0
-"""So long the last line may take: the log may be on the disk that hangs."""
+"""Maximum time for the last log line: the log may be on the disk that hangs."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _ALL: Final = (*_ENDING, signal.SIGHUP)
 
 
 class Signals:
-    """Takes the signals from now on, until the process ends. To be made once, before any other thread is started.
+    """Handles the signals until the process ends. Create it once, before any other thread is started.
 
     Args:
-        end: called, in another thread, when the broker is to end: once.
-        reload: called, in another thread, for each SIGHUP until then.
+        end: called once, in the signal thread, to shut the broker down.
+        reload: called in the signal thread for each SIGHUP before that.
     """
 
     def __init__(self, end: Callable[[], None], reload: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Signals:
             name = signal.Signals(found.si_signo).name
             sender = f" from process {found.si_pid}" if found.si_pid else ""
             if is_ending:
-                _LOG.notice("%s%s: the broker is shutting down already", name, sender)
+                _LOG.notice("%s%s: the broker is already shutting down", name, sender)
             elif found.si_signo == signal.SIGHUP:
                 _LOG.notice("%s%s: reloading", name, sender)
                 self._reload()
@@ -63,11 +63,11 @@ class Signals:
 
 
 class Watchdog:
-    """Ends the process when it does not end by itself.
+    """Terminates the process when its shutdown hangs.
 
     Args:
-        progress: a number that changes when something has happened.
-        patience: seconds in which something has to happen.
+        progress: returns a number that changes when the shutdown makes progress.
+        patience: maximum time without progress, in seconds.
     """
 
     def __init__(self, progress: Callable[[], int], patience: float = PATIENCE_SECONDS) -> None:
@@ -75,7 +75,7 @@ class Watchdog:
         self._is_started = threading.Lock()
 
     def start(self) -> None:
-        """From now on there has to be progress, until the process has ended. May be called again, by any thread."""
+        """Start to check for progress. Thread-safe; further calls do nothing."""
         if self._is_started.acquire(blocking=False):
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -86,12 +86,12 @@ class Watchdog:
             pause.wait(_LOOK_SECONDS)
             now = self._progress()
             seen, idle = now, 0.0 if now != seen else idle + _LOOK_SECONDS
-        teller = threading.Thread(target=self._tell, daemon=True)
-        teller.start()
-        teller.join(_LOG_SECONDS)
+        logger = threading.Thread(target=self._log, daemon=True)
+        logger.start()
+        logger.join(_LOG_SECONDS)
         os._exit(EXIT_CODE)
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         at = (
             ""
@@ -99,8 +99,8 @@ class Watchdog:
             else " (at {0.filename}:{0.lineno}, {0.name})".format(traceback.extract_stack(frame)[-1])
         )
         _LOG.critical(
-            "The broker does not end: nothing has happened for %g seconds%s. It is ended now, and the store is not "
-            "closed cleanly: all that was acknowledged is kept; see whether its disk hangs",
+            "The shutdown hangs: no progress for %g seconds%s. The process is terminated, and the store is not closed "
+            "cleanly: nothing that was acknowledged is lost; check whether the store's disk hangs",
             self._patience,
             at,
         )

@@ -1,1 +1,1 @@
-"""The protocols that the broker speaks: each a sans-I/O machine, over one model."""
+"""The protocols that the broker speaks: each a sans-I/O state machine on top of the model."""

@@ -1,8 +1,8 @@
-"""Which protocol a client speaks that does not speak AMQP 0-10, by the first bytes that it sends.
+"""Identifies clients that do not speak AMQP 0-10 by the first bytes that they send.
 
-An AMQP client begins with eight bytes, of which the last four say what it wants. Their order is another in nearly every
-version. One that the broker does not speak is answered with the broker's own header, and the end; that is what all of
-them ask for, and for a client that is none of AMQP's, too.
+An AMQP client begins with eight bytes, the last four of which give the protocol and version, in an order that differs
+between versions. If the broker does not support it, it answers with its own header and closes the connection, as all
+AMQP versions require; so it does for clients of other protocols.
 
     AMQP 0-8, 0-9      "AMQP" 1 1 major minor
     AMQP 0-9-1         "AMQP" 0 major minor revision
@@ -26,8 +26,8 @@ _HEADERS: Final = {
     b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
     b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
     b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
-    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that asks for TLS",
-    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that asks for SASL",
+    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that requests TLS",
+    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that requests SASL",
 }
 _TLS: Final = b"\x16\x03"
 _HTTP: Final = tuple(
@@ -37,7 +37,7 @@ _HTTP: Final = tuple(
 
 
 def foreign_client(begin: bytes) -> str:
-    """What a client is, with an article, by its first bytes: eight, or those that came."""
+    """A description of the client, with an article, by its first bytes: eight, or all that it has sent."""
     named = _HEADERS.get(begin)
     if named is not None:
         return named
@@ -46,5 +46,5 @@ def foreign_client(begin: bytes) -> str:
     if begin.startswith(_HTTP):
         return "an HTTP client"
     if begin.startswith(b"AMQP"):
-        return f"a client of an AMQP version that is not known (header {begin.hex(' ')})"
-    return f"a client of an unknown protocol (it began with {begin!a})"
+        return f"a client of an unknown AMQP version (header {begin.hex(' ')})"
+    return f"a client of an unknown protocol (first bytes {begin!a})"

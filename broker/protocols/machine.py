@@ -1,8 +1,8 @@
-"""What a socket and a connection need of each other, whatever protocol the connection speaks.
+"""The interface between a socket and a connection, for every protocol.
 
-A connection is a machine without I/O. Bytes that the socket brings go in by `receive`; what is to be sent goes to its
-host (`write`) at the end of the event loop's tick. A machine that `is_paused` keeps what comes until somebody else has
-it go on, and one that `is_behind` wants `resume` as soon as others have had their turn.
+A connection is a state machine without I/O. Bytes from the socket are passed to `receive`; output is passed to its host
+(`write`) at the end of the event loop tick. A machine that `is_paused` buffers input until it is resumed by the code
+that paused it, and one that `is_behind` needs `resume` after other connections were served.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from broker.model.errors import ModelError
-from broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.model.errors import ModelError
+from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
 
 
 class Peer(NamedTuple):
@@ -20,7 +20,7 @@ class Peer(NamedTuple):
     Attributes:
         address: host and port, for the log.
         is_local: whether it is on this host.
-        refusal: why it is to be told that it may not connect; empty if it may.
+        refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
     """
 
     address: str
@@ -29,7 +29,7 @@ class Peer(NamedTuple):
 
 
 class ConnectionCounts(NamedTuple):
-    """What has come over a connection, and gone: its frames, their bytes, and the messages in them."""
+    """Frames, bytes and messages that a connection has received and sent."""
 
     frames_received: int
     frames_sent: int
@@ -40,76 +40,76 @@ class ConnectionCounts(NamedTuple):
 
 
 class Host(Protocol):
-    """What runs a connection: the event loop and the socket."""
+    """The owner of a connection: event loop and socket."""
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time, and call `done` with what went wrong."""
+        """Run a coroutine, and call `done` with its error, or None."""
 
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password beside the event loop."""
+        """Check a password in a worker, off the event loop."""
 
     def resumed(self) -> None:
-        """The connection goes on after a pause."""
+        """The connection was resumed after a pause."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
 
     def close(self) -> None:
-        """Close the socket when all is sent."""
+        """Close the socket after all output was sent."""
 
 
 class Machine(Protocol):
     """The broker's end of one connection.
 
     Attributes:
-        user: who the client is; empty until it is known.
+        user: the authenticated user; empty before authentication.
     """
 
     user: str
 
     @property
     def counts(self) -> ConnectionCounts:
-        """What has come and gone so far."""
+        """Frames, bytes and messages received and sent so far."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether what comes is kept until `resume`."""
+        """Whether input is buffered until `resume`."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more than is taken at once, so that `resume` is to be called soon."""
+        """Whether unprocessed input is left after a full batch, so that `resume` must be called soon."""
 
     @property
     def is_negotiating(self) -> bool:
-        """Whether the client is not let in yet."""
+        """Whether the connection is not open yet."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more will come or go."""
+        """Whether the connection is closed."""
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket has brought; no bytes are a sign that the client is alive."""
+        """Process bytes from the socket; an empty read counts as a sign of life."""
 
     def resume(self) -> None:
-        """Go on with what was kept."""
+        """Process the buffered input."""
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by: look after heartbeats."""
+    def on_timer(self, now: float) -> None:
+        """Check heartbeats; `now` is in seconds of a monotonic clock."""
 
     def pause_sending(self) -> None:
-        """The socket takes no more."""
+        """The socket's send buffer is full."""
 
     def resume_sending(self) -> None:
-        """The socket takes more again."""
+        """The socket accepts output again."""
 
     def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, so that every message may be one too many; or it is ample again."""
+        """Memory is short, so that each message must be checked against the ceiling; or it is ample again."""
 
     def take_published(self) -> bool:
-        """Whether a message has come while memory was short, since this was last asked."""
+        """Whether a message was published while memory was short, since the last call."""
 
     def force_close(self, text: str) -> None:
-        """Close the connection, and tell the client why."""
+        """Close the connection, and send the client the reason."""
 
     def dismantle(self) -> None:
-        """The socket is gone."""
+        """The socket is closed."""

@@ -1,35 +1,35 @@
-"""From what a journal kept to messages: each stored form has its restorer.
+"""Decodes stored messages; each stored form has its own decoder.
 
-    form                                                     restorer
+    form                                                     decoder
     -------------------------------------------------------  ------------------------------------------------
     AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.transfer.restore_transfer`
-    AMQP 1.0: sections                                       `StoredSections`: kept as they are, and delivered
-                                                             in the form of a consumer's own protocol
+    AMQP 1.0: sections                                       `StoredSections`: keeps the sections, and is
+                                                             converted to the consumer's own protocol
 
 Source: formats/broker_records/README.md, 1.
 """
 
 from __future__ import annotations
 
-from broker.model.content import Content
-from broker.model.errors import InvalidArgumentError
-from broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
-from broker.protocols.amqp_0_10.transfer import restore_transfer
-from formats.broker_records.amqp_1_0_content import application_properties, content_of
-from formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
-from formats.checksum import extend_crc32c
-from formats.values import TypedMap, TypedValue
+from qstore.broker.model.content import Content
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from qstore.broker.protocols.amqp_0_10.transfer import restore_transfer
+from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
+from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.values import TypedMap, TypedValue
 
 _MARK = bytes(MARK_BYTES)
 
 
 def restore_message(data: bytes) -> Message:
-    """The message that a journal kept: by this broker or by qpidd, whatever protocol it came in.
+    """Decode a stored message, written by this broker or by qpidd, of any protocol.
 
     Raises:
-        BrokerRecordError: it is none.
+        BrokerRecordError: it cannot be decoded.
     """
     if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + MARK_BYTES] == _MARK:
         return StoredSections(data)
@@ -39,14 +39,14 @@ def restore_message(data: bytes) -> Message:
 class StoredSections(Message):
     """An AMQP 1.0 message of a store that qpidd wrote.
 
-    It was routed before it was stored, and tells no exchange. Its ttl counts from a time that nothing tells: only an
-    absolute expiry time ends its life.
+    It was routed before it was stored, and its exchange is unknown. So is the start of its ttl: only an absolute expiry
+    time lets it expire.
 
     Args:
-        data: the record's.
+        data: the record's data.
 
     Raises:
-        BrokerRecordError: it is not made of whole sections.
+        BrokerRecordError: it does not consist of complete sections.
     """
 
     __slots__ = ("_data", "_properties", "_sections")
@@ -55,7 +55,7 @@ class StoredSections(Message):
         end = HEADER_SIZE_BYTES + header_size(data)
         if not HEADER_SIZE_BYTES + MARK_BYTES <= end == len(data):
             size = len(data) - HEADER_SIZE_BYTES
-            raise BrokerRecordError(f"a header of {end - HEADER_SIZE_BYTES} bytes, where its sections take {size}", 0)
+            raise BrokerRecordError(f"a header of {end - HEADER_SIZE_BYTES} bytes, but its sections take {size}", 0)
         decoded = decode_sections(data[HEADER_SIZE_BYTES:end])
         assert decoded.amqp_1_0 is not None
         sections = decoded.amqp_1_0
@@ -80,7 +80,7 @@ class StoredSections(Message):
         self.expires_at = (sections.absolute_expiry_time or 0) / 1000
 
     def stored_form(self) -> StoredForm:
-        """What a journal keeps of it: what it kept before."""
+        """The same bytes that were stored before."""
         return StoredForm((self._data,), len(self._data), extend_crc32c(0, self._data))
 
     def headers(self) -> TypedMap:
@@ -92,14 +92,14 @@ class StoredSections(Message):
         return self._properties._replace(headers=self.headers())
 
     def content(self) -> Content | TypedValue:
-        """What its body sections hold. Raises BrokerRecordError."""
+        """The content of its body sections. Raises BrokerRecordError."""
         return content_of(self._data[HEADER_SIZE_BYTES:], self._sections)
 
     def with_number(self, name: str, number: int) -> Message:
-        """It cannot be numbered."""
-        raise InvalidArgumentError(f"an AMQP 1.0 message of a store cannot get the header {name} ({number})")
+        """Raises InvalidArgumentError: its headers cannot be changed."""
+        raise InvalidArgumentError(f"the header {name} ({number}) cannot be added to a stored AMQP 1.0 message")
 
 
 def _reply_address(reply_to: object) -> ReplyAddress | None:
-    """An address of AMQP 1.0, `node` or `node/subject`, as qpidd translates it: the node is taken for a queue."""
+    """Translate an address of AMQP 1.0, `node` or `node/subject`, as qpidd does: the node is taken for a queue."""
     return ReplyAddress("", reply_to) if isinstance(reply_to, str) else None

@@ -1,8 +1,7 @@
-"""The protocols that the broker speaks, found by the first bytes that a client sends.
+"""The protocols that the broker speaks, selected by the first bytes that a client sends.
 
-Each has a row: its name, its header of eight bytes, and what makes the connections that speak it. A client that begins
-otherwise is named in the log, and answered with the header of the first row, as every version of AMQP asks for
-(`detection`).
+Each has a row: its name, its header of eight bytes, and a factory for its connections. A client with another header is
+identified in the log, and answered with the header of the first row, as every version of AMQP requires (`detection`).
 """
 
 from __future__ import annotations
@@ -10,39 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from broker.model.broker import Broker
-from broker.protocols.amqp_0_10.connections import Amqp010Connections
-from broker.protocols.machine import Host, Machine, Peer
-from broker.security.authentication import Authentication
-from formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
+from qstore.broker.model.broker import Broker
+from qstore.broker.protocols.amqp_0_10.connections import Amqp010Connections
+from qstore.broker.protocols.machine import Host, Machine, Peer
+from qstore.broker.security.authentication import Authentication
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 
 HEADER_BYTES: Final = 8
 
 
 class Connections(Protocol):
-    """All connections of one protocol: what they have in common."""
+    """The connections of one protocol, with their shared state."""
 
     def connect(self, host: Host, peer: Peer) -> Machine:
-        """The machine of a new one."""
+        """Create the machine of a new connection."""
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by, in seconds of a clock that does not go back."""
+    def on_timer(self, now: float) -> None:
+        """Run periodic work; `now` is in seconds of a monotonic clock."""
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has come of messages of which only a part has."""
+        """Bytes received of incomplete messages."""
 
     def close(self) -> None:
-        """The broker ends: end what outlives a connection."""
+        """The broker stops: end everything that outlives a connection."""
 
 
-class Spoken(NamedTuple):
+class ProtocolRow(NamedTuple):
     """A protocol.
 
     Attributes:
-        name: as the log has it.
-        header: what a client that speaks it begins with.
-        make: makes its `Connections`, of a broker and the ways to log in.
+        name: its name in the log.
+        header: its protocol header.
+        make: creates its `Connections` from the broker and the authentication.
     """
 
     name: str
@@ -50,8 +49,8 @@ class Spoken(NamedTuple):
     make: Callable[[Broker, Authentication], Connections]
 
 
-#: What the broker speaks, best first.
-TABLE: Final = (Spoken("AMQP 0-10", AMQP_0_10_HEADER, Amqp010Connections),)
+#: The supported protocols; the first is the preferred one.
+TABLE: Final = (ProtocolRow("AMQP 0-10", AMQP_0_10_HEADER, Amqp010Connections),)
 
 
 class Protocols:
@@ -68,25 +67,25 @@ class Protocols:
         self.answer = TABLE[0].header
 
     def find(self, begin: bytes) -> Connections | None:
-        """Those of a client that begins so; None for a protocol that is not spoken."""
+        """The connections of the protocol that begins with these bytes; None if it is not supported."""
         return self._by_header.get(begin[:HEADER_BYTES])
 
     @staticmethod
     def is_decided(begin: bytes) -> bool:
-        """Whether a client that begins so has said what it speaks."""
+        """Whether these bytes are enough to select the protocol."""
         return len(begin) >= HEADER_BYTES or not any(each.header.startswith(begin[:4]) for each in TABLE)
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by."""
+    def on_timer(self, now: float) -> None:
+        """Run periodic work; `now` is in seconds of a monotonic clock."""
         for each in self._by_header.values():
-            each.tick(now)
+            each.on_timer(now)
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has come of messages of which only a part has."""
+        """Bytes received of incomplete messages, over all protocols."""
         return sum(each.unfinished_bytes for each in self._by_header.values())
 
     def close(self) -> None:
-        """The broker ends."""
+        """The broker stops."""
         for each in self._by_header.values():
             each.close()

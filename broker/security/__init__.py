@@ -1,5 +1,5 @@
-"""Who is there: SASL mechanisms for both ends of a connection, and the file of users.
+"""Authentication: SASL mechanisms for both ends of a connection, and the user file.
 
-Modules: `mechanisms` (the table of mechanisms, and what each says), `authentication` (which of them a broker offers to
-whom), `users` (names and passwords).
+Modules: `mechanisms` (the SASL mechanisms), `authentication` (which of them a broker offers to which clients), `users`
+(the user file).
 """

@@ -1,7 +1,7 @@
 """AMQP 0-10: the types, the field tables and the property structs.
 
-A value travels as a one-byte type code and its bytes, big endian. The high nibble of the code gives the width,
-so a value of a code that nobody has defined can still be stepped over, kept and written back:
+A value is encoded as a one-byte type code and its bytes, big endian. The high nibble of the code gives the width,
+so a value with an undefined code can still be skipped, stored and written back:
 
     0x0_ 1 byte      0x4_ 16 bytes      0x8_ u8 size, then that many bytes      0xc_ 5 bytes
     0x1_ 2 bytes     0x5_ 32 bytes      0x9_ u16 size, then ...                 0xd_ 9 bytes
@@ -11,15 +11,15 @@ so a value of a code that nobody has defined can still be stepped over, kept and
 Modules, in the order in which they build on each other:
 
     errors       the error of this format
-    types        the table of all types, and the codec of each that holds no others
+    types        the table of all types, and the codec of each that contains no others
     maps         map, list, array: values that keep their type codes, decoded and encoded
-    plain        the same bytes as plain JSON values, and the fast path for application headers
+    plain_maps   the same bytes as plain JSON values: the fast path for application headers
     structs      packed structs (delivery-properties, message-properties, ...) as tables; writers, and fast readers
-                 for message headers, made from them
-    packing      readers of any packed struct, made from its table
-    codes        the numbers that fields take from a fixed choice: error codes, modes, ...
+                 for message headers, derived from them
+    packing      readers of any packed struct, derived from its table
+    codes        enumerations: error codes, modes, ...
     commands     every control and command as one table; encoded and decoded
-    frames       frames: how all this travels
+    frames       frames, which carry all of this
 
 Sources: the AMQP 0-10 specification as XML (types, structs, classes, codes); formats/broker_records/README.md, 1 and 2.
 """

@@ -1,6 +1,6 @@
-"""The numbers that fields of AMQP 0-10 take from a fixed choice: one enumeration per domain of the specification.
+"""Enumerations of AMQP 0-10: one for each domain of the specification with a fixed choice of numbers.
 
-Decoded fields hold plain numbers: a peer may send one that is in no table, and `ErrorCode(number)` says so with a
+Decoded fields hold plain numbers: a peer may send an undefined one, for which `ErrorCode(number)` raises
 ValueError.
 
 Source: the AMQP 0-10 specification as XML, `<domain>` elements with an `<enum>`, in its order.
@@ -49,14 +49,14 @@ class ErrorCode(IntEnum):
 
 
 class AcceptMode(IntEnum):
-    """message.accept-mode: whether the receiver has to accept what is transferred."""
+    """message.accept-mode: whether the receiver must accept a transferred message."""
 
     EXPLICIT = 0
     NONE = 1
 
 
 class AcquireMode(IntEnum):
-    """message.acquire-mode: whether a transferred message is the receiver's at once."""
+    """message.acquire-mode: whether a transferred message is acquired by the receiver at once."""
 
     PRE_ACQUIRED = 0
     NOT_ACQUIRED = 1
@@ -71,14 +71,14 @@ class RejectCode(IntEnum):
 
 
 class DeliveryMode(IntEnum):
-    """message.delivery-mode: whether a message outlives a restart of the broker."""
+    """message.delivery-mode: whether a message survives a restart of the broker."""
 
     NON_PERSISTENT = 1
     PERSISTENT = 2
 
 
 class DeliveryPriority(IntEnum):
-    """message.delivery-priority: how urgent a message is."""
+    """message.delivery-priority: the priority of a message."""
 
     LOWEST = 0
     LOWER = 1
@@ -93,14 +93,14 @@ class DeliveryPriority(IntEnum):
 
 
 class FlowMode(IntEnum):
-    """message.flow-mode: whether credit is given one by one, or comes back as transfers are completed."""
+    """message.flow-mode: whether credit is given explicitly, or replenished as transfers are completed."""
 
     CREDIT = 0
     WINDOW = 1
 
 
 class CreditUnit(IntEnum):
-    """message.credit-unit: what credit is counted in."""
+    """message.credit-unit: the unit of credit."""
 
     MESSAGE = 0
     BYTE = 1
@@ -120,7 +120,7 @@ class XaStatus(IntEnum):
 
 
 class ReturnCode(IntEnum):
-    """file.return-code and stream.return-code: why a message came back."""
+    """file.return-code and stream.return-code: why a message was returned."""
 
     CONTENT_TOO_LARGE = 311
     NO_ROUTE = 312

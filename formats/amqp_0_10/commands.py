@@ -1,15 +1,16 @@
-"""Every control and command of AMQP 0-10, as one table, and the codec made from it.
+"""Every control and command of AMQP 0-10, as one table, and the codec derived from it.
 
     control    u8 class | u8 number | 2 flag bytes | fields
     command    u8 class | u8 number | u8 1 | u8 sync | 2 flag bytes | fields
     result     u16 code | 2 flag bytes | fields         the value of execution.result, without the size of its struct32
 
 Controls belong to the connection and the sessions (classes 1 and 2), commands to everything else. `sync` is bit 0 of
-the session header, a struct of one byte. The fields are packed as `structs` says. Names are the specification's, with
-underscores in those of fields; where a name is a word of Python (file.qos has "global"), values go in as **{...}.
+the session header, a struct of one byte. The fields are packed as described in `structs`. Names are the
+specification's, with underscores in those of fields; a name that is a Python keyword ("global" in file.qos) is passed
+as **{...}.
 
-What is not checked here: whether a required field is there, and whether a number is one of its domain (see `codes`):
-the specification has an error of its own for each, which is for the session to choose.
+Not checked here: whether a required field is present, and whether a number is in its domain (see `codes`): the
+specification defines an error for each, which the session raises.
 
 Source: the AMQP 0-10 specification as XML (`<control>`, `<command>`).
 """
@@ -18,11 +19,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10 import structs
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.packing import FieldDecoder
-from formats.amqp_0_10.packing import decode_struct as decode_struct
-from formats.amqp_0_10.structs import PackedStruct, encode_fields, encode_struct, make_fields
+from qstore.formats.amqp_0_10 import structs
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.packing import FieldDecoder
+from qstore.formats.amqp_0_10.packing import decode_struct as decode_struct
+from qstore.formats.amqp_0_10.structs import PackedStruct, encode_fields, encode_struct, make_fields
 
 
 class Command(NamedTuple):
@@ -222,7 +223,7 @@ def encode_control(name: str, /, **values: Any) -> bytes:
     """
     control = BY_NAME.get(name)
     if control is None or not control.is_control:
-        raise Amqp010Error(f"no control is called {name}")
+        raise Amqp010Error(f"there is no control {name}")
     return control.code.to_bytes(2, "big") + encode_fields(control.packed, values)
 
 
@@ -231,7 +232,7 @@ def encode_command(name: str, /, *, sync: bool = False, **values: Any) -> bytes:
 
     Args:
         name: of the command.
-        sync: the peer shall say at once when it has completed it.
+        sync: ask the peer to report completion immediately.
         values: its fields, see `structs.encode_fields`.
 
     Raises:
@@ -239,7 +240,7 @@ def encode_command(name: str, /, *, sync: bool = False, **values: Any) -> bytes:
     """
     command = BY_NAME.get(name)
     if command is None or command.is_control:
-        raise Amqp010Error(f"no command is called {name}")
+        raise Amqp010Error(f"there is no command {name}")
     return command.code.to_bytes(2, "big") + _SESSION_HEADERS[bool(sync)] + encode_fields(command.packed, values)
 
 
@@ -247,7 +248,7 @@ def encode_result(name: str, /, **values: Any) -> bytes:
     """The value of execution.result.
 
     Args:
-        name: of the command that it answers ("queue.query") or of the struct ("queue-query-result").
+        name: of the command ("queue.query") or of the struct ("queue-query-result").
         values: the struct's fields, see `structs.encode_fields`.
 
     Raises:
@@ -255,13 +256,13 @@ def encode_result(name: str, /, **values: Any) -> bytes:
     """
     result = _RESULT_BY_NAME.get(name)
     if result is None:
-        raise Amqp010Error(f"no command or result is called {name}")
+        raise Amqp010Error(f"there is no command or result {name}")
     return encode_struct(result, values)[result.size_width :]
 
 
 # --------------------------------------------------------------------------------------------- decoding
 
-# Code -> what has it, and the decoder of its fields.
+# Code -> control, command or result, and the decoder of its fields.
 _CONTROL_DECODERS: Final = {control.code: (control, FieldDecoder(control.packed).decode) for control in CONTROLS}
 _COMMAND_DECODERS: Final = {command.code: (command, FieldDecoder(command.packed).decode) for command in COMMANDS}
 _RESULT_DECODERS: Final = {code: (result, FieldDecoder(result).decode) for code, result in _RESULT_BY_CODE.items()}
@@ -269,42 +270,42 @@ _SYNC_OF: Final = {header: bool(sync) for sync, header in enumerate(_SESSION_HEA
 
 
 def decode_control(payload: bytes) -> tuple[Command, dict[str, Any]]:
-    """The control in a frame's payload, and all its fields, as `packing` says.
+    """The control in a frame's payload, and all its fields, in the form of `packing`.
 
     Raises:
-        Amqp010Error: the bytes are not one whole control.
+        Amqp010Error: the bytes are not one complete control.
     """
     found = _CONTROL_DECODERS.get(int.from_bytes(payload[:2], "big"))
     if found is None:
-        raise Amqp010Error(f"no control begins with the code {payload[:2].hex()}")
+        raise Amqp010Error(f"unknown control code {payload[:2].hex()}")
     control, decode_fields = found
     return control, decode_fields(payload, 2, len(payload))
 
 
 def decode_command(payload: bytes) -> tuple[Command, bool, dict[str, Any]]:
-    """The command in a command segment, whether it asks for sync, and all its fields, as `packing` says.
+    """The command in a command segment, whether it asks for sync, and all its fields, in the form of `packing`.
 
     Raises:
-        Amqp010Error: the bytes are not one whole command.
+        Amqp010Error: the bytes are not one complete command.
     """
     found = _COMMAND_DECODERS.get(int.from_bytes(payload[:2], "big"))
     if found is None:
-        raise Amqp010Error(f"no command begins with the code {payload[:2].hex()}")
+        raise Amqp010Error(f"unknown command code {payload[:2].hex()}")
     sync = _SYNC_OF.get(payload[2:4])
     if sync is None:
-        raise Amqp010Error(f"{payload[2:4].hex(' ')} is no session header", 2)
+        raise Amqp010Error(f"{payload[2:4].hex(' ')} is not a session header", 2)
     command, decode_fields = found
     return command, sync, decode_fields(payload, 4, len(payload))
 
 
 def decode_result(raw: bytes) -> tuple[PackedStruct, dict[str, Any]]:
-    """The struct in the value of execution.result, and all its fields, as `packing` says.
+    """The struct in the value of execution.result, and all its fields, in the form of `packing`.
 
     Raises:
-        Amqp010Error: the bytes are not one whole result.
+        Amqp010Error: the bytes are not one complete result.
     """
     found = _RESULT_DECODERS.get(int.from_bytes(raw[:2], "big"))
     if found is None:
-        raise Amqp010Error(f"no result begins with the code {raw[:2].hex()}")
+        raise Amqp010Error(f"unknown result code {raw[:2].hex()}")
     result, decode_fields = found
     return result, decode_fields(raw, 2, len(raw))

@@ -4,9 +4,8 @@
 
 Big endian; the size counts the whole frame, its 12 bytes of header included. A control or a command is one or more
 segments: itself, then for commands with content a header segment and a body segment. A segment is one or more
-frames. Flags say where a frame stands: in the first or last segment, and first or last of its segment. Controls
-travel on track 0, commands and their content on track 1. A connection begins with the protocol header, sent by both
-sides, before any frame.
+frames. Flags mark the first and last segment, and the first and last frame of a segment. Controls use track 0, commands
+and their content track 1. A connection begins with the protocol header, sent by both sides, before any frame.
 
 Source: the AMQP 0-10 specification, framing, and its XML (domains segment-type and track, MIN-MAX-FRAME-SIZE).
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.errors import Amqp010Error
 
 #: "AMQP", class 1, instance 1, version 0-10.
 PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"
@@ -24,9 +23,9 @@ PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"
 #: Flags, segment type, size of the whole frame, 0, track, channel, 0.
 FRAME: Final = struct.Struct(">BBHBBHI")
 
-#: What every peer takes before a maximum is agreed on, and the smallest maximum that may be agreed on.
+#: The size that every peer accepts before a maximum is negotiated, and the smallest maximum that may be negotiated.
 MIN_MAX_FRAME_SIZE: Final = 4096
-#: The largest frame that the size can say.
+#: The largest frame that the size field can express.
 MAX_FRAME_SIZE: Final = 0xFFFF
 
 FIRST_SEGMENT: Final = 8
@@ -60,26 +59,26 @@ class Frame(NamedTuple):
 
 
 def decode_frame(buffer: bytes, offset: int = 0, max_frame: int = MAX_FRAME_SIZE) -> Frame | None:
-    """The frame at `offset`, or None where the buffer ends before it does.
+    """The frame at `offset`, or None if it is incomplete.
 
     The next frame begins at offset + FRAME.size + the bytes of the payload.
 
     Args:
-        buffer: what came in.
+        buffer: received bytes.
         offset: where the frame begins.
-        max_frame: bytes of the largest frame that was agreed on.
+        max_frame: the negotiated maximum frame size in bytes.
 
     Raises:
-        Amqp010Error: no frame begins like this, or it is larger than `max_frame`.
+        Amqp010Error: the header is invalid, or the frame is larger than `max_frame`.
     """
     if len(buffer) - offset < FRAME.size:
         return None
     flags, segment_type, size, reserved, track, channel, reserved_end = FRAME.unpack_from(buffer, offset)
     if not FRAME.size <= size <= max_frame:
-        raise Amqp010Error(f"a frame of {size} bytes, where {FRAME.size} to {max_frame} are allowed", offset)
+        raise Amqp010Error(f"frame size {size} is not in the range {FRAME.size} to {max_frame}", offset)
     if flags > WHOLE or segment_type > BODY or track > TRACK_COMMAND or reserved or reserved_end:
         head = buffer[offset : offset + FRAME.size].hex(" ")
-        raise Amqp010Error(f"no frame begins with {head}", offset)
+        raise Amqp010Error(f"invalid frame header {head}", offset)
     if offset + size > len(buffer):
         return None
     return Frame(flags, segment_type, track, channel, buffer[offset + FRAME.size : offset + size])
@@ -97,7 +96,9 @@ def encode_frame(flags: int, segment_type: int, track: int, channel: int, payloa
     try:
         return FRAME.pack(flags, segment_type, FRAME.size + len(payload), 0, track, channel, 0) + payload
     except struct.error as error:
-        raise Amqp010Error(f"a payload of {len(payload)} bytes on channel {channel} is no frame: {error}") from None
+        raise Amqp010Error(
+            f"a payload of {len(payload)} bytes on channel {channel} does not fit a frame: {error}"
+        ) from None
 
 
 def encode_control_frame(channel: int, payload: bytes) -> bytes:
@@ -117,9 +118,9 @@ def encode_command_frames(
     Args:
         channel: the session's channel.
         payload: the command, from `commands.encode_command`.
-        header: the header segment; None leaves it out.
-        body: the body segment; None leaves it out, and an empty one is an empty frame.
-        max_frame: bytes of the largest frame that was agreed on, header included.
+        header: the header segment; None omits it.
+        body: the body segment; None omits it, and an empty one is an empty frame.
+        max_frame: the negotiated maximum frame size in bytes, including the header.
 
     Raises:
         Amqp010Error: no payload fits into `max_frame`, or see `encode_frame`.
@@ -142,7 +143,7 @@ def encode_command_frames(
 
 
 def _split_segment(flags: int, segment_type: int, channel: int, content: bytes, room: int) -> list[bytes]:
-    """The frames of one segment, each with at most `room` bytes of payload; one for a segment without any."""
+    """The frames of one segment, each with at most `room` bytes of payload; one frame for an empty segment."""
     if len(content) <= room:
         return [encode_frame(flags | FIRST_FRAME | LAST_FRAME, segment_type, TRACK_COMMAND, channel, content)]
     frames = []

@@ -4,10 +4,10 @@
     list     u32 size | u32 count | count x (u8 code | value)
     array    u32 size | u8 code | u32 count | count x value
 
-`size` counts the bytes that follow it. Names are UTF-8; a name that is not keeps its bytes by surrogateescape.
-A container of size 0 (`00 00 00 00`) is read as an empty one, because qpidd reads and keeps it: a map
-remembers that it came so and is written back so; an empty list or array is written in full. With the two
-exceptions that `types` lists, all else is written back as it was read, repeated names and their order included.
+`size` counts the bytes that follow it. Names are UTF-8; other bytes are preserved by surrogateescape. A container of
+size 0 (`00 00 00 00`) is decoded as an empty one, because qpidd accepts and stores it: a map remembers this form and is
+written back in it; an empty list or array is written in full. Except for the two cases listed in `types`, everything
+else is written back as it was read, including repeated names and their order.
 
 Source: formats/broker_records/README.md, 2.
 """
@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.types import (
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import (
     BY_NAME,
     WireType,
     add_prefix,
@@ -29,13 +29,13 @@ from formats.amqp_0_10.types import (
     type_of,
     wire_type_of,
 )
-from formats.values import VOID, TypedArray, TypedMap, TypedValue
-from formats.wording import with_article
+from qstore.formats.values import VOID, TypedArray, TypedMap, TypedValue
+from qstore.formats.wording import with_article
 
-#: Containers inside containers beyond this are refused: qpid's own clients stay below ten.
+#: Deeper nesting of containers is refused: qpid's own clients stay below ten.
 MAX_DEPTH: Final = 32
 
-#: An array of values that take no bytes (void, bit) may claim at most so many: its bytes justify no count.
+#: Limit for arrays of values without bytes (void, bit), whose count is not bounded by their size.
 MAX_EMPTY_VALUES: Final = 16
 
 _MAP: Final = BY_NAME["map"]
@@ -46,14 +46,14 @@ _NAME: Final = BY_NAME["str8"]
 
 
 def read_value(wire_type: WireType, buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[Any, int]:
-    """The value of `wire_type` at `offset`, and where it ends.
+    """Decode the value of `wire_type` at `offset`; returns it and its end.
 
     Args:
         wire_type: its type, from the tables of `types`.
-        buffer: the bytes that hold it.
-        offset: where it begins, its size prefix included.
-        end: where what holds it ends; nothing is read from there on.
-        depth: containers around it.
+        buffer: the bytes that contain it.
+        offset: where it begins, at its size prefix.
+        end: end of its container; nothing is read beyond it.
+        depth: number of containers around it.
 
     Raises:
         Amqp010Error: the bytes are not such a value.
@@ -62,15 +62,15 @@ def read_value(wire_type: WireType, buffer: bytes, offset: int, end: int, depth:
     if wire_type.codec is not None:
         return decode_payload(wire_type, buffer[start:stop], offset), stop
     if depth >= MAX_DEPTH:
-        raise Amqp010Error(f"more than {MAX_DEPTH} containers inside each other", offset)
+        raise Amqp010Error(f"containers are nested more than {MAX_DEPTH} deep", offset)
     return _CONTAINER_READERS[wire_type.name](buffer, start, stop, depth + 1), stop
 
 
 def decode_map(buffer: bytes) -> TypedMap:
-    """The field table that `buffer` holds, all of it.
+    """Decode a buffer that is exactly one field table.
 
     Raises:
-        Amqp010Error: the bytes are not one whole field table.
+        Amqp010Error: the bytes are not one complete field table.
     """
     value, stop = read_map(buffer, 0, len(buffer))
     if stop != len(buffer):
@@ -79,7 +79,7 @@ def decode_map(buffer: bytes) -> TypedMap:
 
 
 def read_map(buffer: bytes, offset: int, end: int) -> tuple[TypedMap, int]:
-    """The field table at `offset`, its size first, and where it ends. See `read_value`."""
+    """Decode the field table at `offset`, starting with its size; returns it and its end. See `read_value`."""
     value, stop = read_value(_MAP, buffer, offset, end)
     assert isinstance(value, TypedMap)
     return value, stop
@@ -155,7 +155,7 @@ _CONTAINER_READERS: Final[dict[str, Callable[[bytes, int, int, int], Any]]] = {
 
 
 def encode_value(wire_type: WireType, value: Any, depth: int = 0) -> bytes:
-    """The bytes of `value` as `wire_type`, size prefix included, type code not.
+    """The bytes of `value` as `wire_type`, with size prefix, without type code.
 
     Raises:
         Amqp010Error: the type cannot carry the value.
@@ -163,7 +163,7 @@ def encode_value(wire_type: WireType, value: Any, depth: int = 0) -> bytes:
     if wire_type.codec is not None:
         return encode_payload(wire_type, value)
     if depth >= MAX_DEPTH:
-        raise Amqp010Error(f"more than {MAX_DEPTH} containers inside each other")
+        raise Amqp010Error(f"containers are nested more than {MAX_DEPTH} deep")
     try:
         return add_prefix(wire_type, _CONTAINER_WRITERS[wire_type.name](value, depth + 1))
     except (AttributeError, TypeError):
@@ -171,7 +171,7 @@ def encode_value(wire_type: WireType, value: Any, depth: int = 0) -> bytes:
 
 
 def encode_map(value: TypedMap) -> bytes:
-    """The bytes of a field table, its size first. See `encode_value`."""
+    """The bytes of a field table, starting with its size. See `encode_value`."""
     return encode_value(_MAP, value)
 
 

@@ -1,8 +1,8 @@
 """The fields of any packed struct, control or command as a dictionary, decoded from the tables.
 
-Every field of the table is in the dictionary: None stands for one that was left out, and a field of type bit is
-True or False. Values are those that `structs.encode_fields` takes, and encode to the same bytes, with the exceptions
-of `types` and but for an array of text that came in as another type than str16:
+Every field of the table is in the dictionary: None for one that is absent, and True or False for a field of type bit.
+Values are those that `structs.encode_fields` takes, and encode to the same bytes, with the exceptions of `types` and
+except for an array of text that was received as another type than str16:
 
     str8, str16                        str, with surrogateescape
     str16-array, amqp-host-array       tuple of str; read from an array of any UTF-8 text or bytes
@@ -10,10 +10,10 @@ of `types` and but for an array of text that came in as another type than str16:
     sequence-set, byte-ranges          tuple of (first, last), both included
     struct32                           bytes, type code first
     reply-to, xid                      `ReplyTo`, `BranchId`
-    all others                         as `types` has it
+    all others                         as in `types`
 
-For each pattern of flags that occurs, a plan is made once from the table and kept: the dictionary to start from and
-one reader per field. Flags that no field has are refused, and so are bytes after the last field.
+For each combination of flags that occurs, a plan is derived once from the table and cached: the initial dictionary and
+one reader per field. Undefined flags are refused, and so are bytes after the last field.
 
 Sources: the AMQP 0-10 specification as XML; formats/broker_records/README.md, 1.3 and 1.4.
 """
@@ -25,26 +25,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import read_value
-from formats.amqp_0_10.structs import REPLY_TO, XID, BranchId, PackedStruct, ReplyTo, flag_of, known_flags
-from formats.amqp_0_10.types import BY_NAME, WireType
-from formats.values import TYPES
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import read_value
+from qstore.formats.amqp_0_10.structs import REPLY_TO, XID, BranchId, PackedStruct, ReplyTo, flag_of, known_flags
+from qstore.formats.amqp_0_10.types import BY_NAME, WireType
+from qstore.formats.values import TYPES
 
-#: (buffer, offset, end of the struct) -> value, where the next field begins. A reader may look past the end, within the
-#: buffer: the offset that it gives then lies past the end too, and is refused. Past the buffer's end it may raise
+#: (buffer, offset, end of the struct) -> value, offset of the next field. A reader may look past the end, within the
+#: buffer: the offset that it returns is then past the end too, and is refused. Past the buffer's end it may raise
 #: IndexError or struct.error.
 FieldReader: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 
-#: Plans that a struct keeps: a peer that tries all patterns of flags shall not fill the memory.
+#: Limit of cached plans per struct, so that a peer that sends all combinations of flags cannot exhaust the memory.
 MAX_PLANS: Final = 32
 
 
-class Plan(NamedTuple):
-    """How the fields that one pattern of flags announces are read.
+class FieldPlan(NamedTuple):
+    """How the fields for one combination of flags are read.
 
     Attributes:
-        blank: all fields, without values but for the bits.
+        blank: all fields, with values only for the bits.
         readers: name and reader of each field that has bytes, in order.
     """
 
@@ -52,8 +52,8 @@ class Plan(NamedTuple):
     readers: tuple[tuple[str, FieldReader], ...]
 
 
-class FieldDecoder(dict[int, Plan]):
-    """Decodes the fields of one struct: a dictionary of its plans by flags, filled as they occur."""
+class FieldDecoder(dict[int, FieldPlan]):
+    """Decodes the fields of one struct: a dictionary of its plans by flags, filled on demand."""
 
     __slots__ = ("_flags_known", "_packed")
 
@@ -62,22 +62,22 @@ class FieldDecoder(dict[int, Plan]):
         self._packed = packed
         self._flags_known = known_flags(packed)
 
-    def __missing__(self, flags: int) -> Plan:
+    def __missing__(self, flags: int) -> FieldPlan:
         plan = _make_plan(self._packed, flags)
         if len(self) < MAX_PLANS:
             self[flags] = plan
         return plan
 
     def decode(self, buffer: bytes, offset: int, end: int) -> dict[str, Any]:
-        """The fields from the flag bytes at `offset` to `end`, which is no further than the buffer's end.
+        """Decode the fields from the flag bytes at `offset` to `end`, which is within the buffer.
 
         Raises:
-            Amqp010Error: the bytes are not the struct's fields, or there are more of them.
+            Amqp010Error: the bytes are not the struct's fields, or there are extra bytes.
         """
         start, offset = offset, offset + self._packed.pack
         flags = int.from_bytes(buffer[start:offset], "big")
         if offset > end or flags & ~self._flags_known:
-            raise Amqp010Error(f"{self._packed.name} has no such flags: {buffer[start:offset].hex(' ')}", start)
+            raise Amqp010Error(f"undefined flags for {self._packed.name}: {buffer[start:offset].hex(' ')}", start)
         blank, readers = self[flags]
         values = blank.copy()
         try:
@@ -93,7 +93,7 @@ class FieldDecoder(dict[int, Plan]):
         return values
 
 
-def _make_plan(packed: PackedStruct, flags: int) -> Plan:
+def _make_plan(packed: PackedStruct, flags: int) -> FieldPlan:
     blank: dict[str, Any] = {}
     readers = []
     for index, (name, type_name) in enumerate(packed.fields):
@@ -101,17 +101,17 @@ def _make_plan(packed: PackedStruct, flags: int) -> Plan:
         blank[name] = present if type_name == "bit" else None
         if present and type_name != "bit":
             readers.append((name, _reader_of(type_name)))
-    return Plan(blank, tuple(readers))
+    return FieldPlan(blank, tuple(readers))
 
 
 @cache
 def decoder_of(packed: PackedStruct) -> FieldDecoder:
-    """The decoder of a struct's fields. Who decodes many keeps it."""
+    """The decoder of a struct's fields; cache it for repeated use."""
     return FieldDecoder(packed)
 
 
 def decode_struct(packed: PackedStruct, raw: bytes, offset: int = 0, end: int | None = None) -> dict[str, Any]:
-    """The fields of the struct that begins at `offset`, with its size and code where it has them, and ends at `end`.
+    """Decode the struct from `offset`, with its size and code if it has them, to `end`.
 
     Raises:
         Amqp010Error: the bytes are not this struct.
@@ -119,7 +119,7 @@ def decode_struct(packed: PackedStruct, raw: bytes, offset: int = 0, end: int | 
     end = len(raw) if end is None else end
     head = packed.size_width + (0 if packed.code is None else 2)
     if not 0 <= offset <= end - head or end > len(raw):
-        raise Amqp010Error(f"{packed.name} ends within its head", offset)
+        raise Amqp010Error(f"{packed.name} ends within its header", offset)
     start, fields_start = offset + packed.size_width, offset + head
     if packed.size_width and int.from_bytes(raw[offset:start], "big") != end - start:
         raise Amqp010Error(f"{packed.name} does not end where its size says", offset)
@@ -174,7 +174,7 @@ def _ranges_reader(struct_format: str) -> FieldReader:
             _, first, last = unpack_only(buffer, offset)
             return ((first, last),), start + pair_size
         if size % pair_size:
-            raise Amqp010Error(f"{size} bytes of ranges are not whole pairs", offset)
+            raise Amqp010Error(f"{size} bytes of ranges are not complete pairs", offset)
         return tuple(pairs.iter_unpack(buffer[start : start + size])), start + size
 
     return read_ranges
@@ -190,8 +190,8 @@ def _general_reader(wire_type: WireType) -> FieldReader:
 def _read_str16_array(buffer: bytes, offset: int, end: int) -> tuple[tuple[str, ...], int]:
     array, stop = read_value(_ARRAY, buffer, offset, end)
     if array.values and array.type not in _TEXT_TYPES:
-        raise Amqp010Error(f"an array of str16 holds values of type {array.type}", offset)
-    # A text that is not UTF-8 stands in an array as its bytes.
+        raise Amqp010Error(f"an array of str16 contains values of type {array.type}", offset)
+    # Text that is not UTF-8 is in an array as bytes.
     texts = (item if isinstance(item, str) else item.decode("utf-8", "surrogateescape") for item in array.values)
     return tuple(texts), stop
 
@@ -203,7 +203,7 @@ def _nested_reader(packed: PackedStruct, make: Callable[..., Any]) -> FieldReade
         start = offset + size_width
         stop = start + int.from_bytes(buffer[offset:start], "big")
         if stop > end:
-            raise Amqp010Error(f"{packed.name} runs past the end of what holds it", offset)
+            raise Amqp010Error(f"{packed.name} extends beyond its container", offset)
         return make(**decode_struct(packed, buffer, offset, stop)), stop
 
     return read_nested
@@ -216,10 +216,10 @@ def _reader_of(type_name: str) -> FieldReader:
 
 _one_u16: Final = struct.Struct(">H").unpack_from
 _ARRAY: Final = BY_NAME["array"]
-# What an array of str16 is read from: clients that do not tell text from bytes send vbin.
+# Accepted as an array of str16: clients that do not distinguish text from bytes send vbin.
 _TEXT_TYPES: Final = frozenset(TYPES[name] for name in ("str8", "str16", "vbin8", "vbin16", "vbin32"))
 
-# The types that occur often, and those that the table of `types` does not have.
+# Frequent types, and those that the table of `types` does not have.
 _READERS: Final[dict[str, FieldReader]] = {
     "uint8": _read_uint8,
     **{name: _number_reader(BY_NAME[name]) for name in ("uint16", "uint32", "uint64", "datetime", "sequence-no")},

@@ -1,8 +1,8 @@
-"""Field tables of AMQP 0-10 as plain JSON values, straight from the bytes: as `formats.plain` has them, and faster.
+"""Field tables of AMQP 0-10 as plain JSON values (`formats.plain`), decoded directly from the bytes for speed.
 
-One reader per type code: (buffer, offset, depth) -> (plain value, where it ends). They check no bounds:
-reading a size past the end raises IndexError or struct.error, and a slice that came out short leaves an end
-that lies past the container's, where the container's own check meets it, since ends never go back.
+One reader per type code: (buffer, offset, depth) -> (plain value, its end). They do not check bounds: reading a size
+past the end raises IndexError or struct.error, and a truncated slice returns an end past the container's, which the
+container detects, because ends never decrease.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES
-from formats.amqp_0_10.types import BY_CODE, WireType, type_of
-from formats.plain import Plain, plain_float, plain_uuid, plain_value
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES
+from qstore.formats.amqp_0_10.types import BY_CODE, WireType, type_of
+from qstore.formats.plain import Plain, plain_float, plain_uuid, plain_value
 
 PlainReader: TypeAlias = Callable[[bytes, int, int], tuple[Plain, int]]
 
@@ -25,7 +25,7 @@ _one_u16: Final = struct.Struct(">H").unpack_from
 
 
 def _plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
-    """From the bytes of a value that holds no others to its plain form."""
+    """Converts the bytes of a value that contains no others to its plain form."""
     assert wire_type.codec is not None
     decode, _, _, encoding = wire_type.codec
     if wire_type.name == "uuid":
@@ -62,14 +62,14 @@ def _fixed_reader(wire_type: WireType, width: int) -> PlainReader:
     def read_fixed(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
         end = offset + width
         if end > len(buffer):
-            raise Amqp010Error(f"{wire_type.name} runs past the end", offset)
+            raise Amqp010Error(f"{wire_type.name} extends beyond the end", offset)
         return payload(buffer[offset:end]), end
 
     return read_fixed
 
 
 def _text_reader(wire_type: WireType) -> PlainReader:
-    """UTF-8 text, the commonest of all values."""
+    """UTF-8 text, the most frequent type."""
 
     def read_text8(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
         end = offset + 1 + buffer[offset]
@@ -110,16 +110,16 @@ def _sized_reader(wire_type: WireType) -> PlainReader:
 
 @lru_cache(maxsize=4096)
 def _decode_name(raw: bytes) -> str:
-    """A header's name: at most 255 bytes, and mostly one that was met before."""
+    """A header's name: at most 255 bytes, and usually one in the cache."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def read_typed_plain_map(buffer: bytes, offset: int, depth: int) -> tuple[dict[str, Plain], dict[str, str], int]:
-    """The field table at `offset` as plain values and type names, and where it ends: the hot path's own reader.
+    """Decode the field table at `offset` to plain values, type names and its end; used by the hot path.
 
     Raises:
-        Amqp010Error: the bytes are no field table.
-        IndexError, struct.error: `buffer` ends within it; the caller knows what that means.
+        Amqp010Error: the bytes are not a field table.
+        IndexError, struct.error: `buffer` ends within it; the caller converts these.
     """
     values: dict[str, Plain] = {}
     types: dict[str, str] = {}
@@ -187,11 +187,11 @@ def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Plain, int]:
 
 def _check_depth(offset: int, depth: int) -> None:
     if depth >= MAX_DEPTH:
-        raise Amqp010Error(f"more than {MAX_DEPTH} containers inside each other", offset)
+        raise Amqp010Error(f"containers are nested more than {MAX_DEPTH} deep", offset)
 
 
 def _read_widthless(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
-    raise Amqp010Error(f"type code 0x{buffer[offset - 1]:02x} has no known width", offset - 1)
+    raise Amqp010Error(f"type code 0x{buffer[offset - 1]:02x} has no defined width", offset - 1)
 
 
 def _reader_of(wire_type: WireType | None) -> tuple[str, PlainReader]:

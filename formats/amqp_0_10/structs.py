@@ -1,16 +1,16 @@
-"""Packed structs of AMQP 0-10 as tables, and the readers and writers made from them.
+"""Packed structs of AMQP 0-10 as tables, and the readers and writers derived from them.
 
     [size] | [u16 code] | flag bytes | the fields that are present, in order
 
-A field is present where its flag is set: field i has bit i % 8 of flag byte i // 8, and a field of type bit is
-nothing but its flag. There are two flag bytes but in session's header (one) and command-fragment (none: every
-field is present). The size, where a struct has one, counts all that follows it; the structs with a code have a u32
+A field is present if its flag is set: field i has bit i % 8 of flag byte i // 8, and a field of type bit consists of
+its flag only. There are two flag bytes, except in session's header (one) and command-fragment (none: every
+field is present). The size, if a struct has one, counts all that follows it; structs with a code have a u32
 size, reply-to has a u16 size and no code, and the fields of a control or a command have neither.
 
-The readers here are for message headers, and give what the tools show; `packing` decodes any struct. For each
-pattern of flags that occurs, a plan is made once from the table and kept: one reader per field, or per run of numbers
-side by side. A reader puts what it reads into a list, at the place that its caller chose for the field, so a struct
-is decoded without any object per field.
+The readers here are for message headers, and return what the tools show; `packing` decodes any struct. For each
+combination of flags that occurs, a plan is derived once from the table and cached: one reader per field, or per run of
+adjacent numbers. A reader puts its values into a list, at the index that its caller chose for the field, so a struct
+is decoded without creating an object per field.
 
 Sources: the AMQP 0-10 specification as XML (`<struct>`, `<result>`, message.transfer);
 formats/broker_records/README.md, 1.4.
@@ -23,13 +23,13 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import encode_map, encode_value
-from formats.amqp_0_10.plain_maps import read_typed_plain_map
-from formats.amqp_0_10.types import BY_NAME, encode_name
-from formats.plain import plain_uuid
-from formats.values import STR16, TypedArray, TypedMap, UntypedValueError, typed_map
-from formats.wording import with_article
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import encode_map, encode_value
+from qstore.formats.amqp_0_10.plain_maps import read_typed_plain_map
+from qstore.formats.amqp_0_10.types import BY_NAME, encode_name
+from qstore.formats.plain import plain_uuid
+from qstore.formats.values import STR16, TypedArray, TypedMap, UntypedValueError, typed_map
+from qstore.formats.wording import with_article
 
 
 class Field(NamedTuple):
@@ -44,10 +44,10 @@ class PackedStruct(NamedTuple):
 
     Attributes:
         name: the specification's name.
-        code: class and struct number, None where the struct travels without a code.
-        size_width: bytes of the size in front of it, 0 for none.
+        code: class and struct number, None if the struct is encoded without a code.
+        size_width: width of the size in front of it in bytes, 0 for none.
         fields: in the order of their flags.
-        pack: its flag bytes.
+        pack: number of its flag bytes.
     """
 
     name: str
@@ -58,14 +58,14 @@ class PackedStruct(NamedTuple):
 
 
 class ReplyTo(NamedTuple):
-    """An address to reply to; None for what was left out."""
+    """An address for replies; None for absent parts."""
 
     exchange: str | None
     routing_key: str | None
 
 
 class BranchId(NamedTuple):
-    """The id of a branch of a distributed transaction (struct xid); None for what was left out."""
+    """The id of a branch of a distributed transaction (struct xid); None for absent parts."""
 
     format: int | None
     global_id: bytes | None
@@ -83,7 +83,7 @@ def make_fields(table: str) -> tuple[Field, ...]:
 MESSAGE_TRANSFER: Final = PackedStruct(
     "message.transfer", None, 0, make_fields("destination:str8 accept_mode:uint8 acquire_mode:uint8")
 )
-#: In front of every command's fields.
+#: Precedes every command's fields.
 SESSION_HEADER: Final = PackedStruct("header", None, 1, make_fields("sync:bit"), pack=1)
 COMMAND_FRAGMENT: Final = PackedStruct(
     "command-fragment", None, 0, make_fields("command_id:sequence-no byte_ranges:byte-ranges"), pack=0
@@ -97,7 +97,7 @@ def _coded(code: int, name: str, table: str) -> PackedStruct:
 
 XID: Final = _coded(0x0604, "xid", "format:uint32 global_id:vbin8 branch_id:vbin8")
 
-# What a header segment may hold.
+# The structs in a header segment.
 DELIVERY_PROPERTIES: Final = _coded(
     0x0401,
     "delivery-properties",
@@ -123,7 +123,7 @@ STREAM_PROPERTIES: Final = _coded(
     "content_type:str8 content_encoding:str8 headers:map priority:uint8 timestamp:datetime",
 )
 
-# What commands answer, as the value of execution.result.
+# Results of commands, as the value of execution.result.
 ACQUIRED: Final = _coded(0x0404, "acquired", "transfers:sequence-set")
 MESSAGE_RESUME_RESULT: Final = _coded(0x0405, "message-resume-result", "offset:uint64")
 XA_RESULT: Final = _coded(0x0601, "xa-result", "status:uint16")
@@ -157,9 +157,9 @@ def known_flags(packed: PackedStruct) -> int:
 
 # ---------------------------------------------------------------------------------------------- reading
 
-#: (places to put values, buffer, offset) -> where the next field begins. Names and text of a struct's own
-#: fields are str with surrogateescape. Readers check no bounds: a size that lies past the end raises IndexError
-#: or struct.error, and a value that came out short leaves an offset past the struct's end, which never goes back.
+#: (list for the values, buffer, offset) -> offset of the next field. Names and text in a struct's own fields are str
+#: with surrogateescape. Readers do not check bounds: a size past the end raises IndexError or struct.error, and a
+#: truncated value returns an offset past the struct's end, which never decreases.
 Reader: TypeAlias = Callable[[list[Any], bytes, int], int]
 
 _RUN_TYPES: Final = frozenset(["uint8", "uint32", "uint64", "datetime"])
@@ -167,11 +167,11 @@ _one_u16: Final = struct.Struct(">H").unpack_from
 
 
 def make_plan(packed: PackedStruct, flags: int, place_of: Mapping[str, int]) -> tuple[Reader, ...]:
-    """The readers for the fields that `flags` announces, in order.
+    """The readers for the fields that are present according to `flags`, in order.
 
     Args:
         packed: the struct's table.
-        flags: its two flag bytes as u16, big endian. Flags that no field has are passed over.
+        flags: its two flag bytes as u16, big endian. Undefined flags are ignored.
         place_of: field name -> its index in the list that the readers fill. A map takes two places, its plain
             values and, at the next index, its type names.
     """
@@ -197,7 +197,7 @@ def _bits_reader(places: list[int]) -> Reader:
 
 
 def _run_reader(fields: list[Field], place_of: Mapping[str, int]) -> Reader:
-    """A reader for numbers side by side."""
+    """A reader for adjacent numbers."""
     codecs = [BY_NAME[field.type_name].codec for field in fields]
     layout = struct.Struct(">" + "".join(codec.struct_format for codec in codecs if codec is not None))
     unpack_from, width = layout.unpack_from, layout.size
@@ -302,14 +302,14 @@ _READER_MAKERS: Final[dict[str, Callable[[int], Reader]]] = {
 
 
 def encode_struct(packed: PackedStruct, values: Mapping[str, Any]) -> bytes:
-    """The bytes of a struct: its size and code where it has them, flags, and the fields in `values`.
+    """The bytes of a struct: its size and code if it has them, flags, and the fields in `values`.
 
     Args:
         packed: the struct's table.
         values: see `encode_fields`.
 
     Raises:
-        Amqp010Error: a value does not fit its field, or a name is no field of the struct.
+        Amqp010Error: a value does not fit its field, or the struct has no field of that name.
     """
     code = b"" if packed.code is None else packed.code.to_bytes(2, "big")
     body = code + encode_fields(packed, values)
@@ -321,12 +321,12 @@ def encode_fields(packed: PackedStruct, values: Mapping[str, Any]) -> bytes:
 
     Args:
         packed: the struct's table.
-        values: field name -> value as `types` has it; None or, for a bit, False leaves the field out. Text may be
+        values: field name -> value as in `types`; None or, for a bit, False omits the field. Text may be
             str with surrogateescape; a map is a `TypedMap` or a mapping of Python values; an array of str16 is a
             sequence of str; reply-to and xid are `ReplyTo` and `BranchId` or sequences of as many values.
 
     Raises:
-        Amqp010Error: a value does not fit its field, a name is no field of the struct, or the struct has no flags
+        Amqp010Error: a value does not fit its field, the struct has no field of that name, or the struct has no flags
             and a value is missing.
     """
     flags, given, parts = 0, 0, [b""]
@@ -371,7 +371,7 @@ def _nested_writer(packed: PackedStruct) -> Callable[[Any], bytes]:
 
 def _write_map(value: Any) -> bytes:
     if not isinstance(value, TypedMap | Mapping):
-        raise Amqp010Error(f"a map cannot be made of {with_article(type(value).__name__)}")
+        raise Amqp010Error(f"{with_article(type(value).__name__)} cannot be converted to a map")
     try:
         return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
     except UntypedValueError as error:
@@ -388,7 +388,7 @@ def _write_str16_array(value: Any) -> bytes:
     return encode_value(BY_NAME["array"], TypedArray(STR16, values))
 
 
-# The types that the table of `types` does not have, or that are given in other values here.
+# Types that the table of `types` does not have, or that are given in other values here.
 _FIELD_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "map": _write_map,
     "reply-to": _nested_writer(REPLY_TO),

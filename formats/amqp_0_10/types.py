@@ -1,6 +1,6 @@
-"""All types of AMQP 0-10 as one table, and the codecs of those that hold no other values.
+"""All types of AMQP 0-10 as one table, and the codecs of those that contain no other values.
 
-What a value is in Python, `formats.values` says by type; besides:
+`formats.values` defines the Python value by type; in addition:
 
     sequence-no                               int
     datetime                                  unsigned, as brokers write it
@@ -8,11 +8,11 @@ What a value is in Python, `formats.values` says by type; besides:
     bit                                       True
     a code that is not in the table           bytes, of the width that the high nibble of the code gives
 
-Decoding and encoding again gives the same bytes, but for: a boolean byte above 1 (becomes 1), a signalling
+Decoding and encoding again gives the same bytes, except for: a boolean byte above 1 (becomes 1), a signalling
 NaN in a float (becomes quiet).
 
 Sources: the AMQP 0-10 specification as XML, `<type>` elements; char and str*-latin are ISO 8859-15 and
-str*-utf16 are big endian as the specification's text has it; formats/broker_records/README.md, 2.2.
+str*-utf16 are big endian as in the specification's text; formats/broker_records/README.md, 2.2.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.values import TYPES, Family, ValueType
-from formats.wording import with_article
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.values import TYPES, Family, ValueType
+from qstore.formats.wording import with_article
 
 
 class Codec(NamedTuple):
-    """How a type's bytes (without any size prefix) and its Python value turn into each other.
+    """Converts between a type's bytes (without any size prefix) and its Python value.
 
-    `struct_format` is the `struct` format of a number, `encoding` that of text: fast paths are made from them.
+    `struct_format` is the `struct` format of a number, `encoding` that of text: fast paths are derived from them.
     """
 
     decode: Callable[[bytes], Any]
@@ -46,10 +46,10 @@ class WireType(NamedTuple):
     Attributes:
         name: the specification's name; for a code that it does not define, the code itself ("0x03").
         code: the type code, None for types that only occur as fields of commands.
-        fixed: bytes of the value, None for a type of variable width.
-        prefix: bytes of the size that precedes a value of variable width (1, 2 or 4), else 0.
-        codec: None for the types that hold other values (map, list, array).
-        value_type: the neutral type that its values have.
+        fixed: width of the value in bytes, None for a type of variable width.
+        prefix: width of the size before a value of variable width (1, 2 or 4), else 0.
+        codec: None for the types that contain other values (map, list, array).
+        value_type: the neutral type of its values.
     """
 
     name: str
@@ -201,7 +201,7 @@ TABLE: Final = (
     _fixed(0xF1, "bit", 0, _nothing(True)),
 )
 
-# High nibble of a code -> bytes of the value; and -> bytes of its size prefix. 0xb and 0xe are in neither.
+# High nibble of a code -> width of the value; and -> width of its size prefix. 0xb and 0xe are in neither.
 _FIXED_WIDTHS: Final = {0: 1, 1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128, 0xC: 5, 0xD: 9, 0xF: 0}
 _PREFIX_WIDTHS: Final = {8: 1, 9: 2, 0xA: 4}
 
@@ -218,7 +218,7 @@ def _type_of_code(code: int) -> WireType | None:
     return None
 
 
-#: Code -> its type, for all 256 codes; None for the codes that have no width.
+#: Code -> its type, for all 256 codes; None for the codes without a width.
 BY_CODE: Final[tuple[WireType | None, ...]] = tuple(_type_of_code(code) for code in range(256))
 
 #: Name -> its type, for the types of the specification.
@@ -229,11 +229,11 @@ def type_of(code: int, offset: int = 0) -> WireType:
     """The type of a code.
 
     Raises:
-        Amqp010Error: codes 0xb_ and 0xe_ have no width; `offset` says where the code was read.
+        Amqp010Error: codes 0xb_ and 0xe_ have no width; `offset` is the code's position.
     """
     wire_type = BY_CODE[code] if 0 <= code <= 0xFF else None
     if wire_type is None:
-        raise Amqp010Error(f"type code 0x{code:02x} has no known width", offset)
+        raise Amqp010Error(f"type code 0x{code:02x} has no defined width", offset)
     return wire_type
 
 
@@ -241,7 +241,7 @@ _BY_VALUE_TYPE: Final = {wire_type.value_type: wire_type for wire_type in BY_COD
 
 
 def wire_type_of(value_type: ValueType) -> WireType:
-    """How values of a neutral type travel.
+    """The wire type for values of a neutral type.
 
     Raises:
         Amqp010Error: AMQP 0-10 has no such type.
@@ -253,7 +253,7 @@ def wire_type_of(value_type: ValueType) -> WireType:
 
 
 def code_of(name: str) -> int:
-    """The code of the type called `name`, either in the specification or "0x03" for one that is not in it.
+    """The code of a type name, either in the specification or "0x03" for an undefined one.
 
     Raises:
         Amqp010Error: there is no such type, or it has no code.
@@ -264,7 +264,7 @@ def code_of(name: str) -> int:
     for candidate in BY_CODE:
         if candidate is not None and candidate.name == name and candidate.code is not None:
             return candidate.code
-    raise Amqp010Error(f"no type code is called {name!r}")
+    raise Amqp010Error(f"there is no type code for {name!r}")
 
 
 # ---------------------------------------------------------------------------------- bytes of one value
@@ -274,25 +274,25 @@ def encode_name(name: str) -> bytes:
     """The bytes of a name that was decoded as UTF-8 with surrogateescape.
 
     Raises:
-        Amqp010Error: it holds other lone surrogates.
+        Amqp010Error: it contains other lone surrogates.
     """
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise Amqp010Error("a name holds a lone surrogate that stands for no byte") from None
+        raise Amqp010Error("a name contains a lone surrogate that does not represent a byte") from None
 
 
 def find_payload(wire_type: WireType, buffer: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Where the bytes of the value at `offset` begin and end, its size prefix left out.
+    """Begin and end of the bytes of the value at `offset`, without its size prefix.
 
     Args:
         wire_type: the value's type.
-        buffer: the bytes that hold it.
+        buffer: the bytes that contain it.
         offset: where it begins.
-        end: where what holds it ends; nothing is read from there on.
+        end: end of its container; nothing is read beyond it.
 
     Raises:
-        Amqp010Error: the value runs past `end`.
+        Amqp010Error: the value extends past `end`.
     """
     start = offset + wire_type.prefix
     if wire_type.fixed is not None:
@@ -307,23 +307,23 @@ def find_payload(wire_type: WireType, buffer: bytes, offset: int, end: int) -> t
 
 
 def decode_payload(wire_type: WireType, raw: bytes, offset: int) -> Any:
-    """The Python value of `raw`, the bytes of a value that holds no others.
+    """The Python value of `raw`, the bytes of a value that contains no others.
 
     Raises:
-        Amqp010Error: ranges whose bytes are not whole pairs (every other type takes any bytes of its width).
+        Amqp010Error: ranges whose bytes are not complete pairs (every other type accepts any bytes of its width).
     """
     assert wire_type.codec is not None
     try:
         return wire_type.codec.decode(raw)
     except struct.error:
-        raise Amqp010Error(f"{len(raw)} bytes of {wire_type.name} are not whole pairs", offset) from None
+        raise Amqp010Error(f"{len(raw)} bytes of {wire_type.name} are not complete pairs", offset) from None
 
 
 def add_prefix(wire_type: WireType, raw: bytes) -> bytes:
     """`raw` with the size prefix of its type.
 
     Raises:
-        Amqp010Error: `raw` is not as wide as the type, or longer than its prefix can say.
+        Amqp010Error: `raw` has not the type's width, or is too long for its prefix.
     """
     if wire_type.fixed is not None:
         if len(raw) != wire_type.fixed:
@@ -335,7 +335,7 @@ def add_prefix(wire_type: WireType, raw: bytes) -> bytes:
 
 
 def encode_payload(wire_type: WireType, value: Any) -> bytes:
-    """The bytes of a value that holds no others, size prefix included.
+    """The bytes of a value that contains no others, with size prefix.
 
     Raises:
         Amqp010Error: the type cannot carry the value.

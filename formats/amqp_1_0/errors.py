@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formats.errors import FormatError
+from qstore.formats.errors import FormatError
 
 
 class Amqp10Error(FormatError):

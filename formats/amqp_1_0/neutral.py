@@ -5,14 +5,14 @@
     null, boolean, uuid, float, double      the same
     ubyte, ushort, uint, ulong              uint8, uint16, uint32, uint64
     byte, short, int, long                  int8, int16, int32, int64
-    timestamp                               int64: milliseconds, as they are
+    timestamp                               int64: milliseconds, unchanged
     char                                    char-utf32
     string, symbol                          str16; vbin32 if it has more than 65,535 bytes
     binary                                  vbin16, or vbin32
-    decimal32, decimal64, decimal128        vbin16: IEEE 754 as it came
+    decimal32, decimal64, decimal128        vbin16: IEEE 754, unchanged
     list, array                             list
-    map                                     map; a key that is no text by the text of its plain value
-    described                               what is described, without its descriptor
+    map                                     map; a key that is not text is converted to the text of its plain value
+    described                               the described value, without its descriptor
 
 Source: the AMQP 1.0 specification as XML, part "types"; qpidd translates stored 1.0 messages likewise.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from formats.amqp_1_0.values import Described, Value, plain_key
-from formats.values import LIST, MAP, STR16, TYPES, VBIN16, VBIN32, TypedMap, TypedValue
+from qstore.formats.amqp_1_0.values import Described, Value, plain_key
+from qstore.formats.values import LIST, MAP, STR16, TYPES, VBIN16, VBIN32, TypedMap, TypedValue
 
 _LONG: Final = 0xFFFF
 _SAME: Final = {
@@ -48,7 +48,7 @@ _SAME: Final = {
 
 
 def neutral_value(value: Value) -> TypedValue:
-    """A value of AMQP 1.0 as a neutral one. Whatever can be read has one."""
+    """A value of AMQP 1.0 as a neutral one. Every decoded value has one."""
     name, content = value
     same = _SAME.get(name)
     if same is not None:

@@ -1,12 +1,12 @@
-"""AMQP 1.0 values: the table of constructors, and the reader made from it.
+"""AMQP 1.0 values: the table of constructors, and the reader derived from it.
 
-What a value is in Python, by type:
+Python value by type:
 
     null, boolean                              None, bool
     ubyte ... ulong, byte ... long, timestamp  int (timestamp: milliseconds since 1970)
     float, double                              float
-    decimal32, decimal64, decimal128           bytes, IEEE 754 as they came
-    char, string, symbol                       str; bytes where the bytes are not text
+    decimal32, decimal64, decimal128           bytes, IEEE 754, unchanged
+    char, string, symbol                       str; bytes if the bytes are not text
     binary                                     bytes
     uuid                                       uuid.UUID
     list, array                                tuple of `Value`
@@ -23,14 +23,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_1_0.errors import Amqp10Error
-from formats.plain import Plain, plain_bytes, plain_float
-from formats.wording import with_article
+from qstore.formats.amqp_1_0.errors import Amqp10Error
+from qstore.formats.plain import Plain, plain_bytes, plain_float
+from qstore.formats.wording import with_article
 
-#: Values inside values (descriptors too) beyond this are refused.
+#: Deeper nesting of values (including descriptors) is refused.
 MAX_DEPTH: Final = 32
 
-#: An array of values that take no bytes may claim at most so many: its bytes justify no count.
+#: Limit for arrays of values without bytes, whose count is not bounded by their size.
 MAX_EMPTY_VALUES: Final = 16
 
 _DESCRIBED: Final = 0x00
@@ -41,9 +41,9 @@ class Constructor(NamedTuple):
 
     Attributes:
         type_name: the specification's name of the type.
-        fixed: bytes of the value, None where a size precedes it.
-        prefix: bytes of that size (and of the count of a compound or an array), else 0.
-        decode: from the value's bytes to the Python value; None for what holds other values.
+        fixed: width of the value in bytes, None if a size precedes it.
+        prefix: width of that size (and of the count of a compound or an array), else 0.
+        decode: from the value's bytes to the Python value; None for types that contain other values.
     """
 
     type_name: str
@@ -60,7 +60,7 @@ class Value(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A value with a descriptor, which says what the value stands for."""
+    """A value with a descriptor, which defines the meaning of the value."""
 
     descriptor: Value
     value: Value
@@ -162,13 +162,13 @@ CONSTRUCTORS: Final[dict[int, Constructor]] = {
 
 
 def read_value(buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[Value, int]:
-    """The value whose constructor is at `offset`, and where it ends.
+    """Decode the value whose constructor is at `offset`; returns it and its end.
 
     Args:
-        buffer: the bytes that hold it.
+        buffer: the bytes that contain it.
         offset: where its constructor is.
-        end: where what holds it ends; nothing is read from there on.
-        depth: values around it.
+        end: end of its container; nothing is read beyond it.
+        depth: number of values around it.
 
     Raises:
         Amqp10Error: the bytes are not such a value.
@@ -184,33 +184,33 @@ def read_constructor(
     """The descriptors (outermost first) and the constructor at `offset`, and where the value's bytes begin.
 
     Raises:
-        Amqp10Error: there is no whole constructor, or none that the specification has.
+        Amqp10Error: the constructor is incomplete or undefined.
     """
     descriptors: tuple[Value, ...] = ()
     while offset < end and buffer[offset] == _DESCRIBED:
         if depth + len(descriptors) >= MAX_DEPTH:
-            raise Amqp10Error(f"more than {MAX_DEPTH} values inside each other", offset)
+            raise Amqp10Error(f"values are nested more than {MAX_DEPTH} deep", offset)
         descriptor, offset = read_value(buffer, offset + 1, end, depth + len(descriptors) + 1)
         descriptors += (descriptor,)
     if offset >= end:
         raise Amqp10Error("a constructor is missing", offset)
     constructor = CONSTRUCTORS.get(buffer[offset])
     if constructor is None:
-        raise Amqp10Error(f"0x{buffer[offset]:02x} is no constructor", offset)
+        raise Amqp10Error(f"0x{buffer[offset]:02x} is not a constructor", offset)
     return descriptors, constructor, offset + 1
 
 
 def find_payload(constructor: Constructor, buffer: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Where the bytes of a value begin and end, its size left out.
+    """Begin and end of the bytes of a value, without its size.
 
     Args:
         constructor: of the value.
-        buffer: the bytes that hold it.
+        buffer: the bytes that contain it.
         offset: just after its constructor.
-        end: where what holds it ends.
+        end: end of its container.
 
     Raises:
-        Amqp10Error: it runs past `end`.
+        Amqp10Error: it extends past `end`.
     """
     start = offset + constructor.prefix
     if constructor.fixed is not None:
@@ -237,7 +237,7 @@ def _read_bare(constructor: Constructor, buffer: bytes, offset: int, end: int, d
     if constructor.decode is not None:
         return Value(name, constructor.decode(buffer[start:stop])), stop
     if depth >= MAX_DEPTH:
-        raise Amqp10Error(f"more than {MAX_DEPTH} values inside each other", offset)
+        raise Amqp10Error(f"values are nested more than {MAX_DEPTH} deep", offset)
     items_offset = start + constructor.prefix
     if items_offset > stop:
         raise Amqp10Error(f"{with_article(name)} ends within its count", start)
@@ -278,9 +278,9 @@ def _read_array_items(count: int, buffer: bytes, offset: int, end: int, depth: i
 
 
 def plain_value(typed: Value) -> Plain:
-    """A value as a plain JSON value: as `formats.plain` has it, a described value without descriptor.
+    """A value as a plain JSON value: as in `formats.plain`, a described value without descriptor.
 
-    Decimals, and text that is none, are hex. The key of a map is the text of its plain value.
+    Decimals, and bytes that are not text, are in hex. The key of a map is the text of its plain value.
     """
     name, value = typed
     match value:

@@ -1,11 +1,11 @@
 """Keys and values of a Berkeley DB btree file, in the order of its cursor.
 
 The tree is walked from its root, children left to right, which is the order of the chain of leaves that a
-cursor follows; the links of that chain are checked on the way. A page is read once at most, so a walk ends, and
-yields no more than the file holds, whatever the pages say.
+cursor follows; the links of that chain are checked on the way. Each page is read at most once, so a walk terminates,
+and yields no more than the file contains, whatever the pages contain.
 
-Two ways to read: `Btree.items` stops at the first damage with `BdbError`; `salvage` reports damage and goes on,
-and afterwards looks through the whole file for leaves that the tree did not lead to.
+There are two ways to read: `Btree.items` stops at the first damage with `BdbError`; `salvage` reports damage and
+continues, and afterwards searches the whole file for leaves that were not reached through the tree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from formats.bdb.pages import (
+from qstore.formats.bdb.pages import (
     INTERNAL_TYPES,
     LEAF_TYPES,
     BdbError,
@@ -59,7 +59,7 @@ class Btree:
 
         Raises:
             UnsupportedDatabaseError: a Berkeley DB file of another kind.
-            BdbError: no Berkeley DB file, or its metadata page is damaged.
+            BdbError: not a Berkeley DB file, or its metadata page is damaged.
         """
         self.metadata: Metadata
         self.pages: PageFile
@@ -74,7 +74,7 @@ class Btree:
         return _Walk(self.pages, _raise).tree(self.metadata.root_page)
 
     def page_lsn(self, number: int) -> Lsn | None:
-        """The LSN of the last change to page `number`; None where the file has no such page."""
+        """The LSN of the last change to page `number`; None if the file has no such page."""
         return self.pages.lsn(number)
 
     def newest_change(self) -> tuple[int, Lsn]:
@@ -86,8 +86,8 @@ class Btree:
 def salvage(buffer: bytes, on_damage: OnDamage) -> Iterator[tuple[bytes, bytes]]:
     """All (key, value) pairs that can be read in the file `buffer`, damaged or not.
 
-    Pairs that the tree leads to come first, in the order of the cursor; then, where anything was damaged, those
-    on leaves that it no longer leads to, in the order of the file. Without a sound metadata page the page size
+    Pairs reached through the tree come first, in the order of the cursor; then, if anything was damaged, those
+    on leaves that are no longer reachable, in the order of the file. Without an intact metadata page the page size
     is guessed. A file of another kind yields nothing.
     """
     try:
@@ -135,16 +135,16 @@ class _Walk:
             try:
                 page = self.pages.page(number)
             except BdbError:
-                continue  # reported already where anything leads to it
+                continue  # any pointer to it was already reported
             if page.type == PageType.LEAF:
                 self.seen.add(number)
                 yield from self._pairs(page)
 
     def _leaves(self, root: int, trees: dict[PageType, frozenset[PageType]], context: int) -> Iterator[Page]:
-        """The leaves of the tree at page `root`, left to right; `context`: offset of what points to it."""
+        """The leaves of the tree at page `root`, left to right; `context`: offset of the pointer to it."""
         allowed = frozenset(trees)
         level: int | None = None
-        previous: int | None = 0  # the leaf before; None where that is not known any more
+        previous: int | None = 0  # the leaf before; None if unknown
         pending = [(root, level, context)]
         while pending:
             number, level, context = pending.pop()
@@ -169,7 +169,7 @@ class _Walk:
     def _node(self, number: int, allowed: frozenset[PageType], level: int | None, context: int) -> Page:
         page = self._unseen(number, context)
         if page.type not in allowed:
-            what = f"page {number} of type {page.type.name} has no place in this tree"
+            what = f"page {number} of type {page.type.name} does not belong in this tree"
             raise BdbError(what, page.start + 25)
         if (level is not None and page.level != level) or (page.level == 1) != (page.type in LEAF_TYPES):
             raise BdbError(f"page {number} of type {page.type.name} is on level {page.level}", page.start + 24)
@@ -177,9 +177,9 @@ class _Walk:
         return page
 
     def _unseen(self, number: int, context: int) -> Page:
-        """Page `number`, which its reader marks as seen; `context`: offset of what points to it."""
+        """Page `number`, marked as seen; `context`: offset of the pointer to it."""
         if number in self.seen:
-            raise BdbError(f"page {number} is pointed to a second time", context)
+            raise BdbError(f"page {number} is referenced twice", context)
         return self.pages.page(number, context)
 
     def _pairs(self, leaf: Page) -> Iterator[tuple[bytes, bytes]]:
@@ -221,13 +221,13 @@ class _Walk:
                     yield value
 
     def _value(self, item: Item) -> bytes | None:
-        """The bytes of one item; None, and the damage told, where they cannot be read."""
+        """The bytes of one item; None if they cannot be read, and then the damage is reported."""
         if item.kind is ItemType.DATA:
             return item.data
         try:
             if item.kind is ItemType.OVERFLOW:
                 return self._overflow(item)
-            raise BdbError("duplicates stand where one value belongs", item.offset + 2)
+            raise BdbError("duplicates where one value belongs", item.offset + 2)
         except BdbError as error:
             self.on_damage(error)
             return None

@@ -1,12 +1,11 @@
-"""The log of a Berkeley DB environment: is everything that was committed in the database files, too?
+"""The log of a Berkeley DB environment: do the database files contain everything that was committed?
 
-A change goes to the log first; the page, with the LSN of the change on it, follows when the cache is written: at a
-checkpoint, when its database is closed, or when the cache needs the room. After a kill, changes may be in the
-log alone. `analyse_log` walks the log and keeps, for each page, the LSN of the last committed change;
-`why_recovery` holds them against the LSNs that are on the pages. A page behind the log, or one that carries a
-change which was never committed, needs the library's recovery. So does everything that this walk is not sure of:
-a log of another version, a damaged or missing part, an unknown record. What no recovery can explain, and no crash,
-tells `contradictions`: files that were exchanged.
+A change is logged first; the page, with the LSN of the change, is written when the cache is flushed: at a checkpoint,
+when its database is closed, or when the cache is full. After a kill, changes may exist only in the log. `analyse_log`
+walks the log and records, for each page, the LSN of the last committed change; `why_recovery` compares these with the
+LSNs on the pages. A page that is behind the log, or one with a change that was never committed, needs the library's
+recovery. So does everything that this walk cannot decide: a log of another version, a damaged or missing part, an
+unknown record. `contradictions` reports what neither recovery nor a crash can explain: files that were exchanged.
 
 The records that close the databases are no help: qpidd exits without the last of them on disk.
 """
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-from formats.bdb.pages import BdbError, Lsn, checksum
+from qstore.formats.bdb.pages import BdbError, Lsn, checksum
 
 LOG_MAGIC = 0x00040988
 LOG_VERSION = 19  # libdb 5.3
@@ -30,7 +29,7 @@ _U32 = Struct("<I")
 
 REGISTER, COMMIT, CHECKPOINT, CHILD, RECYCLE = 2, 10, 11, 12, 14
 FILE_CREATE, FILE_WRITE, FILE_RENAME = 143, 145, 146
-#: Type of a file record -> how many names its arguments begin with (name and directory; old, new and directory).
+#: Type of a file record -> number of names that its arguments begin with (name and directory; old, new and directory).
 _FILE_RECORDS = {FILE_CREATE: 2, FILE_WRITE: 2, FILE_RENAME: 3}
 _COMMITTED = 1  # `COMMIT`'s first argument; others: prepared, aborted
 
@@ -39,9 +38,9 @@ _REGISTER_CLOSED = frozenset({2, 5})
 
 
 class PageChange(NamedTuple):
-    """Where the arguments of a record that changes pages hold the database's number and the pages, as u32s.
+    """Where the arguments of a record that changes pages have the database's number and the pages, as u32s.
 
-    `freed`: the page that is given back. What it holds does not matter then, and the file may end before it.
+    `freed`: the page that is freed. Its content does not matter then, and the file may end before it.
     """
 
     database: int
@@ -49,7 +48,7 @@ class PageChange(NamedTuple):
     freed: int | None = None
 
 
-#: Record type -> what it changes. Page 0 in a place after the first means "none".
+#: Record type -> what it changes. Page 0 in a position after the first means "none".
 PAGE_CHANGES = {
     41: PageChange(1, (2,)),  # addrem: add or remove an item
     43: PageChange(1, (2,)),  # big: add or remove an overflow page
@@ -79,11 +78,11 @@ _METADATA_FIRST = frozenset({49, 50, 52, 59, 142})  # those whose first page may
 
 
 class Contradiction(NamedTuple):
-    """Something in a database file that its log rules out, whatever crash there was.
+    """Something in a database file that its log rules out, whatever crash happened.
 
     Attributes:
         name: the file's.
-        page: the page in question; None where the whole file is.
+        page: the page in question; None for the whole file.
         what: one line.
     """
 
@@ -93,7 +92,7 @@ class Contradiction(NamedTuple):
 
 
 class LogRecord(NamedTuple):
-    """One record: where its header lies in its file, its type, its transaction (0: none), its arguments."""
+    """One record: the offset of its header in its file, its type, its transaction (0: none), its arguments."""
 
     offset: int
     type: int
@@ -102,7 +101,7 @@ class LogRecord(NamedTuple):
 
 
 class LoggedPage(NamedTuple):
-    """A page of a database file, by the name that the log knows the file by."""
+    """A page of a database file, with the file's name in the log."""
 
     name: str
     number: int
@@ -110,19 +109,19 @@ class LoggedPage(NamedTuple):
 
 @dataclass(slots=True)
 class LogSummary:
-    """What a log says about the database files that belong to it.
+    """The content of a log about its database files.
 
     Attributes:
         committed: page -> LSN of the last committed change since the last checkpoint.
         uncommitted: page -> LSNs of changes that were never committed.
-        flushed: page -> LSN of the last committed change that is in the file, as a checkpoint says.
+        flushed: page -> LSN of the last committed change that is in the file, according to a checkpoint.
         file_ids: name of a database file -> the id that it had when it was last opened.
         names: the names of all files in the log.
-        doubts: (LSN, one line) for what this walk cannot vouch for.
-        damage: (log file, error): a record that is damaged though the log goes on behind it.
+        doubts: (LSN, one line) for what this walk cannot decide.
+        damage: (log file, error): a damaged record after which the log continues.
         torn: (log file, error): the log ends within a record.
-        end: LSN of the last sound record.
-        walked_files: log files that were read to their end, and the one that the walk broke off in.
+        end: LSN of the last valid record.
+        walked_files: log files that were read to their end, and the one at which the walk stopped.
     """
 
     committed: dict[LoggedPage, Lsn] = field(default_factory=dict)
@@ -142,10 +141,10 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
 
     Args:
         data: the whole file.
-        previous: offset of the last record in the log file before; None: not known.
+        previous: offset of the last record in the log file before; None if unknown.
 
     Raises:
-        BdbError: at the first record that is not sound. The log has an end only before zeros.
+        BdbError: at the first invalid record. The log ends only where zeros follow.
     """
     offset = 0
     while len(data) - offset >= RECORD_HEADER.size:
@@ -154,9 +153,9 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
             break
         body = _record_body(data, offset)
         if body is None:
-            raise BdbError("a log record's length or checksum is wrong", offset)
+            raise BdbError("the length or checksum of a log record is wrong", offset)
         if previous is not None and before != previous:
-            raise BdbError(f"a log record follows one at {before}, not the one at {previous}", offset)
+            raise BdbError(f"the previous record of a log record is at {before}, not at {previous}", offset)
         if offset == 0:
             _verify_file_header(body)
         elif len(body) < _BODY_HEADER.size:
@@ -167,7 +166,7 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
         previous = offset
         offset += length
     if offset == 0:
-        raise BdbError("a log file without its first record", 0)
+        raise BdbError("the first record of the log file is missing", 0)
     if data.count(0, offset) != len(data) - offset:
         raise BdbError("the log ends, but no zeros follow", offset)
 
@@ -202,8 +201,8 @@ def contradictions(
     file keeps its id for life.
 
     Args:
-        summary: what the log says.
-        page_lsn: (name, number) -> the LSN on that page of that database file; None where it has no such page.
+        summary: the content of the log.
+        page_lsn: (name, number) -> the LSN on that page of that database file; None if it has no such page.
         newest: database file -> the page with the highest LSN, and that LSN.
         file_ids: database file -> the id in its metadata.
     """
@@ -211,7 +210,7 @@ def contradictions(
         logged = summary.file_ids.get(name, file_id)
         if logged != file_id:
             yield Contradiction(
-                name, None, f"its id is {file_id.hex()}, and by the log {logged.hex()}: it is the file of another store"
+                name, None, f"its id is {file_id.hex()}, but {logged.hex()} in the log: it is the file of another store"
             )
     for name, (number, lsn) in newest.items():
         if lsn > summary.end and not summary.damage:
@@ -225,11 +224,11 @@ def contradictions(
 
 
 def why_recovery(summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None]) -> str | None:
-    """Why the database files cannot be read as they are: one line; None where they can.
+    """Why the database files cannot be read without recovery: one line; None if they can.
 
     Args:
-        summary: what the log says.
-        page_lsn: (name, number) -> the LSN on that page of that database file; None where it has no such page.
+        summary: the content of the log.
+        page_lsn: (name, number) -> the LSN on that page of that database file; None if it has no such page.
     """
     for number, error in summary.damage + summary.torn:
         return f"log file {number} is damaged: {error}"
@@ -241,7 +240,7 @@ def why_recovery(summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None]
         if wanted is not None and (found is None or found < wanted):
             return f"{page.name}: page {page.number} is behind the log"
         if found in summary.uncommitted.get(page, ()):
-            return f"{page.name}: page {page.number} holds a change that was not committed"
+            return f"{page.name}: page {page.number} has a change that was not committed"
     return None
 
 
@@ -258,14 +257,14 @@ class _Analysis:
     """The state of a walk through the log."""
 
     summary: LogSummary = field(default_factory=LogSummary)
-    databases: dict[int, str] = field(default_factory=dict)  # number -> name, of those open at this place
+    databases: dict[int, str] = field(default_factory=dict)  # number -> name, of the databases open at this point
     pending: dict[int, list[_Change]] = field(default_factory=dict)  # transaction -> what it changed so far
     last_offset: int | None = None  # of the last record in the log file before
     starts_late: bool = False
     checkpoints: int = 0
 
     def file(self, number: int, data: bytes) -> bool:
-        """Walk one log file; False where it breaks off."""
+        """Walk one log file; False if the walk stops in it."""
         self.summary.end = Lsn(number, 0)
         try:
             for record in log_records(data, self.last_offset):
@@ -273,13 +272,13 @@ class _Analysis:
                 self.summary.end = Lsn(number, record.offset)
                 self._record(record, Lsn(number, record.offset))
         except BdbError as error:
-            goes_on = _goes_on_behind(data, error.offset)
+            goes_on = _continues_after(data, error.offset)
             (self.summary.damage if goes_on else self.summary.torn).append((number, error))
             return False
         return True
 
     def finish(self) -> LogSummary:
-        """The summary, with what only the end of the log can tell."""
+        """The summary, with what is only known at the end of the log."""
         if self.starts_late and not self.checkpoints:
             self.summary.doubts.append((Lsn(0, 0), "the log's first files are missing"))
         for changes in self.pending.values():
@@ -312,8 +311,8 @@ class _Analysis:
             elif record.type == RECYCLE:
                 self.pending.clear()  # written by recovery, which has undone what was pending
             else:
-                self.summary.flushed.clear()  # it may be of a file that is removed, or cut
-                self.summary.doubts.append((lsn, f"a log record of type {record.type} is not understood"))
+                self.summary.flushed.clear()  # it may be of a file that is removed, or truncated
+                self.summary.doubts.append((lsn, f"unknown log record type {record.type}"))
         except BdbError as error:
             self.summary.doubts.append((lsn, f"{error.what} in a log record of type {record.type}"))
 
@@ -332,7 +331,7 @@ class _Analysis:
         name = self.databases.get(_u32(record.arguments, layout.database))
         if name is None:
             if layout.pages:
-                raise BdbError("a change to a database that the log did not open")
+                raise BdbError("a change to a database that is not open in the log")
             return
         for index, place in enumerate(layout.pages):
             number = _u32(record.arguments, place)
@@ -354,7 +353,7 @@ class _Analysis:
             self.summary.names.add(_file_name(name))
             self.summary.file_ids[_file_name(name)] = file_id
         else:
-            raise BdbError("an unknown action or no name")
+            raise BdbError("an unknown action or a missing name")
 
     def _checkpoint(self, flushed: Lsn) -> None:
         """Every change before `flushed` is in the database files."""
@@ -366,7 +365,7 @@ class _Analysis:
 
 
 def _record_body(data: bytes, offset: int) -> bytes | None:
-    """What follows the header of the record at `offset`; None where length or checksum are wrong."""
+    """The bytes after the header of the record at `offset`; None if length or checksum are wrong."""
     if not 0 <= offset <= len(data) - RECORD_HEADER.size:
         return None
     before, length, stored = RECORD_HEADER.unpack_from(data, offset)
@@ -376,15 +375,15 @@ def _record_body(data: bytes, offset: int) -> bytes | None:
     return body if checksum(body) ^ before ^ length == stored else None
 
 
-_MOST_CANDIDATES = 16  # places that are looked at for the record after a damaged one
+_MAX_CANDIDATES = 16  # positions that are searched for the record after a damaged one
 
 
-def _goes_on_behind(data: bytes, offset: int) -> bool:
-    """Whether a sound record, which says that it follows the one at `offset`, is in the file."""
+def _continues_after(data: bytes, offset: int) -> bool:
+    """Whether the file contains a valid record that names the one at `offset` as its predecessor."""
     if offset < RECORD_HEADER.size + FILE_HEADER.size:
         return data.count(0) != len(data)  # the file's own first record
     candidate = offset
-    for _ in range(_MOST_CANDIDATES):
+    for _ in range(_MAX_CANDIDATES):
         candidate = data.find(_U32.pack(offset), candidate + 1)
         if candidate < 0:
             return False
@@ -413,16 +412,16 @@ def _u32(arguments: bytes, index: int) -> int:
 
 
 def _counted(arguments: bytes, offset: int) -> tuple[bytes, int]:
-    """Bytes that are preceded by their length, and the offset behind them."""
+    """Bytes preceded by their length, and the offset after them."""
     (length,) = _checked(_U32, arguments, offset)
     end = offset + _U32.size + length
     if end > len(arguments):
-        raise BdbError("an argument runs out of its record", offset)
+        raise BdbError("an argument extends beyond its record", offset)
     return arguments[offset + _U32.size : end], end
 
 
 def _file_name(counted: bytes) -> str:
-    """A name as the log has it: up to its NUL; bytes that are not UTF-8 as surrogate escapes."""
+    """A name as in the log: up to its NUL; bytes that are not UTF-8 as surrogate escapes."""
     return counted.partition(b"\0")[0].decode(errors="surrogateescape")
 
 

@@ -1,7 +1,7 @@
 """Pages of a Berkeley DB btree file: metadata, page headers, entries and items.
 
-`PageFile` cuts the bytes of a whole file into pages and checks each one on its own (number, type, checksum,
-bounds); how they hang together is `btree`'s concern.
+`PageFile` divides the bytes of a whole file into pages and checks each one separately (number, type, checksum,
+bounds); `btree` handles their structure.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from operator import mul
 from struct import Struct
 from typing import NamedTuple
 
-from formats.errors import FormatError
+from qstore.formats.errors import FormatError
 
 
 class BdbError(FormatError):
-    """Bytes that are no sound Berkeley DB btree file or log."""
+    """Bytes that are not an intact Berkeley DB btree file or log."""
 
     format_name = "berkeley db"
 
 
 class UnsupportedDatabaseError(BdbError):
-    """A sound Berkeley DB file of a kind that qpidd does not make: hash, encrypted, partitioned, ..."""
+    """An intact Berkeley DB file of a kind that qpidd does not create: hash, encrypted, partitioned, ..."""
 
 
-#: Told of each piece of damage; returns for going on, or raises it.
+#: Called with each piece of damage; returns to continue, or raises it.
 OnDamage = Callable[[BdbError], None]
 
 
@@ -80,7 +80,7 @@ BTREE_MAGIC = 0x00053162
 OTHER_MAGICS = {0x00061561: "hash", 0x00042253: "queue", 0x00074582: "heap", 0x00040988: "log"}
 SUPPORTED_VERSION = 9
 PAGE_SIZES = tuple(1 << power for power in range(9, 17))
-METADATA_SIZE = 512  # what its checksum covers
+METADATA_SIZE = 512  # field excluded from its checksum
 
 _BYTE_ORDERS = ("<", ">")
 # The layouts of formats/bdb/README.md, 2 to 4, in both byte orders.
@@ -91,7 +91,7 @@ HEADER_SIZE = 26
 _CHECKSUM_OFFSET = 28
 _CHECKSUMMED_HEADER_SIZE = 32
 DATA_ITEM = {order: Struct(order + "HB") for order in _BYTE_ORDERS}
-REFERENCE = {order: Struct(order + "HBxII") for order in _BYTE_ORDERS}  # INTERNAL items begin so, too
+REFERENCE = {order: Struct(order + "HBxII") for order in _BYTE_ORDERS}  # INTERNAL items begin with it, too
 _RECNO_INTERNAL_ITEM = {order: Struct(order + "II") for order in _BYTE_ORDERS}
 U16 = {order: Struct(order + "H") for order in _BYTE_ORDERS}
 _U32 = {order: Struct(order + "I") for order in _BYTE_ORDERS}
@@ -111,7 +111,7 @@ def checksum(data: bytes) -> int:
 
 
 class Lsn(NamedTuple):
-    """A log sequence number: a place in the log. (0, 1) on a page: no logged change yet."""
+    """A log sequence number: a position in the log. (0, 1) on a page: no logged change yet."""
 
     file: int
     offset: int
@@ -165,9 +165,9 @@ class Item(NamedTuple):
     """One item of a leaf.
 
     Attributes:
-        offset: where it lies in the file.
-        kind: what it is.
-        deleted: whether it only waits to be removed.
+        offset: its position in the file.
+        kind: its type.
+        deleted: whether it is marked for removal.
         data: the value itself (`ItemType.DATA`), else empty.
         page: first overflow page, or root of the tree of duplicates.
         length: bytes in the overflow chain.
@@ -196,7 +196,7 @@ class PageFile:
         return len(self.buffer) // self.page_size
 
     def page(self, number: int, context: int = 0) -> Page:
-        """The header of page `number` (> 0), checked; `context` is the offset of what points to it.
+        """The checked header of page `number` (> 0); `context` is the offset of the pointer to it.
 
         Raises:
             BdbError: there is no such page, or it is damaged.
@@ -206,7 +206,7 @@ class PageFile:
         start = number * self.page_size
         fields = HEADER[self.order].unpack_from(self.buffer, start)
         if fields[2] != number:
-            raise BdbError(f"page {number} says that it is page {fields[2]}", start + 8)
+            raise BdbError(f"page {number} has the page number {fields[2]}", start + 8)
         if fields[8] not in _PAGE_TYPES:
             raise BdbError(f"page {number} has the unknown type {fields[8]}", start + 25)
         if self.checksummed:
@@ -218,15 +218,15 @@ class PageFile:
         return Page(lsn, number, previous, following, entries, lowest, level, page_type, start, body)
 
     def lsn(self, number: int) -> Lsn | None:
-        """The LSN on page `number`; None where there is no such page."""
+        """The LSN on page `number`; None if there is no such page."""
         if not 0 <= number < self.page_count:
             return None
         return Lsn(*HEADER[self.order].unpack_from(self.buffer, number * self.page_size)[:2])
 
     def children(self, page: Page, on_damage: OnDamage) -> list[tuple[int, int]]:
-        """What an internal page points to: (page number, offset of the item in the file), left to right.
+        """The targets of an internal page: (page number, offset of the item in the file), left to right.
 
-        Entries that cannot be read are told to `on_damage` and left out.
+        Entries that cannot be read are reported to `on_damage` and left out.
         """
         layout = REFERENCE if page.type == PageType.INTERNAL else _RECNO_INTERNAL_ITEM
         field = 2 if page.type == PageType.INTERNAL else 0
@@ -239,8 +239,8 @@ class PageFile:
     def items(self, page: Page, on_damage: OnDamage) -> list[Item | None]:
         """The items of a leaf, in order. Entries that repeat an offset (keys) are one and the same `Item`.
 
-        What is outside the page, of an unknown type, overlaps another item or shares another entry's data is
-        told to `on_damage`, and None stands in its place.
+        Items that are outside the page, of an unknown type, overlap another item or share another entry's data are
+        reported to `on_damage`, and are None in the list.
         """
         offsets = self._entry_offsets(page, DATA_ITEM[self.order].size, on_damage)
         items: dict[int | None, Item] = {}
@@ -265,19 +265,19 @@ class PageFile:
     def overflow_data(self, page: Page) -> bytes:
         """The data on one overflow page."""
         if page.type != PageType.OVERFLOW:
-            raise BdbError(f"page {page.number} is no overflow page but {page.type.name}", page.start + 25)
+            raise BdbError(f"page {page.number} is not an overflow page but {page.type.name}", page.start + 25)
         if not 0 < page.lowest <= page.start + self.page_size - page.body:
             raise BdbError(f"overflow page {page.number} claims {page.lowest} bytes", page.start + 22)
         return self.buffer[page.body : page.body + page.lowest]
 
     def _entry_offsets(self, page: Page, item_header: int, on_damage: OnDamage) -> list[int | None]:
-        """File offsets of the page's entries; None where an item's header of `item_header` bytes has no room."""
+        """File offsets of the page's entries; None if there is no space for an item's header of `item_header` bytes."""
         end = page.start + self.page_size
         items_start = page.body + 2 * page.entries
         if items_start > end:
             raise BdbError(f"page {page.number} claims {page.entries} entries", page.start + 20)
         if page.type == PageType.LEAF and page.entries % 2:
-            on_damage(BdbError(f"page {page.number} holds a key without data", page.start + 20))
+            on_damage(BdbError(f"page {page.number} has a key without data", page.start + 20))
         offsets: list[int | None] = []
         for index, (offset,) in enumerate(U16[self.order].iter_unpack(self.buffer[page.body : items_start])):
             inside = items_start <= page.start + offset <= end - item_header
@@ -293,12 +293,12 @@ class PageFile:
         deleted, kind = type_byte >= DELETED, type_byte & ~DELETED
         if kind == _DATA:
             if offset + 3 + length > end:
-                raise BdbError(f"an item of {length} bytes runs out of page {page.number}", offset)
+                raise BdbError(f"an item of {length} bytes extends beyond page {page.number}", offset)
             return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])
         if kind not in _ITEM_TYPES:
-            raise BdbError(f"page {page.number} holds an item of unknown type {kind}", offset + 2)
+            raise BdbError(f"page {page.number} has an item of unknown type {kind}", offset + 2)
         if offset + REFERENCE[self.order].size > end:
-            raise BdbError(f"a reference runs out of page {page.number}", offset)
+            raise BdbError(f"a reference extends beyond page {page.number}", offset)
         _, _, target, total = REFERENCE[self.order].unpack_from(self.buffer, offset)
         return Item(offset, ItemType(kind), deleted, page=target, length=total)
 
@@ -307,8 +307,8 @@ def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:
     """Read page 0 of a btree file.
 
     Raises:
-        UnsupportedDatabaseError: a Berkeley DB file, but of a kind that is not read here.
-        BdbError: no Berkeley DB file, or a damaged page.
+        UnsupportedDatabaseError: a Berkeley DB file, but of a kind that is not supported.
+        BdbError: not a Berkeley DB file, or a damaged page.
     """
     if len(buffer) < METADATA_SIZE:
         raise BdbError(f"{len(buffer)} bytes are too short for a metadata page of {METADATA_SIZE}", 0)
@@ -319,7 +319,7 @@ def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:
     if metadata.page_size not in PAGE_SIZES:
         raise BdbError(f"the page size is {metadata.page_size}", 20)
     if metadata.page_type != PageType.BTREE_METADATA or metadata.page_number != 0:
-        raise BdbError(f"page 0 says it is page {metadata.page_number}, type {metadata.page_type}", 8)
+        raise BdbError(f"page 0 has page number {metadata.page_number}, type {metadata.page_type}", 8)
     checksummed = bool(metadata.metadata_flags & METADATA_CHECKSUM)
     if checksummed:
         _verify_checksum(buffer[:METADATA_SIZE], _METADATA_CHECKSUM_OFFSET, order, 0, "the metadata page")
@@ -327,7 +327,7 @@ def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:
 
 
 def guess_page_file(buffer: bytes) -> PageFile | None:
-    """The file's pages without the help of page 0: the page size at which page 1 says that it is page 1."""
+    """The file's pages without the help of page 0: the page size at which page 1 has page number 1."""
     for order in _BYTE_ORDERS:
         for page_size in PAGE_SIZES:
             if len(buffer) < 2 * page_size:
@@ -349,7 +349,7 @@ def _byte_order(buffer: bytes) -> str:
 
 
 def _unsupported(metadata: Metadata) -> Iterator[tuple[str, int]]:
-    """What of this database is not read here: (what, and the verb; offset)."""
+    """Unsupported features of this database: (feature, and the verb; offset)."""
     flags = MetadataFlag(metadata.flags & 0xFF)
     if metadata.version != SUPPORTED_VERSION:
         yield f"btree version {metadata.version} is", 16
@@ -372,7 +372,7 @@ def _verify_checksum(covered: bytes, at: int, order: str, start: int, name: str)
 
 
 def _drop_overlaps(page: Page, items: dict[int | None, Item], on_damage: OnDamage) -> None:
-    """Take out each item (they are in the order of their offsets) that runs into the next."""
+    """Remove each item (they are in the order of their offsets) that overlaps the next."""
     for item, following in pairwise(list(items.values())):
         size = 3 + len(item.data) if item.kind == ItemType.DATA else REFERENCE["<"].size
         if item.offset + size > following.offset:

@@ -1,25 +1,26 @@
-"""Makes a Berkeley DB btree file out of its keys and values, whole and at once; and the log that goes with such files.
+"""Creates a Berkeley DB btree file from its keys and values in one pass; and the log that belongs to such files.
 
     page 0      metadata
     page 1      the root: the only leaf, or the highest internal page
-    others      in the order in which they are made
+    others      in the order of creation
 
 Everything is known before it is laid out, so pages are filled from left to right, level by level: the leaves first,
-then pages of what points to them, until one page points to all. Pages are full but for the last of each level, and the
-last internal page has at least two children.
+then the internal pages that point to them, until one page points to all. Pages are full except for the last of each
+level, and the last internal page has at least two children.
 
-A key with several values keeps them on its leaf, where each repeats the offset of the one key; from a quarter of a page
-on they get a tree of their own, whose internal pages count the values below them, its root in the place of the link to
-the page before. A key or value of more than nearly a quarter of a page goes to a chain of overflow pages, so that a
-page has room for four items. Between two children of an internal page stands the shortest beginning of the right one's
-first key that is greater than the left one's last; before the first stands nothing, since what is less is there anyway.
+A key with several values has them on its leaf, where each repeats the offset of the one key; from a quarter of a page
+on they get their own tree, whose internal pages count the values below them, with its root in the field of the link to
+the previous page. A key or value of more than nearly a quarter of a page goes to a chain of overflow pages, so that a
+page has room for four items. Between two children of an internal page is the shortest prefix of the right one's first
+key that is greater than the left one's last key; the separator before the first child is empty, because all smaller
+keys belong there anyway.
 
-No page belongs to a log: its LSN says that its change was never logged. So the file can be put into any environment, as
-those can that db5.3_load makes. Its file id has to differ from those of the other files of that environment: the
-library tells files apart by it. The log of a new environment is its first file with nothing in it but what says what it
-is. The library would make one itself; a reader that finds none has to take it for lost.
+No page belongs to a log: its LSN means that its change was never logged. So the file can be put into any environment,
+like files created by db5.3_load. Its file id must differ from those of the other files of that environment, because
+the library identifies files by it. The log of a new environment is its first file with only its own header. The library
+would create one itself; a reader that finds none must assume that it was lost.
 
-Sources: formats/bdb/README.md, 1 to 6; where keys and values go, and the counts: files that libdb's db5.3_load makes.
+Sources: formats/bdb/README.md, 1 to 6; where keys and values go, and the counts: files that libdb's db5.3_load creates.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from formats.bdb.log import FILE_HEADER, LOG_MAGIC, LOG_VERSION, RECORD_HEADER
-from formats.bdb.pages import (
+from qstore.formats.bdb.log import FILE_HEADER, LOG_MAGIC, LOG_VERSION, RECORD_HEADER
+from qstore.formats.bdb.pages import (
     BTREE_MAGIC,
     DATA_ITEM,
     HEADER,
@@ -47,7 +48,7 @@ from formats.bdb.pages import (
     checksum,
 )
 
-#: Bytes of a page in qpidd's files (formats/bdb/README.md, 1).
+#: Size of a page in qpidd's files (formats/bdb/README.md, 1).
 QPIDD_PAGE_SIZE: Final = 4096
 #: Largest size of a log file, the library's own setting.
 LOG_FILE_SIZE: Final = 10 << 20
@@ -58,21 +59,21 @@ _ORDER: Final = "<"
 _NOT_LOGGED: Final = Lsn(0, 1)
 _ROOT: Final = 1
 _LEAF_LEVEL: Final = 1
-_LEAST_KEYS: Final = 2  # on a page: the library's own setting
+_MIN_KEYS: Final = 2  # on a page: the library's own setting
 _RECORD_PADDING: Final = 0x20  # of recno databases; the library's own setting in all
 _ALIGNMENT: Final = 4
 _OFFSET_SIZE: Final = U16[_ORDER].size
-_LARGEST_PAGE: Final = 32768  # with 65,536 an empty page's lowest offset would not fit its field
+_MAX_PAGE: Final = 32768  # with 65,536 an empty page's lowest offset would not fit its field
 
 
 class _Entry(NamedTuple):
-    """What a page takes whole or not at all.
+    """An entry that is never split between pages.
 
     Attributes:
         first, last: its lowest and its highest key; in a tree of duplicates, value.
         items: its items, each aligned. Of a key with values: the key, then the values.
         has_key: whether the first item is a key, which each of the others repeats.
-        records: the values that it counts for.
+        records: number of values that it counts for.
     """
 
     first: bytes
@@ -83,14 +84,14 @@ class _Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes of a page."""
+        """Bytes that it occupies on a page."""
         values = len(self.items) - 1
         offsets = 2 * values if self.has_key else 1
         return sum(map(len, self.items)) + offsets * _OFFSET_SIZE
 
 
 class _Node(NamedTuple):
-    """A page of a level: its number, what separates it from the one before, and the values below it."""
+    """A page of a level: its number, its separator from the previous one, and the number of values below it."""
 
     page: int
     separator: bytes
@@ -104,26 +105,26 @@ def encode_btree(
     sorted_duplicates: bool = False,
     page_size: int = QPIDD_PAGE_SIZE,
 ) -> bytes:
-    """The bytes of a database file, little endian and without checksums, as qpidd's are.
+    """The bytes of a database file, little endian and without checksums, like qpidd's.
 
     Args:
         pairs: keys and values, in any order.
-        file_id: what no other file of the environment has.
+        file_id: unique among the files of the environment.
         sorted_duplicates: whether keys may have several values, which are sorted then, and all different.
-        page_size: bytes of a page.
+        page_size: size of a page in bytes.
 
     Raises:
-        ValueError: a key, or with `sorted_duplicates` a pair, is there twice; or a size is not legal.
+        ValueError: a key, or with `sorted_duplicates` a pair, occurs twice; or a size is illegal.
     """
     if len(file_id) != FILE_ID_SIZE:
         raise ValueError(f"a file id has {FILE_ID_SIZE} bytes, not {len(file_id)}")
-    if page_size & (page_size - 1) or not 512 <= page_size <= _LARGEST_PAGE:
-        raise ValueError(f"a page has 512 to {_LARGEST_PAGE} bytes, a power of two, not {page_size}")
+    if page_size & (page_size - 1) or not 512 <= page_size <= _MAX_PAGE:
+        raise ValueError(f"a page has 512 to {_MAX_PAGE} bytes, a power of two, not {page_size}")
     ordered = sorted(pairs)
     unique = itemgetter(slice(None)) if sorted_duplicates else itemgetter(0)
     for before, after in pairwise(map(unique, ordered)):
         if before == after:
-            raise ValueError("a key, or a key with the same value, is there twice")
+            raise ValueError("a key, or a key with the same value, occurs twice")
     writer = _Writer(page_size)
     writer.main_tree(ordered)
     flags = MetadataFlag.DUPLICATES | MetadataFlag.SORTED_DUPLICATES if sorted_duplicates else MetadataFlag(0)
@@ -139,21 +140,21 @@ def encode_empty_log() -> bytes:
 
 
 class _Writer:
-    """One file that is laid out.
+    """One file that is being laid out.
 
     Attributes:
-        pages: its pages; those that are numbered, but not made yet, are empty.
+        pages: its pages; those that are numbered, but not created yet, are empty.
     """
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._room = page_size - HEADER_SIZE
-        # Four items with their offsets fit on a page, whatever their headers and alignment take.
-        self._largest_item = self._room // (2 * _LEAST_KEYS) - 10
+        # Four items with their offsets fit on a page, including their headers and alignment.
+        self._largest_item = self._room // (2 * _MIN_KEYS) - 10
         self.pages = [b"", b""]
 
     def metadata(self, flags: MetadataFlag, file_id: bytes) -> None:
-        """Make page 0, last of all."""
+        """Create page 0, after all others."""
         metadata = Metadata(
             *_NOT_LOGGED,
             page_number=0,
@@ -171,7 +172,7 @@ class _Writer:
             flags=flags,
             file_id=file_id,
             unused=0,
-            minimum_keys=_LEAST_KEYS,
+            minimum_keys=_MIN_KEYS,
             record_length=0,
             record_padding=_RECORD_PADDING,
             root_page=_ROOT,
@@ -190,7 +191,7 @@ class _Writer:
         self._tree(entries, PageType.LEAF, _ROOT)
 
     def _values(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """The items for all values of one key: themselves, or a reference to the tree that has them."""
+        """The items for all values of one key: the values, or a reference to their tree."""
         sizes = (len(value) if len(value) <= self._largest_item else REFERENCE[_ORDER].size for value in values)
         if len(values) == 1 or sum(sizes) + len(values) * (_ALIGNMENT + _OFFSET_SIZE) < self._page_size // 4:
             return [self._item(value) for value in values]
@@ -200,7 +201,7 @@ class _Writer:
         return [REFERENCE[_ORDER].pack(0, ItemType.DUPLICATES, root, 0)]
 
     def _tree(self, entries: Sequence[_Entry], leaf_type: PageType, root: int) -> None:
-        """The tree above and with the leaves of `entries`, from left to right."""
+        """The tree with the leaves of `entries`, from left to right."""
         groups = self._groups(entries)
         numbers = [root] if len(groups) == 1 else [self._number() for _ in groups]
         nodes = []
@@ -232,7 +233,7 @@ class _Writer:
         return made
 
     def _groups(self, entries: Sequence[_Entry]) -> list[list[_Entry]]:
-        """`entries` as they go to one page each; one group at least."""
+        """`entries` grouped by page; at least one group."""
         groups: list[list[_Entry]] = [[]]
         room = self._room
         for entry in entries:
@@ -253,20 +254,20 @@ class _Writer:
         return _aligned(DATA_ITEM[_ORDER].pack(len(content), ItemType.DATA) + content)
 
     def _child(self, node: _Node) -> bytes:
-        """What points to a page from an internal one."""
+        """The pointer from an internal page to a page."""
         content, kind = node.separator, ItemType.DATA
         if len(content) > self._largest_item:
             content, kind = self._overflow(content), ItemType.OVERFLOW
         return _aligned(REFERENCE[_ORDER].pack(len(content), kind, node.page, node.records) + content)
 
     def _overflow(self, content: bytes) -> bytes:
-        """Make the chain of overflow pages of `content`; the reference to it."""
+        """Create the chain of overflow pages of `content`; returns the reference to it."""
         pieces = [content[at : at + self._room] for at in range(0, len(content), self._room)]
         numbers = [self._number() for _ in pieces]
         for at, (number, piece) in enumerate(zip(numbers, pieces, strict=True)):
             before = numbers[at - 1] if at else 0
             after = numbers[at + 1] if at + 1 < len(numbers) else 0
-            # In the place of the entries stands how often the chain is referred to.
+            # The field of the number of entries holds the reference count of the chain.
             header = HEADER[_ORDER].pack(*_NOT_LOGGED, number, before, after, 1, len(piece), 0, PageType.OVERFLOW)
             self.pages[number] = (header + piece).ljust(self._page_size, b"\0")
         return REFERENCE[_ORDER].pack(0, ItemType.OVERFLOW, numbers[0], len(content))
@@ -281,7 +282,7 @@ class _Writer:
     def _page(
         self, number: int, kind: PageType, level: int, entries: Sequence[_Entry], before: int = 0, after: int = 0
     ) -> None:
-        """Make a page: the items lie from its end downwards, and where each is stands behind the header."""
+        """Create a page: items are placed from its end downwards, and their offsets after the header."""
         items: list[bytes] = []
         offsets: list[int] = []
         lowest = self._page_size
@@ -304,6 +305,6 @@ def _aligned(item: bytes) -> bytes:
 
 
 def _separator(left: bytes, right: bytes) -> bytes:
-    """The shortest beginning of `right` that is greater than `left`, which is less than `right`."""
+    """The shortest prefix of `right` that is greater than `left`, which is less than `right`."""
     same = next((at for at, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), len(left))
     return right[: same + 1]

@@ -1,8 +1,8 @@
-"""What a stored AMQP 1.0 message carries, as neutral values: its content, and its application properties.
+"""The content and the application properties of a stored AMQP 1.0 message, as neutral values.
 
     body sections            content
     -----------------------  -----------------------------------------------------------------
-    data, any number         their bytes, one after another
+    data, any number         their bytes, concatenated
     amqp-sequence, any       one list of all their items
     amqp-value               the value
     none                     no bytes
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from formats.amqp_1_0.errors import Amqp10Error
-from formats.amqp_1_0.neutral import neutral_map, neutral_value
-from formats.amqp_1_0.values import Value, read_constructor, read_value
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import Amqp10Message, Section
-from formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue
+from qstore.formats.amqp_1_0.errors import Amqp10Error
+from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
+from qstore.formats.amqp_1_0.values import Value, read_constructor, read_value
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import Amqp10Message, Section
+from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue
 
 _APPLICATION_PROPERTIES, _DATA, _SEQUENCE, _VALUE = 0x74, 0x75, 0x76, 0x77
 _BODY: Final = frozenset((_DATA, _SEQUENCE, _VALUE))
@@ -30,10 +30,10 @@ def content_of(header: bytes, message: Amqp10Message) -> bytes | TypedValue:
 
     Args:
         header: the stored header that `decode_sections` has read.
-        message: what it said.
+        message: its result.
 
     Raises:
-        BrokerRecordError: the body sections are of kinds that cannot stand beside each other, or cannot be read.
+        BrokerRecordError: the body sections are of kinds that cannot be combined, or cannot be read.
     """
     sections = [each for each in message.sections if each.code in _BODY]
     codes = {each.code for each in sections}
@@ -45,11 +45,11 @@ def content_of(header: bytes, message: Amqp10Message) -> bytes | TypedValue:
     if codes == {_VALUE} and len(values) == 1:
         return values[0]
     names = ", ".join(each.name for each in sections)
-    raise BrokerRecordError(f"body sections that cannot stand beside each other: {names}", sections[0].offset)
+    raise BrokerRecordError(f"body sections that cannot be combined: {names}", sections[0].offset)
 
 
 def application_properties(header: bytes, message: Amqp10Message) -> TypedMap:
-    """The application properties of a message, with their types. `decode_sections` has read them: a map they are."""
+    """The application properties of a message, with their types. `decode_sections` has checked that they are a map."""
     for section in message.sections:
         if section.code == _APPLICATION_PROPERTIES:
             return neutral_map(_value_of(header, section).value)
@@ -57,7 +57,7 @@ def application_properties(header: bytes, message: Amqp10Message) -> TypedMap:
 
 
 def _value_of(header: bytes, section: Section) -> Value:
-    """What stands in a section, without its descriptor."""
+    """The value of a section, without its descriptor."""
     end = section.offset + section.size
     try:
         _, _, begin = read_constructor(header, section.offset, end)

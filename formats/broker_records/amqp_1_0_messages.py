@@ -1,6 +1,6 @@
-"""An AMQP 1.0 message as a store keeps it: kept raw, its sections listed, what is readable in them decoded.
+"""An AMQP 1.0 message in a store: stored raw, its sections listed, its readable parts decoded.
 
-It is four zero bytes and the sections, each a descriptor and a value; `_SECTIONS` has their numbers and names
+It consists of four zero bytes and the sections, each a descriptor and a value; `_SECTIONS` has their numbers and names
 (`formats/broker_records/README.md`, 1.6). A descriptor is the number, or a symbol such as "amqp:data:binary". A broker
 that merged annotations into the message dropped its header section. A section with another descriptor is listed, not an
 error.
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_1_0.errors import Amqp10Error
-from formats.amqp_1_0.values import (
+from qstore.formats.amqp_1_0.errors import Amqp10Error
+from qstore.formats.amqp_1_0.values import (
     Constructor,
     Value,
     find_payload,
@@ -22,19 +22,19 @@ from formats.amqp_1_0.values import (
     read_constructor,
     read_value,
 )
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
-from formats.wording import with_article
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
+from qstore.formats.wording import with_article
 
-#: The header, properties and application-properties sections are decoded up to this size, in bytes: as values of
-#: Python they take up to a hundred times their size.
+#: The header, properties and application-properties sections are decoded up to this size, in bytes: as Python values
+#: they take up to a hundred times their size.
 MAX_DECODED_SECTION: Final = 4 * 1024 * 1024
 
 #: A stored 1.0 message begins with this many zero bytes, which a 0-10 one never does.
 MARK_BYTES: Final = 4
 
-# Descriptor number -> section name and the name of the type it restricts or is made of, which with the prefix
-# "amqp:" make up the symbolic descriptor.
+# Descriptor number -> section name and the name of its type, which with the prefix "amqp:" form the symbolic
+# descriptor.
 _SECTIONS: Final = {
     0x70: ("header", "list"),
     0x71: ("delivery-annotations", "map"),
@@ -53,7 +53,7 @@ _BODY_SECTIONS: Final = (0x75, 0x76, 0x77)
 
 
 class _Field(NamedTuple):
-    """A field of a composite section: what it fills in `MessageHeader` or `Amqp10Message`, and its possible types."""
+    """A field of a composite section: the attribute of `MessageHeader` or `Amqp10Message`, and its possible types."""
 
     name: str
     type_names: tuple[str, ...]
@@ -91,13 +91,13 @@ _PERSISTENT, _TRANSIENT = 2, 1
 
 
 def decode_sections(header: bytes) -> MessageHeader:
-    """What the header of a stored 1.0 message says, which is the whole message.
+    """Decode the header of a stored 1.0 message, which is the whole message.
 
     Args:
         header: four zero bytes and the sections.
 
     Raises:
-        BrokerRecordError: it is not made of whole sections; the offset is within `header`.
+        BrokerRecordError: it does not consist of complete sections; the offset is within `header`.
     """
     values: dict[str, Any] = {"protocol": "1.0", "headers": {}, "header_types": {}, "unknown_structs": ()}
     sections: list[Section] = []
@@ -114,7 +114,7 @@ def decode_sections(header: bytes) -> MessageHeader:
             if code in _BODY_SECTIONS:
                 body_sections.append(_find_body(constructor, value_offset, payload, stop))
             elif code is not None:
-                # The value's own constructor byte stands just before its size.
+                # The value's own constructor byte precedes its size.
                 _read_section(values, code, header, value_offset - 1, stop)
             offset = stop
     except Amqp10Error as error:
@@ -138,14 +138,14 @@ def _name_section(descriptor: Value) -> tuple[int | None, str]:
 
 
 def _find_body(constructor: Constructor, value_offset: int, payload: int, stop: int) -> tuple[int, int]:
-    """The place and size of the body in a body section: its text or bytes alone, else the whole encoded value."""
+    """Offset and size of the body in a body section: only its text or bytes, else the whole encoded value."""
     if constructor.type_name in ("binary", "string", "symbol"):
         return payload, stop - payload
     return value_offset - 1, stop - value_offset + 1
 
 
 def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int, end: int) -> None:
-    """Fill `values` from the section whose value begins at `offset`, if it is one that is decoded."""
+    """Set `values` from the section whose value begins at `offset`, if it is one that is decoded."""
     if code not in _COMPOSITES and code != _APPLICATION_PROPERTIES:
         return
     name = _SECTIONS[code][0]

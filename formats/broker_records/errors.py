@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formats.errors import FormatError
+from qstore.formats.errors import FormatError
 
 
 class BrokerRecordError(FormatError):
-    """Bytes that are not the record they should be, or a record that cannot be encoded (then the offset is 0)."""
+    """Bytes that are not the expected record, or a record that cannot be encoded (then the offset is 0)."""
 
     format_name = "broker record"

@@ -1,4 +1,4 @@
-"""What the header of a stored message says, whichever protocol it came in by."""
+"""The decoded header of a stored message, for all protocols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class UnknownStruct(NamedTuple):
-    """A struct in the header segment that was stepped over: its code, where it begins (its size) and its bytes."""
+    """A struct in the header segment that was skipped: its code, where it begins (its size) and its bytes."""
 
     code: int
     offset: int
@@ -17,10 +17,10 @@ class Section(NamedTuple):
     """A section of an AMQP 1.0 message.
 
     Attributes:
-        code: the descriptor's number, None where it is none that the specification has.
+        code: the descriptor's number, None if the specification does not define it.
         name: the descriptor's name ("application-properties"), or the descriptor as text.
-        offset: where the section, its descriptor included, begins in the header.
-        size: its bytes.
+        offset: where the section, with its descriptor, begins in the header.
+        size: its size in bytes.
     """
 
     code: int | None
@@ -30,14 +30,14 @@ class Section(NamedTuple):
 
 
 class Amqp10Message(NamedTuple):
-    """What only an AMQP 1.0 message says.
+    """Fields that only an AMQP 1.0 message has.
 
     Attributes:
         to, subject, group_id, group_sequence, reply_to_group_id: from its properties.
         absolute_expiry_time, creation_time: from its properties, milliseconds since 1970.
         first_acquirer, delivery_count: from its header.
         sections: all sections in order.
-        body_sections: (offset, size) in the header of what makes up the body: the payload of each data section,
+        body_sections: (offset, size) in the header of the parts of the body: the payload of each data section,
             of an amqp-value that is binary or text; else the encoded value or sequence as a whole.
     """
 
@@ -55,22 +55,22 @@ class Amqp10Message(NamedTuple):
 
 
 class MessageHeader(NamedTuple):
-    """The decoded header of a stored message. What was absent is None, False or empty.
+    """The decoded header of a stored message. Absent fields are None, False or empty.
 
-    Text is str with surrogateescape, ids and tags that the protocol has as binary are bytes. `ttl` is in
+    Text is str with surrogateescape, ids and tags that are binary in the protocol are bytes. `ttl` is in
     milliseconds, `timestamp` and `expiration` are in seconds since 1970, all as stored.
 
     Attributes:
         protocol: "0-10" or "1.0".
         exchange: delivery-properties.exchange, else the transfer's destination, else "" (1.0: None).
-        delivery_mode: 2 for persistent (1.0: 2 or 1 where the header section says durable or not).
+        delivery_mode: 2 for persistent (1.0: 2 or 1 if the header section has a durable field).
         reply_to: (exchange, routing key), for 1.0 the address.
         correlation_id: bytes; for 1.0 the text of an id that is not binary.
         headers: application headers (1.0: application properties) as plain JSON values.
         header_types: the protocol's names of their types.
         destination, accept_mode, acquire_mode: of the transfer.
-        unknown_structs: 0-10: structs that were stepped over.
-        amqp_1_0: what only a 1.0 message has, None for 0-10.
+        unknown_structs: 0-10: structs that were skipped.
+        amqp_1_0: fields that only a 1.0 message has, None for 0-10.
     """
 
     protocol: str

@@ -1,7 +1,7 @@
 """The message inside an enqueue record: `u32 header size | header | content`.
 
 The header is decoded without the content, which may be large. It is either the frames of a 0-10 message, or a whole
-message of 1.0 (`amqp_1_0_messages`); its first u32 tells which (`formats/broker_records/README.md`, 1.1 to 1.5).
+message of 1.0 (`amqp_1_0_messages`), distinguished by its first u32 (`formats/broker_records/README.md`, 1.1 to 1.5).
 `formats.amqp_0_10.structs` has the fields as tables.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.structs import (
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.structs import (
     DELIVERY_PROPERTIES,
     MESSAGE_PROPERTIES,
     MESSAGE_TRANSFER,
@@ -22,9 +22,9 @@ from formats.amqp_0_10.structs import (
     known_flags,
     make_plan,
 )
-from formats.broker_records.amqp_1_0_messages import decode_sections
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import MessageHeader, UnknownStruct
+from qstore.formats.broker_records.amqp_1_0_messages import decode_sections
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
 
 #: Bytes of the header size in front of every stored message.
 HEADER_SIZE_BYTES: Final = 4
@@ -48,7 +48,7 @@ _read_struct_head: Final = struct.Struct(">II").unpack_from
 
 _STRUCTS: Final = {0x0401: DELIVERY_PROPERTIES, 0x0403: MESSAGE_PROPERTIES}
 _MESSAGE_PROPERTIES_CODE: Final = 0x0403
-_ALIKE_LIMIT: Final = 512  # bytes that a remembered transfer and its structs have at most
+_ALIKE_LIMIT: Final = 512  # maximum size of a cached transfer and its structs
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 # Where the readers put a field: its index in a MessageHeader. The types of the headers follow the headers.
@@ -62,7 +62,7 @@ _HEADER_TYPES: Final = _PLACE_OF["header_types"]
 _MESSAGE_PROPERTIES_PLACES: Final = tuple(_PLACE_OF[field.name] for field in MESSAGE_PROPERTIES.fields)
 _UNKNOWN_STRUCTS: Final = _PLACE_OF["unknown_structs"]
 
-# The fields of a MessageHeader in which nothing is present, but for the headers, which get dictionaries of their own.
+# The fields of an empty MessageHeader, except for the headers, which get new dictionaries.
 _BLANK_VALUES: Final[dict[str, Any]] = {
     "protocol": "0-10",
     "discard_unroutable": False,
@@ -78,7 +78,7 @@ _new_tuple: Final = tuple.__new__
 
 
 def header_size(prefix: bytes) -> int:
-    """The bytes of the header of a stored message, whose content begins at 4 + that.
+    """Size of the header of a stored message in bytes; the content begins at 4 + that.
 
     Args:
         prefix: the first four bytes of the record's data, or more.
@@ -93,13 +93,13 @@ def header_size(prefix: bytes) -> int:
 
 
 def frames_problem(prefix: bytes, size: int) -> str | None:
-    """What is wrong with the frames in front of a stored message, at a glance; None if they fit.
+    """A quick check of the frames in front of a stored message; returns the problem, None if they are valid.
 
-    Sizes and segment types are looked at, and no field: a tenth of the work of `decode_message_header`.
+    Sizes and segment types are checked, but no fields: a tenth of the cost of `decode_message_header`.
 
     Args:
-        prefix: the first bytes of the record's data, the header at least.
-        size: bytes of all the data.
+        prefix: the first bytes of the record's data, at least the header.
+        size: size of all the data in bytes.
     """
     try:
         (header,) = _read_size(prefix)
@@ -115,14 +115,14 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
             return None
         segment, second = _read_frame(prefix, HEADER_SIZE_BYTES + frame)
     except struct.error:
-        return f"{size} bytes of data do not hold the frames of a message"
+        return f"{size} bytes of data do not contain the frames of a message"
     if segment != _HEADER_SEGMENT or frame + second != header:
         return f"frames of {frame} and {second} bytes in a header of {header}"
     return None
 
 
 def decode_message_header(header: bytes) -> MessageHeader:
-    """What the header of a stored message says.
+    """Decode the header of a stored message.
 
     Args:
         header: the `header_size` bytes that follow the size.
@@ -132,7 +132,7 @@ def decode_message_header(header: bytes) -> MessageHeader:
     """
     if header[:4] == b"\0\0\0\0":
         return decode_sections(header)
-    values = _decode_alike(header) or _decode_anew(header)
+    values = _decode_cached(header) or _decode_fully(header)
     if values[_EXCHANGE] is None:
         values[_EXCHANGE] = values[_DESTINATION] or ""
     if values[_HEADERS] is None:
@@ -140,8 +140,8 @@ def decode_message_header(header: bytes) -> MessageHeader:
     return _new_tuple(MessageHeader, values)
 
 
-def _decode_anew(header: bytes) -> list[Any]:
-    """The fields of a 0-10 header, read from its first byte to its last."""
+def _decode_fully(header: bytes) -> list[Any]:
+    """Decode a 0-10 header completely, without the cache."""
     values = list(_BLANK)
     try:
         end = _read_transfer(values, header)
@@ -157,12 +157,12 @@ def _decode_anew(header: bytes) -> list[Any]:
     return values
 
 
-def _decode_alike(header: bytes) -> list[Any] | None:
-    """The same, for a header that begins with message-properties and is otherwise like one seen before.
+def _decode_cached(header: bytes) -> list[Any] | None:
+    """Decode a header that begins with message-properties and whose other parts are in the cache.
 
     The messages of a queue differ in their message-properties (message id, headers), which most clients send first,
-    while transfer and delivery-properties (exchange, routing key, delivery mode) are mostly byte for byte the same.
-    None: the header is not of that kind, or not sound.
+    while transfer and delivery-properties (exchange, routing key, delivery mode) are usually the same byte for byte.
+    None: the header is not of that kind, or invalid.
     """
     try:
         transfer_end = header[2] << 8 | header[3]
@@ -187,15 +187,15 @@ def _decode_alike(header: bytes) -> list[Any] | None:
             offset = read(values, header, offset)
         return values if offset == rest_at else None
     except (IndexError, struct.error, Amqp010Error, BrokerRecordError):
-        return None  # `_decode_anew` says what is wrong, and where
+        return None  # `_decode_fully` finds out what is wrong, and where
 
 
 @lru_cache(maxsize=512)
 def _decode_common(transfer: bytes, structs: bytes) -> tuple[Any, ...]:
-    """The fields of a method frame and of the structs that come after message-properties."""
+    """Decode a method frame and the structs after message-properties."""
     values = list(_BLANK)
     if _read_transfer(values, transfer) != len(transfer):
-        raise BrokerRecordError("message.transfer is followed by something", len(transfer))
+        raise BrokerRecordError("message.transfer is followed by another command", len(transfer))
     _read_properties(values, structs, 0)
     if values[_UNKNOWN_STRUCTS] or any(values[place] is not None for place in _MESSAGE_PROPERTIES_PLACES):
         raise BrokerRecordError("not common to messages")
@@ -203,7 +203,7 @@ def _decode_common(transfer: bytes, structs: bytes) -> tuple[Any, ...]:
 
 
 def _read_transfer(values: list[Any], header: bytes) -> int:
-    """The method frame; where it ends."""
+    """Decode the method frame; returns its end."""
     end: int
     segment, end, command, session_bytes, flags = _read_method_frame(header)
     if segment != _METHOD_SEGMENT or command != _TRANSFER or session_bytes != 1:
@@ -217,7 +217,7 @@ def _read_transfer(values: list[Any], header: bytes) -> int:
 
 
 def _read_properties(values: list[Any], header: bytes, offset: int) -> None:
-    """The structs of the header frame, from `offset` to the header's end."""
+    """Decode the structs of the header frame, from `offset` to the header's end."""
     header_end = len(header)
     unknown: list[UnknownStruct] = []
     while offset < header_end:
@@ -241,7 +241,7 @@ def _read_properties(values: list[Any], header: bytes, offset: int) -> None:
 
 
 def _check_struct_end(offset: int, code_and_flags: int, field_offset: int, end: int) -> None:
-    """A struct whose known fields end elsewhere than its size says is right only with unknown ones after them."""
+    """If a struct's known fields do not end where its size says, it is valid only with unknown ones after them."""
     packed = _STRUCTS[code_and_flags >> 16]
     unknown_flags = code_and_flags & 0xFFFF & ~known_flags(packed)
     if field_offset > end or not unknown_flags:
@@ -255,7 +255,7 @@ def _plan_transfer(flags: int) -> tuple[Reader, ...]:
 
 @lru_cache(maxsize=1024)
 def _plan_struct(code_and_flags: int) -> tuple[Reader, ...] | None:
-    """The readers for a struct with this code and these flags, None for a struct that is not known."""
+    """The readers for a struct with this code and these flags, None for an unknown struct."""
     packed = _STRUCTS.get(code_and_flags >> 16)
     return None if packed is None else make_plan(packed, code_and_flags & 0xFFFF, _PLACE_OF)
 
@@ -273,17 +273,17 @@ def encode_message(
     sync: bool = False,
     last_segment: bool | None = None,
 ) -> bytes:
-    """The data of an enqueue record for a 0-10 message, as qpidd stores one that a client sent.
+    """The data of an enqueue record for a 0-10 message, as qpidd stores a client's message.
 
     Args:
         content: the message's body.
-        destination: of the transfer; the exchange has to be among the delivery properties as well, where the
-            broker puts it on receipt.
+        destination: of the transfer; the exchange must also be in the delivery properties, where the broker puts it on
+            receipt.
         delivery_properties: field name (`structs.DELIVERY_PROPERTIES`) -> value.
         message_properties: field name (`structs.MESSAGE_PROPERTIES`) -> value.
-        channel: that the message came in by.
+        channel: channel of the transfer.
         sync: the transfer's sync bit.
-        last_segment: whether the header frame is marked as the last segment; None where that is so without content.
+        last_segment: whether the header frame is marked as the last segment; None to derive it from missing content.
             A client that sends an empty body has sent False.
 
     Raises:

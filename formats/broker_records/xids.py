@@ -1,6 +1,6 @@
-"""Transaction ids as they stand in records: distributed, local, or opaque (`formats/broker_records/README.md`, 3).
+"""Transaction ids in records: distributed, local, or opaque (`formats/broker_records/README.md`, 3).
 
-What follows neither form is opaque: a broker of another kind may have written it, and every xid has to be shown.
+An id in neither form is opaque: a broker of another kind may have written it, and every xid must be displayable.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import struct
 import uuid
 from typing import Final, Literal, NamedTuple
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.structs import XID, encode_struct, known_flags
-from formats.broker_records.errors import BrokerRecordError
-from formats.plain import plain_uuid
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.structs import XID, encode_struct, known_flags
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.plain import plain_uuid
 
 #: Code, flags and format of a distributed transaction's id.
 _DTX_HEAD: Final = struct.Struct(">HHI")
@@ -25,10 +25,10 @@ class Xid(NamedTuple):
 
     Attributes:
         kind: "dtx" (distributed), "local" or "opaque".
-        raw: its bytes as they stand in records.
+        raw: its bytes in records.
         format, global_id, branch_id: of a distributed transaction, else None.
         counter: of a local transaction, else None.
-        uuid: canonical text of the process that ran a local transaction, else None.
+        uuid: canonical text of the UUID of the process that ran a local transaction, else None.
     """
 
     kind: Literal["dtx", "local", "opaque"]
@@ -41,10 +41,10 @@ class Xid(NamedTuple):
 
 
 def decode_xid(xid: bytes) -> Xid:
-    """What a transaction id says. Never raises: bytes that follow neither form are "opaque".
+    """Decode a transaction id. Never raises: bytes in neither form are "opaque".
 
-    Bytes that follow both forms are taken as a distributed id; of local ones only that with counter 459,782
-    and a fitting UUID can be mistaken for one.
+    Bytes in both forms are decoded as a distributed id; of local ones only that with counter 459,782 and a matching
+    UUID is ambiguous.
     """
     distributed = _decode_dtx(xid)
     if distributed is not None:
@@ -70,10 +70,10 @@ def _decode_dtx(xid: bytes) -> Xid | None:
 
 
 def encode_dtx_xid(format_code: int, global_id: bytes, branch_id: bytes) -> bytes:
-    """The id of a distributed transaction as it stands in records.
+    """The id of a distributed transaction as in records.
 
     Raises:
-        BrokerRecordError: the format is no u32, or an id is longer than 255 bytes.
+        BrokerRecordError: the format is not a u32, or an id is longer than 255 bytes.
     """
     fields = {"format": format_code, "global_id": global_id, "branch_id": branch_id}
     try:
@@ -83,12 +83,12 @@ def encode_dtx_xid(format_code: int, global_id: bytes, branch_id: bytes) -> byte
 
 
 def encode_local_xid(counter: int, process: uuid.UUID) -> bytes:
-    """The id of a local transaction: the broker's counter, and the UUID it made at its start.
+    """The id of a local transaction: the broker's counter, and the UUID that it created at its start.
 
     Raises:
-        BrokerRecordError: the counter is no u64.
+        BrokerRecordError: the counter is not a u64.
     """
     try:
         return _LOCAL.pack(counter, process.bytes)
     except struct.error:
-        raise BrokerRecordError(f"{counter} is no counter of 64 bits") from None
+        raise BrokerRecordError(f"{counter} is not a 64-bit counter") from None

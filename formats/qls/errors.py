@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formats.errors import FormatError
+from qstore.formats.errors import FormatError
 
 
 class QlsError(FormatError):
-    """Bytes that are no linearstore journal."""
+    """Bytes that are not a linearstore journal."""
 
     format_name = "linearstore journal"

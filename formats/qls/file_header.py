@@ -6,37 +6,37 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from formats.qls.errors import QlsError
-from formats.qls.records import MAGICS, VERSION
-from formats.rhm.geometry import Geometry
-from formats.rhm.records import Kind
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.records import MAGICS, VERSION
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.records import Kind
 
 FILE_HEADER_SIZE: Final = 4096
 DATA_OFFSET: Final = FILE_HEADER_SIZE
 KIB: Final = 1024
 
 FIELDS: Final = struct.Struct("<IHHQQHHIQQQQQH")
-FIRST_RECORD_OFFSET: Final = 40  # where it has the offset of the first record
+FIRST_RECORD_OFFSET: Final = 40  # offset of the field with the first record's offset
 NAME_OFFSET: Final = FIELDS.size
 assert NAME_OFFSET == 74
 MAX_NAME_SIZE: Final = FILE_HEADER_SIZE - NAME_OFFSET
-_LARGEST_DATA_SIZE: Final = 1 << 32  # KiB: far more than any file system holds
+_MAX_DATA_SIZE: Final = 1 << 32  # KiB: far more than any file system supports
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What the header sector of a linearstore journal file says.
+    """The content of the header sector of a linearstore journal file.
 
     Attributes:
         serial: random number of this use of the file; its records carry it. 0 in a reset header.
-        rid: record id of the record being written when the header was made.
+        rid: record id of the record being written when the header was created.
         partition: number of the partition whose pool the file comes from.
         data_size: bytes of data area.
         first_record_offset: bytes from the file's start to the first record header; 0 if none begins here.
-        seconds, nanoseconds: when the header was made.
-        file_number: place of the file in its journal, from 1; 0 in a reset header.
-        queue_name: bytes that are no UTF-8 as surrogate escapes; empty in a reset header.
-        header_sectors: sectors that the header takes: 1.
+        seconds, nanoseconds: when the header was created.
+        file_number: position of the file in its journal, from 1; 0 in a reset header.
+        queue_name: bytes that are not UTF-8 as surrogate escapes; empty in a reset header.
+        header_sectors: sectors of the header: 1.
         flags: 0.
     """
 
@@ -54,20 +54,20 @@ class FileHeader:
 
     @property
     def is_reset(self) -> bool:
-        """Whether the file waits in the pool, or was taken from it and not yet written to."""
+        """Whether the file is waiting in the pool, or was taken from it but not yet written."""
         return not (self.serial or self.rid or self.seconds or self.nanoseconds or self.file_number or self.queue_name)
 
     @property
     def file_size(self) -> int:
-        """Bytes that the whole file should have."""
+        """Expected size of the whole file in bytes."""
         return self.data_size + FILE_HEADER_SIZE
 
 
 def decode_file_header(sector: bytes) -> FileHeader:
-    """The file header in the first sector of a file; a reset one too.
+    """Decode the file header in the first sector of a file; also a reset one.
 
     Raises:
-        QlsError: the sector is short, is no file header, is of an unknown version, or contradicts itself.
+        QlsError: the sector is short, is not a file header, has an unknown version, or contradicts itself.
     """
     if len(sector) < NAME_OFFSET:
         raise QlsError("truncated file header", len(sector))
@@ -75,15 +75,15 @@ def decode_file_header(sector: bytes) -> FileHeader:
         magic, version, flags, serial, rid, sectors, partition, _, kib, first, seconds, nanoseconds, number, name_size,
     ) = FIELDS.unpack_from(sector)  # fmt: skip
     if magic != MAGICS[Kind.FILE]:
-        raise QlsError(f"no file header: magic 0x{magic:08x}")
+        raise QlsError(f"not a file header: magic 0x{magic:08x}")
     if version != VERSION:
         raise QlsError(f"unsupported journal version {version} in file header", 4)
     if sectors != 1:
         raise QlsError(f"a file header of {sectors} sectors instead of 1", 24)
-    if not 0 < kib <= _LARGEST_DATA_SIZE or kib % (FILE_HEADER_SIZE // KIB):
-        raise QlsError(f"file header tells a data size of {kib} KiB", 32)
+    if not 0 < kib <= _MAX_DATA_SIZE or kib % (FILE_HEADER_SIZE // KIB):
+        raise QlsError(f"file header has a data size of {kib} KiB", 32)
     if name_size > min(MAX_NAME_SIZE, len(sector) - NAME_OFFSET):
-        raise QlsError(f"file header tells a queue name of {name_size} bytes", 72)
+        raise QlsError(f"file header has a queue name of {name_size} bytes", 72)
     name = bytes(sector[NAME_OFFSET : NAME_OFFSET + name_size])
     return FileHeader(
         serial=serial,
@@ -118,7 +118,7 @@ def linear_geometry(files: int, data_size: int) -> Geometry:
 
 
 def looks_reset(sector: bytes) -> bool:
-    """Whether a header that cannot be decoded, for a bit in its magic, say, is for the rest that of a reset file."""
+    """Whether a header that cannot be decoded (a bit error in its magic, say) is otherwise that of a reset file."""
     if len(sector) < FILE_HEADER_SIZE:
         return False
     _, version, _, serial, rid, _, _, _, kib, _, seconds, nanoseconds, number, name_size = FIELDS.unpack_from(sector)
@@ -126,7 +126,7 @@ def looks_reset(sector: bytes) -> bool:
 
 
 def header_oddities(sector: bytes) -> list[tuple[int, str]]:
-    """What in a decodable header's sector is not as qpidd writes it, though nothing is read from it.
+    """Fields of a decodable header's sector that qpidd would write differently, but that are not used.
 
     Returns:
         For each such field its offset and one line about it.
@@ -140,5 +140,5 @@ def header_oddities(sector: bytes) -> list[tuple[int, str]]:
     found = [(offset, what) for offset, wrong, what in checks if wrong]
     rest = NAME_OFFSET + name_size
     if sector[rest:].strip(b"\0") and sector[rest:].strip(b"\xff"):
-        found.append((rest, "file header's sector is not filled up with zeros"))
+        found.append((rest, "file header's sector is not padded with zeros"))
     return found

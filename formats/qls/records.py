@@ -1,6 +1,6 @@
 """Records of a linearstore journal: enqueue, dequeue, commit, abort, filler, and their tails, decoded and encoded.
 
-The kinds are those of the legacystore and have its letters; headers, tails and checksum are its own.
+The kinds and their letters are those of the legacystore; headers, tails and checksum are different.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import struct
 from typing import Final, NamedTuple
 from zlib import adler32
 
-from formats.qls.errors import QlsError
-from formats.rhm.geometry import BLOCK_SIZE, padded
-from formats.rhm.records import EXTERNAL, PADDING, Kind
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.rhm.records import EXTERNAL, PADDING, Kind
 
 VERSION: Final = 2
 SECTOR_SIZE: Final = 4096
 
-MAGIC_PREFIX: Final = b"QLS"  # what each magic begins with
+MAGIC_PREFIX: Final = b"QLS"  # common beginning of all magics
 
 #: Kind -> magic, "QLS?" read as a little-endian number.
 MAGICS: Final = {kind: int.from_bytes(MAGIC_PREFIX + bytes([kind >> 24]), "little") for kind in Kind}
@@ -25,7 +25,7 @@ _KINDS: Final = {magic: kind for kind, magic in MAGICS.items() if kind is not Ki
 COMMON: Final = struct.Struct("<IHHQQ")  # magic, version, flags, serial, rid
 TAIL: Final = struct.Struct("<IIQQ")  # the magic inverted, Adler-32, serial, rid
 TAIL_SIZE: Final = TAIL.size
-#: Magic, version and flags as one number, serial, rid, then what follows in an enqueue or dequeue.
+#: Magic, version and flags as one number, serial, rid, then the fields of an enqueue or dequeue.
 HEADER: Final = struct.Struct("<QQQQQ")
 #: Flags, xid size and data size of an enqueue.
 ENQUEUE_SIZES: Final = struct.Struct("<6xH16xQQ")
@@ -33,7 +33,7 @@ _MAGIC: Final = struct.Struct("<I")
 _ONE: Final = struct.Struct("<Q")
 _TWO: Final = struct.Struct("<QQ")
 
-#: Bytes of each kind's header.
+#: Size of each kind's header in bytes.
 HEADER_SIZES: Final = {Kind.ENQUEUE: 40, Kind.DEQUEUE: 40, Kind.COMMIT: 32, Kind.ABORT: 32, Kind.FILLER: 4}
 MAX_HEADER_SIZE: Final = 40
 
@@ -41,7 +41,7 @@ _ADLER_BASE: Final = 65521
 
 
 def word(kind: Kind) -> int:
-    """Magic, version and no flags as one number: the first eight bytes of a header, but for a filler."""
+    """Magic, version and no flags as one number: the first eight bytes of a header, except a filler's."""
     return MAGICS[kind] | VERSION << 32
 
 
@@ -49,12 +49,12 @@ class RecordHeader(NamedTuple):
     """One decoded record header.
 
     Attributes:
-        kind: what the record is.
+        kind: the record's type.
         flags: the 16 flag bits.
-        serial: that of the file in which the header stands.
+        serial: that of the file that contains the header.
         rid: record id.
         xid_size: bytes of transaction id that follow the header.
-        data_size: bytes of data that follow the xid. Of an external record the size is told and the data absent.
+        data_size: bytes of data that follow the xid. An external record has the size but not the data.
         dequeued_rid: of a dequeue, the rid of the enqueue that it removes.
     """
 
@@ -73,7 +73,7 @@ class RecordHeader(NamedTuple):
 
     @property
     def stored_size(self) -> int:
-        """Bytes of data that really stand in the record."""
+        """Bytes of data that are actually in the record."""
         return 0 if self.flags & EXTERNAL and self.kind is Kind.ENQUEUE else self.data_size
 
     @property
@@ -88,7 +88,7 @@ class RecordHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes on disk, padding included: a multiple of the block size."""
+        """Bytes on disk, with padding: a multiple of the block size."""
         if self.kind is Kind.FILLER:
             return BLOCK_SIZE
         return padded(self.tail_offset + (TAIL_SIZE if self.has_tail else 0))
@@ -103,7 +103,7 @@ class Tail(NamedTuple):
     rid: int
 
     def goes_with(self, header: RecordHeader) -> bool:
-        """Whether kind and rid are the record's; serial and checksum are left out."""
+        """Whether kind and rid match the record; serial and checksum are not compared."""
         return self.magic == MAGICS[header.kind] ^ 0xFFFFFFFF and self.rid == header.rid
 
 
@@ -121,7 +121,7 @@ def decode_header(buffer: bytes, offset: int = 0) -> RecordHeader:
     if kind is None:
         raise QlsError(_no_record(magic), offset)
     if kind is Kind.FILLER:
-        return RecordHeader(kind)  # only the magic of a filler means anything
+        return RecordHeader(kind)  # only the magic of a filler is defined
     try:
         _, version, flags, serial, rid = COMMON.unpack_from(buffer, offset)
         if version != VERSION:
@@ -203,11 +203,11 @@ def decode_record(buffer: bytes, offset: int = 0) -> tuple[RecordHeader, bytes, 
 
 
 def combined_adler32(first: int, second: int, second_size: int) -> int:
-    """The Adler-32 of two pieces put together, from those of each and the size of the second.
+    """The Adler-32 of the concatenation of two pieces, from those of each and the size of the second.
 
-    With it a tail is known that covers only what came after its writer had to wait (formats/qls/README.md, 6):
-    together with the record's beginning, which ends where a page of the writer's cache does, at a sector, it makes the
-    checksum of the whole.
+    It identifies a tail that covers only the part after its writer had to wait (formats/qls/README.md, 6): combined
+    with the record's beginning, which ends where a page of the writer's cache does, at a sector, it yields the checksum
+    of the whole.
     """
     low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % _ADLER_BASE
     high = ((first >> 16) + (second >> 16) + second_size * ((first & 0xFFFF) - 1)) % _ADLER_BASE

@@ -1,20 +1,20 @@
-"""The file `rhm/CLOSED`: what each journal of a version-2 store held when the store was closed cleanly.
+"""The file `rhm/CLOSED`: the content of each journal of a version-2 store when the store was closed cleanly.
 
-A journal that was never written to has no seal, and one that was put back from a copy has the seal of that time; so no
-journal can prove by itself that it is what it was. This file is outside of all of them, and says it of each. It is
-written at a clean close, when every journal is sealed and before the STORE file says so, and stays until the next one.
-All numbers are little endian:
+A journal that was never written has no seal, and one that was restored from a copy has an older seal; so a journal
+alone cannot prove that it is complete. This file is outside the journals and describes each of them. It is written at a
+clean close, after every journal is sealed and before the mark in the STORE file, and remains until the next one. All
+numbers are little endian:
 
     off  size  field
       0    8   "RHMCLOSE"
       8   u32  1, the version of this layout
      12   u32  number of journals
-     16   16   the store's id, as the STORE file has it
+     16   16   the store's id, as in the STORE file
      32   40   for each journal, those of the queues by journal id and before them that of the prepared list:
                  u64 queue id; 0 for the prepared list
                  u64 journal id; 0 for the prepared list
                  u64 number of the last flush; 0 if nothing was ever written
-                 u64 messages that it held, those that open transactions enqueue included
+                 u64 number of its messages, including those that open transactions enqueue
                  u32 incarnation
                  u32 0
     end   u32  CRC-32C of everything before
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from formats.checksum import extend_crc32c
-from formats.errors import FormatError
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import FormatError
 
 MAX_JOURNALS: Final = 1 << 20
 _MAGIC: Final = b"RHMCLOSE"
@@ -43,7 +43,7 @@ assert _JOURNAL.size == 40
 
 
 class CloseRecordError(FormatError):
-    """The content of a CLOSED file that is not as this page says."""
+    """A CLOSED file whose content violates this layout."""
 
     format_name = "CLOSED file"
 
@@ -53,9 +53,9 @@ class ClosedJournal(NamedTuple):
 
     Attributes:
         queue_id, journal_id: the numbers of its queue and of its directory; 0 for the prepared list.
-        incarnation: how often the journal was built anew.
+        incarnation: how often the journal was rebuilt.
         flush: number of its last flush; 0 if nothing was ever written.
-        messages: how many it held, those that open transactions enqueue included.
+        messages: number of its messages, including those that open transactions enqueue.
     """
 
     queue_id: int
@@ -67,10 +67,10 @@ class ClosedJournal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClosedStore:
-    """What a CLOSED file says.
+    """The content of a CLOSED file.
 
     Attributes:
-        store_id: whose it is.
+        store_id: id of its store.
         journals: the prepared list's and those of the queues.
     """
 
@@ -96,17 +96,17 @@ def encode_close_record(store_id: UUID, journals: Iterable[ClosedJournal]) -> by
 
 
 def decode_close_record(content: bytes) -> ClosedStore:
-    """What the file says. Raises CloseRecordError."""
+    """Decode the file. Raises CloseRecordError."""
     if len(content) < _HEADER.size + _CRC.size:
         raise CloseRecordError(f"{len(content)} bytes are too few")
     magic, version, count, store_id = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise CloseRecordError(f"it begins with {magic!r} and not with {_MAGIC!r}", 0)
     if version != _VERSION:
-        raise CloseRecordError(f"layout version {version} is not known; this software reads version {_VERSION}", 8)
+        raise CloseRecordError(f"unknown layout version {version}; this software reads version {_VERSION}", 8)
     end = len(content) - _CRC.size
     if count > MAX_JOURNALS or end != _HEADER.size + count * _JOURNAL.size:
-        raise CloseRecordError(f"{len(content)} bytes are not the size of a file about {count} journals", 12)
+        raise CloseRecordError(f"{len(content)} bytes are not the size of a file with {count} journals", 12)
     (crc,) = _CRC.unpack_from(content, end)
     if crc != extend_crc32c(0, content[:end]):
         raise CloseRecordError("the checksum does not match: the file was damaged or edited", end, fails_checksum=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formats.errors import FormatError
+from qstore.formats.errors import FormatError
 
 
 class RhmError(FormatError):
-    """Bytes that are no journal record, file header or info file."""
+    """Bytes that are not a journal record, file header or info file."""
 
     format_name = "journal"

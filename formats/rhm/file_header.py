@@ -6,10 +6,10 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import FILE_HEADER_SIZE
-from formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
 
 VERSION_1 = struct.Struct("<IBBHQHHIQQII")
 VERSION_2 = struct.Struct("<IBBHQQQQIHHQI")
@@ -18,37 +18,37 @@ assert VERSION_1.size == 48
 assert VERSION_2.size == 60
 
 DEFAULT_FLUSH_ALIGNMENT: Final = 512
-SLOT_SIZE: Final = 256  # version 2: a file's header sector has two places for its header
+SLOT_SIZE: Final = 256  # version 2: a file's header sector has two slots for its header
 SLOTS: Final = FILE_HEADER_SIZE // SLOT_SIZE
-CREATION_SLOT: Final = 1  # where a file has its creation header, until it is entered for the second time
+CREATION_SLOT: Final = 1  # slot of a file's creation header, until it is entered for the second time
 
-#: Where a header of each version has the file's number; version 1 has it once more.
+#: Offset of the file number in a header of each version; version 1 has it twice.
 FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
 LOGICAL_NUMBER_OFFSET: Final = 18
 RID_OFFSET: Final = 8  # version 1
 FIRST_FLUSH_OFFSET: Final = 8  # version 2
-#: Where it has the offset of the first record.
+#: Offset of the field with the first record's offset.
 FIRST_RECORD_OFFSETS: Final = {1: 24, 2: 16}
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What the header sector of a journal file says.
+    """The content of the header sector of a journal file.
 
     Attributes:
         version: 1 or 2.
-        overwrite_indicator: 0 or 1; inverted with each lap round the ring.
-        file_number: place of the file in the ring, from 0.
+        overwrite_indicator: 0 or 1; inverted with each lap around the ring.
+        file_number: position of the file in the ring, from 0.
         first_record_offset: bytes from the file's start to the first record header; 0 if none begins here.
-        seconds, nanoseconds: when the header was made.
-        rid: version 1: record id of the record being written when the header was made.
+        seconds, nanoseconds: when the header was created.
+        rid: version 1: record id of the record being written when the header was created.
         logical_number: version 1: the logical file number; equal to `file_number` in every file seen.
         first_flush: version 2: number of the flush that wrote this header.
         salt: version 2: random number in the checksum of each record that begins in this file.
-        queue_id: version 2: the number of the queue whose journal this is.
-        incarnation: version 2: how often that queue's journal was built anew.
+        queue_id: version 2: the number of the journal's queue.
+        incarnation: version 2: how often that queue's journal was rebuilt.
         flush_alignment: version 2: bytes to which each flush is padded.
-        slot: version 2: which of the two places in the sector the header stands in.
+        slot: version 2: which of the two slots of the sector contains the header.
     """
 
     version: int
@@ -68,18 +68,18 @@ class FileHeader:
 
     @property
     def is_creation(self) -> bool:
-        """Version 2: whether it is the header that the file was created with."""
+        """Version 2: whether it is the header with which the file was created."""
         return self.slot == CREATION_SLOT and self.first_flush == 0
 
 
 def decode_file_header(sector: bytes) -> FileHeader | None:
-    """The file header in the first sector of a file; None where the file was never written (magic 0).
+    """Decode the file header in the first sector of a file; None if the file was never written (magic 0).
 
-    Of a version-2 sector's two headers that with the higher flush number counts; one that is torn counts for nothing,
-    and so does a creation header.
+    Of a version-2 sector's two headers the one with the higher flush number is returned; a torn one is ignored, and so
+    is a creation header.
 
     Raises:
-        RhmError: the sector is short, holds no file header, is of an unknown version, or fails its checksum.
+        RhmError: the sector is short, has no file header, an unknown version, or a wrong checksum.
     """
     second = _second_header(sector)
     if second is not None and second.is_creation:
@@ -106,13 +106,13 @@ def was_entered_again(sector: bytes) -> bool:
 
 
 def has_creation_header(sector: bytes) -> bool:
-    """Whether the header that the file was created with still stands in a version-2 file's first sector."""
+    """Whether a version-2 file's first sector still has the header with which the file was created."""
     second = _second_header(sector)
     return second is not None and second.is_creation
 
 
 def _second_header(sector: bytes) -> FileHeader | None:
-    """The header in the second place of a version-2 sector, if there is a good one."""
+    """The header in the second slot of a version-2 sector, if it is valid."""
     try:
         header = _decode_slot(sector, 1)
     except RhmError:
@@ -131,7 +131,7 @@ def _decode_slot(sector: bytes, slot: int) -> FileHeader | None:
     if magic != Kind.FILE:
         if magic == int.from_bytes(b"fMHR", "little"):
             raise RhmError("file header of a big-endian writer")
-        raise RhmError(f"no file header: magic 0x{magic:08x}")
+        raise RhmError(f"not a file header: magic 0x{magic:08x}")
     if version not in (1, 2):
         raise RhmError(f"unsupported journal version {version} in file header", 4)
     if endian:
@@ -180,7 +180,7 @@ def _decode_version_2(sector: bytes, slot: int) -> FileHeader:
 
 
 def encode_header_slot(header: FileHeader) -> bytes:
-    """A version-2 header for one of the two places in a sector, without padding: what is there stays."""
+    """A version-2 header for one of the two slots of a sector, without padding."""
     return encode_file_header(header)[: VERSION_2.size + CRC.size]
 
 
@@ -202,7 +202,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def header_oddities(sector: bytes) -> list[tuple[int, str]]:
-    """What in a decodable header's sector is not as its writer leaves it, though nothing is read from it.
+    """Fields of a decodable header's sector that its writer would write differently, but that are not used.
 
     Returns:
         For each such field its offset and one line about it.
@@ -213,10 +213,10 @@ def header_oddities(sector: bytes) -> list[tuple[int, str]]:
     else:
         header = decode_file_header(sector)
         begin = 0 if header is None else header.slot * SLOT_SIZE
-        # The other half of the sector holds an older header, or one that was torn.
+        # The other half of the sector contains an older header, or a torn one.
         found, rest, end = [], begin + VERSION_2.size + CRC.size, begin + SLOT_SIZE
     if not is_padding(sector[rest:end]):
-        found.append((rest, "file header's sector is not filled up with 0xff"))
+        found.append((rest, "file header's sector is not padded with 0xff"))
     return found
 
 

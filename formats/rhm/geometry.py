@@ -22,7 +22,7 @@ def padded(size: int) -> int:
 class Geometry:
     """How many files a journal has, and how large the data area of each is.
 
-    Any positive size is allowed here: the legal range is the store's to enforce, and tests use tiny files.
+    Any positive size is allowed here: the store enforces the legal range, and tests use tiny files.
 
     Attributes:
         files: number of files in the ring.
@@ -36,21 +36,21 @@ class Geometry:
 
     def __post_init__(self) -> None:
         if self.files < 1:
-            raise ValueError(f"a journal has at least one file, not {self.files}")
+            raise ValueError(f"a journal needs at least one file, not {self.files}")
         if self.data_size < SECTOR_SIZE or self.data_size % SECTOR_SIZE:
-            raise ValueError(f"a data area is a multiple of {SECTOR_SIZE} bytes, not {self.data_size}")
+            raise ValueError(f"the size of a data area must be a multiple of {SECTOR_SIZE} bytes, not {self.data_size}")
 
     @classmethod
     def from_pages(cls, files: int, pages: int) -> Geometry:
-        """Geometry of `files` files of `pages` × 64 KiB, as num-jfiles and jfile-size-pgs give it."""
+        """Geometry of `files` files of `pages` × 64 KiB, as in num-jfiles and jfile-size-pgs."""
         return cls(files, pages * PAGE_SIZE)
 
     @property
     def file_size(self) -> int:
-        """Bytes of one whole file, header sector included."""
+        """Size of one whole file in bytes, with header sector."""
         return self.data_size + self.header_size
 
     @property
     def capacity(self) -> int:
-        """Bytes of all data areas together."""
+        """Size of all data areas together in bytes."""
         return self.files * self.data_size

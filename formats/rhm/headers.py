@@ -1,7 +1,7 @@
-"""Record headers as the loops that read or write many of them see them: one number, then the fields.
+"""Record headers for loops that read or write many of them: one number, then the fields.
 
 The first eight bytes of a header (magic, version, endian flag, flags) are one little-endian number, the *word*, so that
-a comparison tells kind, version and flags at once. Structs and offsets are derived from the table in `records`.
+one comparison checks kind, version and flags. Structs and offsets are derived from the table in `records`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import COMMON, LAYOUTS, PADDING, TAIL_SIZE, Kind
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import COMMON, LAYOUTS, PADDING, TAIL_SIZE, Kind
 
 FLAGS_SHIFT: Final = 48  # of a word
 _VERSION_SHIFT: Final = 32
@@ -33,7 +33,7 @@ FLUSH_OFFSET: Final = 20  # version 2
 #: Flags, xid size and data size of an enqueue, by version.
 ENQUEUE_SIZES: Final = {1: struct.Struct("<6xH8xQQ"), 2: struct.Struct("<6xH8xI4xQ")}
 
-#: Version 2: flush numbers that are left out, at least, when a journal is written again after a restart.
+#: Version 2: minimum number of flush numbers that are skipped when a journal is continued after a restart.
 RESTART_GAP: Final = 65536
 
 # ---- sizes of version-2 records ----
@@ -56,7 +56,7 @@ def record_blocks(size: int, xid_size: int = 0) -> int:
 
 
 def data_crc(parts: Iterable[bytes]) -> int:
-    """The checksum of a message's data, computed once for all the version-2 journals that get it."""
+    """The checksum of a message's data, computed once for all version-2 journals that store the message."""
     crc = 0
     for part in parts:
         crc = extend_crc32c(crc, part)

@@ -1,17 +1,18 @@
-"""The journal info file, `<base>.jinf`: what the journal is and how large (formats/rhm/README.md, 4).
+"""The journal info file, `<base>.jinf`: identity and size of a journal (formats/rhm/README.md, 4).
 
-Version 1, qpidd's: one leaf `<name value="…" />` a line, in the order of `_VERSION_1_TEXT`, with nothing escaped.
+Version 1, qpidd's: one leaf `<name value="…" />` per line, in the order of `_VERSION_1_TEXT`, without escaping.
 qpidd reads it by searching each line for a name, so a queue called "journal_version" or one with a quote in its
-name misleads it. Here a leaf's name stands at the start of its line, and a queue's name, which the journal's directory
-repeats, cannot pass for another leaf: it may hold quotes, line ends and whole leaves.
+name misleads it. Here a leaf's name must be at the start of its line, and a queue's name, which the journal's directory
+repeats, cannot be mistaken for another leaf: it may contain quotes, line ends and whole leaves.
 
 Version 2: one flat JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of
-the same line without that key. It holds the whole queue record, so that a journal directory alone restores its queue.
+the same line without that key. It contains the whole queue record, so that a journal directory alone restores its
+queue.
 
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
 
-and `creation_headers`, which is 1, where each file was created with a header (formats/rhm/README.md, 8.2). Journals
+and `creation_headers`, which is 1, if each file was created with a header (formats/rhm/README.md, 8.2). Journals
 that are older than such headers do not have the key.
 """
 
@@ -24,36 +25,36 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
-from formats.rhm.geometry import MAX_FILES, SECTOR_SIZE, Geometry
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
+from qstore.formats.rhm.geometry import MAX_FILES, SECTOR_SIZE, Geometry
 
 DEFAULT_BASE_NAME: Final = "JournalData"
 TPL_BASE_NAME: Final = "tpl"
 MAX_JINF_SIZE: Final = 1 << 20  # bytes: a queue record is some KiB; nothing larger is read
 
-# The geometry that qpidd itself is built with; another is another format.
+# The geometry for which qpidd itself is compiled; another one is another format.
 _SECTOR_BLOCKS, _BLOCK_BYTES = 4, 128
 _NUMBER_LIMIT: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
 class JournalInfo:
-    """What a `.jinf` file says.
+    """The content of a `.jinf` file.
 
     Attributes:
         version: 1 or 2.
-        queue_name: the journal's id: the queue's name, or "TplStore". Bytes that are no UTF-8 as surrogate escapes.
-        base_name: what the file names begin with.
+        queue_name: the journal's id: the queue's name, or "TplStore". Bytes that are not UTF-8 as surrogate escapes.
+        base_name: common beginning of the file names.
         geometry: number and size of the files.
-        directory: version 1: where the journal was created, trailing slash included.
+        directory: version 1: where the journal was created, with trailing slash.
         seconds, nanoseconds: when the journal was created.
         local_time: version 1: the same as text, in the local time of the writer.
-        auto_expand_limit: version 1: the greatest number of files where auto-expand is on, 0 for "no limit"; else None.
+        auto_expand_limit: version 1: the largest number of files if auto-expand is on, 0 for "no limit"; else None.
         write_page_sectors, write_pages, read_page_sectors, read_pages: version 1: caches; recovery ignores them.
-        queue_id, incarnation: version 2: the queue's number and how often its journal was built anew.
-        queue_record: version 2: the queue record as the catalogue has it.
+        queue_id, incarnation: version 2: the queue's number and how often its journal was rebuilt.
+        queue_record: version 2: the queue record as in the catalogue.
         flush_alignment: version 2: bytes to which flushes are padded.
         creation_headers: version 2: whether each file was created with a header, so that none can be all zeros.
     """
@@ -79,7 +80,7 @@ class JournalInfo:
 
 
 def decode_jinf(content: bytes) -> JournalInfo:
-    """The content of a `.jinf` file of either version.
+    """Decode a `.jinf` file of either version.
 
     Raises:
         RhmError: it is empty, too large, of an unknown version, incomplete, or contradicts itself.
@@ -155,7 +156,7 @@ def _encode_version_1(info: JournalInfo) -> bytes:
 class _Leaves:
     """The `<name value="…" />` lines of a version-1 file.
 
-    Only the queue's name and the directory, which ends with it, can hold anything. So the version, which stands before
+    Only the queue's name and the directory, which ends with it, can have any content. So the version, which precedes
     them, is the first leaf of its name, and every other leaf the last of its name.
     """
 
@@ -176,13 +177,13 @@ class _Leaves:
     def number(self, name: str, default: int | None = None, *, first: bool = False) -> int:
         text = self.text(name, None if default is None else str(default), first=first)
         if not re.fullmatch(r"[0-9]{1,15}", text):
-            raise RhmError(f"journal info file: {name} is no number: {text[:40]!r}")
+            raise RhmError(f"journal info file: {name} is not a number: {text[:40]!r}")
         return int(text)
 
     def name_and_directory(self) -> tuple[str, str]:
-        """The queue's name and the directory: what stands between the first leaf's beginning and the last's end.
+        """The queue's name and the directory: the bytes between the first leaf's beginning and the last's end.
 
-        Where the name itself holds the border between the two, so does the directory: the middle one is the border.
+        If the name itself contains the border between the two, so does the directory: the middle one is the border.
         """
         begin = re.search(rb'^[ \t]*<id_string value="', self._content, re.MULTILINE)
         ends = list(re.finditer(rb'" ?/>[ \t\r]*\n[ \t]*<base_filename value="', self._content))
@@ -256,7 +257,7 @@ def _encode_version_2(info: JournalInfo) -> bytes:
 
 
 def _canonical(fields: dict[str, object]) -> bytes:
-    # ASCII only: a surrogate escape in a name becomes \udcXX and comes back as it was.
+    # ASCII only: a surrogate escape in a name becomes \udcXX and is restored when decoded.
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -264,21 +265,21 @@ def _decode_version_2(content: bytes) -> JournalInfo:
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
-        raise RhmError("journal info file is no JSON") from None
+        raise RhmError("journal info file is not JSON") from None
     if not isinstance(fields, dict):
-        raise RhmError("journal info file is no JSON object")
+        raise RhmError("journal info file is not a JSON object")
     version = fields.get("journal_version")
     if version != 2:
         raise RhmError(f"unsupported journal version {version!r:.40} in journal info file")
     if not all(isinstance(value, str | int) for value in fields.values()):
-        raise RhmError("journal info file holds more than text and numbers")
+        raise RhmError("journal info file has values other than text and numbers")
     crc = fields.pop("crc32c", None)
     if crc != extend_crc32c(0, _canonical(fields)):
         raise RhmError("journal info file fails its checksum", fails_checksum=True)
     try:
         record = base64.b64decode(_text(fields, "queue_record"), validate=True)
     except (binascii.Error, ValueError):
-        raise RhmError("journal info file: queue_record is no base64") from None
+        raise RhmError("journal info file: queue_record is not base64") from None
     return JournalInfo(
         version=2,
         queue_name=_text(fields, "queue_name"),
@@ -297,12 +298,12 @@ def _decode_version_2(content: bytes) -> JournalInfo:
 def _text(fields: dict[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise RhmError(f"journal info file: {name} is no text")
+        raise RhmError(f"journal info file: {name} is not text")
     return value
 
 
 def _number(fields: dict[str, object], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RhmError(f"journal info file: {name} is no number")
+        raise RhmError(f"journal info file: {name} is not a number")
     return value

@@ -1,7 +1,6 @@
 """Records: enqueue, dequeue, commit, abort, filler, and their tails, decoded and encoded in both versions.
 
-`LAYOUTS` has the tables of formats/rhm/README.md, 2.4 to 2.6 and 8.3, as data; everything below is
-derived from it.
+`LAYOUTS` has the tables of formats/rhm/README.md, 2.4 to 2.6 and 8.3, as data; everything below is derived from it.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 
-MAGIC_PREFIX: Final = b"RHM"  # what each magic begins with
+MAGIC_PREFIX: Final = b"RHM"  # common beginning of all magics
 
 
 class Kind(IntEnum):
-    """What a record is: the value is its magic, "RHM?" read as a little-endian number."""
+    """A record's type: the value is its magic, "RHM?" read as a little-endian number."""
 
     FILE = 0x664D4852
     ENQUEUE = 0x654D4852
@@ -82,12 +81,12 @@ class RecordHeader(NamedTuple):
     """One decoded record header.
 
     Attributes:
-        kind: what the record is.
+        kind: the record's type.
         version: 1 or 2.
         flags: the 16 flag bits.
         rid: record id.
         xid_size: bytes of transaction id that follow the header.
-        data_size: bytes of data that follow the xid. Of an external record the size is told and the data absent.
+        data_size: bytes of data that follow the xid. An external record has the size but not the data.
         dequeued_rid: of a dequeue, the rid of the enqueue that it removes.
         flush: low 32 bits of the number of the flush that wrote it; 0 in version 1.
         blocks: of a filler, the blocks it covers.
@@ -110,7 +109,7 @@ class RecordHeader(NamedTuple):
 
     @property
     def stored_size(self) -> int:
-        """Bytes of data that really stand in the record."""
+        """Bytes of data that are actually in the record."""
         return 0 if self.flags & EXTERNAL and self.version == 1 else self.data_size
 
     @property
@@ -127,7 +126,7 @@ class RecordHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes on disk, padding included: a multiple of the block size."""
+        """Bytes on disk, with padding: a multiple of the block size."""
         if self.kind is Kind.FILLER:
             return self.blocks * BLOCK_SIZE
         return padded(self.tail_offset + (TAIL_SIZE if self.has_tail else 0))
@@ -146,7 +145,7 @@ def decode_header(buffer: bytes, offset: int = 0) -> RecordHeader:
         raise RhmError("truncated record header", offset) from None
     kind = _record_kind(magic, offset)
     if kind is Kind.FILLER and version != 2:
-        return RecordHeader(kind, 1, 0, blocks=1)  # only the magic of a version-1 filler means anything
+        return RecordHeader(kind, 1, 0, blocks=1)  # only the magic of a version-1 filler is defined
     if version not in VERSIONS:
         raise RhmError(f"unsupported journal version {version} in {kind.label} record", offset)
     if endian:
@@ -186,7 +185,7 @@ def _check_sizes(header: RecordHeader, zero: int, offset: int) -> None:
     if header.kind in (Kind.COMMIT, Kind.ABORT) and header.xid_size == 0:
         raise RhmError(f"{header.kind.label} record without an xid", offset)
     if header.kind is Kind.FILLER and (header.blocks == 0 or header.xid_size):
-        raise RhmError("filler that covers no block or has an xid", offset)
+        raise RhmError("filler that covers no blocks or has an xid", offset)
     if zero:
         raise RhmError(f"{header.kind.label} record whose last header field is not 0", offset)
 
@@ -210,12 +209,12 @@ def version_1_check(kind: Kind) -> int:
 
 
 def is_padding(content: bytes) -> bool:
-    """Whether the rest of a block is padding: 0xff, or zeros as qpidd's resize tool leaves them."""
+    """Whether the rest of a block is padding: 0xff, or zeros as written by qpidd's resize tool."""
     return not (content.strip(PADDING) and content.strip(b"\0"))
 
 
 def version_2_check(header: bytes, xid: bytes, data_crc: int, salt: int) -> int:
-    """The check word of a version-2 tail: `data_crc`, the data's own CRC-32C, carried on over xid, header, salt."""
+    """The check word of a version-2 tail: `data_crc`, the data's own CRC-32C, continued over xid, header, salt."""
     return extend_crc32c(data_crc, xid + header + SALT.pack(salt))
 
 

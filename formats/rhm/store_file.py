@@ -1,4 +1,4 @@
-"""The file `rhm/STORE`: which format the store beside it has, whose it is, and whether it was closed cleanly.
+"""The file `rhm/STORE`: the store's format and id, and whether the store was closed cleanly.
 
 It is one JSON object as text, keys sorted, indented by two spaces, with a newline at the end, at most 4096 bytes. There
 is exactly one way to write a given content, and anything else is refused:
@@ -10,12 +10,12 @@ is exactly one way to write a given content, and anything else is refused:
     format            "qstore"
     marked_at         when `clean_close` was set, UTC, as 2031-05-09T17:04:33.000250Z
     software_version  version of the software that set it: 1 to 64 of A-Z a-z 0-9 . + - _
-    store_id          UUID of the store, lower case; the catalogue holds the same
+    store_id          UUID of the store, lower case; the same as in the catalogue
     version           2
-    close_record      true: there is a CLOSED file (`close_record`) beside it. Only where `clean_close` is true; stores
-                      that were closed before there were such files do not have the key
+    close_record      true: there is a CLOSED file (`close_record`) next to it. Only if `clean_close` is true; stores
+                      that were closed by older software do not have the key
 
-Later versions keep `format` and `version`, so that software of this one can name what it refuses.
+Later versions keep `format` and `version`, so that software of this version can report what it refuses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from uuid import UUID
 
 import orjson
 
-from formats.checksum import extend_crc32c
-from formats.errors import FormatError
-from formats.wording import with_article
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import FormatError
+from qstore.formats.wording import with_article
 
 FORMAT = "qstore"
 """The value of `format`."""
@@ -49,21 +49,21 @@ _CLOSE_RECORD: Final = "close_record"
 
 
 class StoreFileError(FormatError):
-    """The content of a STORE file that is not as this page says."""
+    """A STORE file whose content violates this layout."""
 
     format_name = "STORE file"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """What a STORE file says.
+    """The content of a STORE file.
 
     Attributes:
-        store_id: the store's own name; the catalogue holds the same.
-        clean_close: whether the store was closed, and not merely left.
-        marked_at: when `clean_close` was set: an aware time, kept to the microsecond.
+        store_id: id of the store; the same as in the catalogue.
+        clean_close: whether the store was closed cleanly.
+        marked_at: when `clean_close` was set: an aware time, with microseconds.
         software_version: version of the software that set it.
-        close_record: whether the CLOSED file says what each journal held at the clean close.
+        close_record: whether there is a CLOSED file about the clean close.
     """
 
     store_id: UUID
@@ -74,13 +74,13 @@ class StoreFile:
 
 
 def encode(content: StoreFile) -> bytes:
-    """The file that says `content`. Raises ValueError for what no file can say."""
+    """The file with this `content`. Raises ValueError if the content is not representable."""
     if content.marked_at.tzinfo is None:
-        raise ValueError(f"the time {content.marked_at} has no zone")
+        raise ValueError(f"the time {content.marked_at} has no time zone")
     if not _SOFTWARE_VERSION.fullmatch(content.software_version):
         raise ValueError(f"a software version cannot be {content.software_version!r}")
     if content.close_record and not content.clean_close:
-        raise ValueError("only a store that was closed cleanly has a record of its close")
+        raise ValueError("only a store that was closed cleanly has a close record")
     marked_at = content.marked_at.astimezone(UTC).replace(tzinfo=None)
     fields: dict[str, Any] = {
         "clean_close": content.clean_close,
@@ -97,7 +97,7 @@ def encode(content: StoreFile) -> bytes:
 
 
 def decode(data: bytes) -> StoreFile:
-    """What the file `data` says. Raises StoreFileError."""
+    """Decode the file `data`. Raises StoreFileError."""
     if len(data) > MAX_SIZE:
         raise StoreFileError(f"{len(data)} bytes are over the limit of {MAX_SIZE}", MAX_SIZE)
     fields = _object(data)
@@ -105,19 +105,17 @@ def decode(data: bytes) -> StoreFile:
         raise StoreFileError(f"the format is {_shown(fields.get('format'))} and not {FORMAT!r}")
     version = fields.get("version")
     if type(version) is not int or version != VERSION:
-        raise StoreFileError(
-            f"store format version {_shown(version)} is not known; this software reads version {VERSION}"
-        )
+        raise StoreFileError(f"unknown store format version {_shown(version)}; this software reads version {VERSION}")
     strange = (fields.keys() - {_CLOSE_RECORD}) ^ _KEYS
     if strange:
-        raise StoreFileError(f"these keys are missing or should not be there: {_shown(', '.join(sorted(strange)))}")
+        raise StoreFileError(f"missing or unexpected keys: {_shown(', '.join(sorted(strange)))}")
     if _CLOSE_RECORD in fields and not (fields[_CLOSE_RECORD] is True is fields["clean_close"]):
         raise StoreFileError(f"{_CLOSE_RECORD} can only be true, in a store that was closed cleanly")
     content = _content(fields)
     if fields["crc32c"] != orjson.loads(encode(content))["crc32c"]:
         raise StoreFileError("the checksum does not match: the file was damaged or edited", fails_checksum=True)
     if encode(content) != data:
-        raise StoreFileError("not written the one way a STORE file is written")
+        raise StoreFileError("not in the canonical form of a STORE file")
     return content
 
 
@@ -154,6 +152,6 @@ def _text(fields: dict[str, Any]) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """`value` in an error: escaped and short; of what is nested, only what it is."""
+    """`value` in an error: escaped and short; for nested values only the type."""
     text = ascii(value) if isinstance(value, str | int | float | None) else f"{with_article(type(value).__name__)}"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,1 +1,1 @@
-"""Building journals and whole stores from content that is known."""
+"""Building journals and whole stores from known content."""

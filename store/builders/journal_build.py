@@ -1,15 +1,15 @@
-"""Builds a new journal of content that is known, as fast as the disk takes it: the one way for all that copies.
+"""Builds a new journal from known content as fast as the disk permits: used by everything that copies journals.
 
-What is built is read by nobody until it is whole: the directory means nothing before the caller gives it a meaning, and
-a crash leaves at worst a directory to be removed. So nothing is asynchronous, nothing of a record is remembered, and
-memory is bounded by a few flushes, whatever the journal holds. Each file is synced once, when all is written. With
-`beside`, another thread writes one flush while the next one gathers.
+No reader sees the journal before it is complete: the directory has no meaning before the caller gives it one, and a
+crash leaves at worst a directory to remove. So nothing is asynchronous, records are not remembered, and memory is
+bounded by a few flushes, whatever the size of the journal. Each file is synced once, when everything is written. With
+`beside`, another thread writes one flush while the next one is collected.
 
-What a record looks like, and where a flush ends, is the format's: `version_2_packing`, `version_1_packing`. The caller
-sees to it that what is to be removed is there.
+The layout of a record, and where a flush ends, depend on the format: `version_2_packing`, `version_1_packing`. The
+caller ensures that messages to be removed exist.
 
-What a journal is to hold is counted before it is built, and a geometry chosen that takes it (`journal_content`). Where
-less fits than was counted, which should never happen, the next larger geometry is tried.
+The content is counted before the journal is built, and a geometry is chosen that holds it (`journal_content`). If it
+does not fit after all, which should never happen, the next larger geometry is tried.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-import store.builders.version_1_packing as version_1
-import store.builders.version_2_packing as version_2
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import COMMIT_DECISION, Kind, RecordHeader
-from formats.wording import printable
-from store.environment import Environment
-from store.errors import StoreError
-from store.journal.write.step import Step
-from store.journal.write.storage import JournalStorage, create_journal, remove_journal
-from store.recovery.journal_content import JournalContent, described, too_much
+import qstore.store.builders.version_1_packing as version_1
+import qstore.store.builders.version_2_packing as version_2
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import COMMIT_DECISION, Kind, RecordHeader
+from qstore.formats.wording import printable
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.write.step import Step
+from qstore.store.journal.write.storage import JournalStorage, create_journal, remove_journal
+from qstore.store.recovery.journal_content import JournalContent, described, too_much
 
-_MOST_WAITING: Final = 2  # flushes that are gathered and not yet written
+_MAX_WAITING: Final = 2  # flushes collected and not yet written
 
 
 class JournalTooSmallError(StoreError):
-    """What a journal is to hold does not fit into it."""
+    """The content does not fit into the journal."""
 
 
 class Packer(Protocol):
@@ -46,35 +46,35 @@ class Packer(Protocol):
     limit: int
 
     def enqueue(self, rid: int, data: bytes, crc: int, /) -> None:
-        """Append a message outside of any transaction; `crc` is the `data_crc` of it."""
+        """Append a message outside of any transaction; `crc` is its `data_crc`."""
 
     def append(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes]) -> None:
         """Append any record."""
 
     def seal(self) -> bool:
-        """Close the journal cleanly. Returns whether that takes a flush."""
+        """Close the journal cleanly. Returns whether that needs a flush."""
 
     @property
     def position(self) -> int:
-        """Blocks that were filled."""
+        """Blocks filled so far."""
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether enough is gathered for a flush."""
+        """Whether enough is collected for a flush."""
 
     def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written."""
+        """The next step; None if nothing is to be written."""
 
     def flushed(self) -> None:
-        """All of the step is written, or will be before any other."""
+        """The step is written, or will be before any other."""
 
 
 class _Format(NamedTuple):
-    """What building has to know of a format.
+    """How to build journals of one format.
 
     Attributes:
         packer: lays out the records of a journal.
-        geometries: those that take some content, the nearest to that of the info file first.
+        geometries: the geometries that hold some content, the nearest to that of the info file first.
     """
 
     packer: Callable[[Environment, JournalInfo], Packer]
@@ -88,14 +88,14 @@ _FORMATS: Final = {
 
 
 class JournalBuild:
-    """One journal that is built, in files that are there and empty (`create_journal`).
+    """A journal being built, in existing, empty files (`create_journal`).
 
     Args:
         environment: disk, clock and random numbers.
         directory: the journal's.
-        info: what the journal is to be; its version says which format.
-        limit: blocks that may be filled; what the format says by default.
-        beside: whether another thread writes; the disk must allow that.
+        info: the journal's info file; its version selects the format.
+        limit: blocks that may be filled; the format's own limit by default.
+        beside: whether another thread writes; the disk must permit that.
     """
 
     def __init__(
@@ -111,29 +111,29 @@ class JournalBuild:
         self._storage = JournalStorage(environment.disk, directory, info.base_name, info.geometry)
         self._packer = _FORMATS[info.version].packer(environment, info)
         self._limit = self._packer.limit if limit is None else limit
-        self._touched: dict[int, None] = {}  # numbers of the files that something was written to
+        self._touched: dict[int, None] = {}  # numbers of the files that were written to
         self._thread = ThreadPoolExecutor(1) if beside else None
         self._waiting: deque[Future[None]] = deque()
 
     @property
     def position(self) -> int:
-        """Blocks that were filled."""
+        """Blocks filled so far."""
         return self._packer.position
 
     def enqueue(self, rid: int, data: bytes, crc: int) -> None:
-        """A message outside of any transaction; `crc` is the `data_crc` of it. Raises as `record`."""
+        """Add a message outside of any transaction; `crc` is its `data_crc`. Raises as `record`."""
         packer = self._packer
         packer.enqueue(rid, data, crc)
         if packer.is_flush_due:
             self._drain()
 
     def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"") -> None:
-        """A message, enqueued by the open transaction `xid` if there is one. Raises as `record`."""
+        """Add a message, enqueued by the open transaction `xid` if given. Raises as `record`."""
         size = sum(map(len, parts))
         self.record(RecordHeader(Kind.ENQUEUE, self._info.version, 0, rid, len(xid), size), xid, parts)
 
     def removal(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
-        """The dequeue of the message `target`, which is there, by the open transaction `xid`. Raises as `record`.
+        """Add the dequeue of the existing message `target` by the open transaction `xid`. Raises as `record`.
 
         Args:
             xid: the transaction.
@@ -145,7 +145,7 @@ class JournalBuild:
         self.record(RecordHeader(Kind.DEQUEUE, self._info.version, flags, rid, len(xid), dequeued_rid=target), xid)
 
     def record(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes] = ()) -> None:
-        """Any record of the format.
+        """Add any record of the format.
 
         Raises:
             JournalTooSmallError: it does not fit.
@@ -156,7 +156,7 @@ class JournalBuild:
             self._drain()
 
     def finish(self, *, seal: bool = False) -> None:
-        """Have all of it on the disk, with or without the seal of a clean close, and let the files go.
+        """Sync everything, with or without the seal of a clean close, and close the files.
 
         Raises:
             JournalTooSmallError: it does not fit.
@@ -172,7 +172,7 @@ class JournalBuild:
         self.close()
 
     def close(self) -> None:
-        """Let the files go, whatever is in them. Twice is allowed."""
+        """Close the files, whatever was written. May be called twice."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -180,7 +180,7 @@ class JournalBuild:
         self._storage.close()
 
     def _drain(self) -> None:
-        """Have written what is gathered."""
+        """Write everything collected so far."""
         packer = self._packer
         if packer.position > self._limit:
             name, geometry = printable(self._info.queue_name), self._info.geometry
@@ -190,7 +190,7 @@ class JournalBuild:
             if self._thread is None:
                 self._write(step)
             else:
-                self._wait(_MOST_WAITING)
+                self._wait(_MAX_WAITING)
                 self._waiting.append(self._thread.submit(self._write, step))
             packer.flushed()
 
@@ -199,7 +199,7 @@ class JournalBuild:
         self._storage.trim()
 
     def _wait(self, most: int) -> None:
-        """Wait until at most so many flushes are not yet written. Raises what writing raised."""
+        """Wait until at most `most` flushes are not yet written. Raises what writing raised."""
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
@@ -214,23 +214,23 @@ def build_journal(
     seal: bool = False,
     beside: bool = False,
 ) -> JournalInfo:
-    """Build a journal in which everything fits, all of it synced but the directory's own name.
+    """Build a journal in which all content fits, synced except for the directory's own name.
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the journal's, which is made.
-        info: what the journal is to be; its geometry is made legal, and enlarged if the content needs it.
-        content: what it is to hold.
-        fill: writes it; called again, for another geometry, if that turns out to be too small.
+        directory: the journal's, which is created.
+        info: the requested journal; its geometry is made legal, and enlarged if the content requires it.
+        content: the counted content.
+        fill: writes the content; called again with another geometry if this one turns out to be too small.
         seal: whether the journal ends as after a clean close; for version 2.
-        beside: whether another thread writes; the disk must allow that.
+        beside: whether another thread writes; the disk must permit that.
 
     Returns:
-        What the journal is.
+        The info file of the journal.
 
     Raises:
         StoreError: it does not fit into the largest journal.
-        OSError: it cannot be made or written.
+        OSError: it cannot be created or written.
     """
     disk = environment.disk
     for geometry in _FORMATS[info.version].geometries(content, info):

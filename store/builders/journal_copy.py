@@ -1,17 +1,17 @@
-"""Copies what recovery keeps of a journal, of any format, into a journal that is built: the one way of all who do so.
+"""Copies the content that recovery keeps of a journal, of any format, into a journal being built: used by all copying.
 
-    messages    in the order that recovery has them in; one that an open transaction enqueues has its place among them
-    removals    what open transactions dequeue, at the end
+    messages    in the order of recovery; one that an open transaction enqueues has its place among them
+    removals    the dequeues of open transactions, at the end
 
-Open are the transactions in doubt; or, where nothing was resolved yet, all that the walk found open. A removal is kept
-if its message is. If several transactions have one, earlier ones were dropped without a record of that, and the latest
-counts; `resumption` has the same rule.
+Open are the transactions in doubt; or, if nothing was resolved yet, all that the walk found open. A removal is kept if
+its message is. If several transactions remove the same message, earlier ones were dropped without a record, and the
+latest counts; `resumption` has the same rule.
 
-Whether records keep their ids is the caller's to say. In version 2 the order of the ids is that of the queue; in
-version 1 a message has one id on all of its queues, and the order is that of the journal.
+The caller decides whether records keep their ids. In version 2 the order of the ids is that of the queue; in version 1
+a message has one id on all of its queues, and the order is that of the journal.
 
-What is copied gets a checksum of its own, so it is verified once more where the old journal has one; and a message is
-left out where the system cannot read a part of it: zeros would pass for it.
+Copies get a new checksum, so each message is verified once more if the old journal has checksums. A message is omitted
+if the system cannot read a part of it, since zeros would be copied in its place.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.headers import data_crc
-from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
-from store.builders.journal_build import JournalBuild
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.journal.enqueue_map import LIVE, PENDING
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, OutstandingRecord
-from store.journal.transaction_map import Operation
-from store.recovery.prepared import DISTRIBUTED
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
+from qstore.store.builders.journal_build import JournalBuild
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.enqueue_map import LIVE, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery, OutstandingRecord
+from qstore.store.journal.transaction_map import Operation
+from qstore.store.recovery.prepared import DISTRIBUTED
 
-#: Called with damage that costs a message, and where its record begins and ends in the journal's stream.
+#: Called with the damage that loses a message, and the begin and end of its record in the journal's stream.
 LeftOut: TypeAlias = Callable[[Damage, int, int], None]
 
 
 class NewRecordIds(Protocol):
-    """Where new record ids come from."""
+    """A source of new record ids."""
 
     def take(self) -> int:
-        """A record id that was never used."""
+        """A record id that was never used before."""
 
 
 class JournalCopy:
-    """The copy of what recovery keeps of one journal.
+    """A copy of the content that recovery keeps of one journal.
 
     Args:
         journal: the journal.
-        recovery: what recovery keeps of it.
-        left_out: is told of messages that cannot be copied.
-        message_rids: gives messages their record ids; None: they keep theirs.
-        removal_rids: gives removals theirs; None: they keep theirs, and messages do.
-        is_prepared_list: whether a decision whose prepare record is lost gets one again: it was a promise.
+        recovery: the content that recovery keeps.
+        left_out: called for each message that cannot be copied.
+        message_rids: new record ids for messages; None: messages keep theirs.
+        removal_rids: new record ids for removals; None: removals keep theirs, and so do messages.
+        is_prepared_list: whether a decision whose prepare record is lost gets a new one, since it was promised.
 
     Attributes:
-        messages: how many were copied by `into`.
-        in_doubt: how many of them wait for a transaction.
-        left_out: how many could not be copied.
+        messages: number of messages copied by `into`.
+        in_doubt: number of these that wait for a transaction.
+        left_out: number of messages that could not be copied.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class JournalCopy:
 
     @property
     def transactions(self) -> int:
-        """How many transactions are open in what was copied."""
+        """Number of open transactions in the copy."""
         return len(self._xids)
 
     def into(self, build: JournalBuild) -> None:
-        """Copy everything. Raises as `JournalBuild.record` does, or OSError if the old journal cannot be read."""
+        """Copy everything. Raises as `JournalBuild.record`, or OSError if the old journal cannot be read."""
         self._begin()
         entries = self._entries()
         self._find_targets()
@@ -107,7 +107,7 @@ class JournalCopy:
     def _begin(self) -> None:
         self.messages = self.in_doubt = self.left_out = 0
         self._enqueuers: dict[int, bytes] = {}  # message -> the open transaction that enqueues it
-        self._targets: dict[int, int] = {}  # message -> place of the removal that counts
+        self._targets: dict[int, int] = {}  # message -> place of the effective removal
         self._copied: dict[int, int] = {}  # such a message -> its new record id
         self._xids: set[bytes] = set()
         self._used: set[int] = set()  # by removals that keep their ids
@@ -123,7 +123,7 @@ class JournalCopy:
                 if known is None and rid not in self._enqueuers:
                     own.append((rid, place, PENDING, transaction.xid))
                 elif known is None or known.place != place:
-                    continue  # only a damaged journal has two messages with one id
+                    continue  # only a damaged journal has two messages with the same id
                 self._enqueuers[rid] = transaction.xid
         entries = self._recovery.outstanding(self._journal.format)
         return heapq.merge(entries, sorted(own)) if own else entries
@@ -135,7 +135,7 @@ class JournalCopy:
                     self._targets[rid] = place
 
     def _copy(self, build: JournalBuild, rid: int, place: int) -> None:
-        """Copy one message, whatever it is like, or leave it out."""
+        """Copy one message, of any kind, or omit it."""
         journal, stream = self._journal, self._journal.stream
         at, size = journal.data_of_enqueue(place)
         parts = list(journal.data_chunks(at, size))
@@ -168,7 +168,7 @@ class JournalCopy:
         try:
             rid = self._removal_rid(operation)
         except RhmError:
-            return  # it cannot be read a second time
+            return  # the message could not be read again
         if target is None:
             target = operation.rid
             self._used.add(target)
@@ -178,7 +178,7 @@ class JournalCopy:
             self._xids.add(xid)
 
     def _removal_rid(self, operation: Operation) -> int | None:
-        """The record id of a removal; None if something else has the one that it would keep, in a damaged journal."""
+        """The record id of a removal; None if the id that it would keep is taken, in a damaged journal."""
         if self._removal_rids is not None:
             return self._removal_rids.take()
         rid = decode_header(self._journal.stream.read(operation.place, MAX_HEADER_SIZE)).rid

@@ -1,29 +1,29 @@
-"""Builds what can be read of a damaged journal of version 2 anew, so that the queue can go on.
+"""Rebuilds a damaged journal of version 2 from its readable content, so that the queue can be used again.
 
-The same record ids, and so the same order; the damaged journal itself is only read, and somebody else keeps it.
+Record ids are kept, and with them the order. The damaged journal itself is only read; the caller sets it aside.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
-from store.builders.journal_build import build_journal
-from store.builders.journal_copy import JournalCopy
-from store.environment import Environment
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.recovery.journal_content import content_of
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from qstore.store.builders.journal_build import build_journal
+from qstore.store.builders.journal_copy import JournalCopy
+from qstore.store.environment import Environment
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.recovery.journal_content import content_of
 
 
 class Rebuilt(NamedTuple):
-    """What became of a journal that was built anew.
+    """The result of rebuilding a journal.
 
     Attributes:
-        info: what the new journal is; its geometry may be larger than was asked for.
-        messages: how many there are, those of open transactions included.
-        transactions: how many transactions are open in it.
-        unreadable: messages that were left out, because they could not be read a second time.
+        info: the new journal's info file; its geometry may be larger than requested.
+        messages: number of messages, those of open transactions included.
+        transactions: number of open transactions.
+        unreadable: messages that were omitted because they could not be read again.
     """
 
     info: JournalInfo
@@ -41,19 +41,19 @@ def rebuild(
     *,
     seal: bool = False,
 ) -> Rebuilt:
-    """Build what is readable of a journal of version 2 into a new directory. Record ids stay, and so does the order.
+    """Build the readable content of a journal of version 2 into a new directory, keeping record ids and order.
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the new journal's, which is made and synced but for its own name.
-        info: what the new journal is to be; its geometry is enlarged if the content needs it.
+        directory: the new journal's, which is created and synced except for its own name.
+        info: the requested journal; its geometry is enlarged if the content requires it.
         journal: the old journal.
-        recovery: what a walk over all of it found, its open transactions not yet resolved.
+        recovery: the result of a walk over all of it, its open transactions not yet resolved.
         seal: whether the new journal ends as after a clean close.
 
     Raises:
         StoreError: it does not fit into any journal.
-        OSError: the new journal cannot be made or written, or a file of the old one not be read.
+        OSError: the new journal cannot be created or written, or a file of the old one cannot be read.
     """
     is_prepared_list = info.base_name == TPL_BASE_NAME
     copy = JournalCopy(journal, recovery, lambda *_: None, is_prepared_list=is_prepared_list)

@@ -1,12 +1,12 @@
-"""Builds a whole store of version 2 of what was recovered of another one: what conversion and recovery share.
+"""Builds a whole store of version 2 from the recovered content of another one: shared by conversion and recovery.
 
     catalogue       queues, exchanges, bindings and general objects
-    journals        every outstanding message with its data, in the order in which it was recovered. In version 1 a
-                    message has one record id on all of its queues, and the order is that of the journal; in version 2
-                    each record has its own, and their order is the queue's. So all get new ones
-    transactions    what is in doubt stays in doubt: open in the journals, with its prepare record in the prepared list
+    journals        every outstanding message with its data, in the order of recovery, with a new record id: in version
+                    1 a message has one record id on all of its queues, and the order is that of the journal; in version
+                    2 each record has its own, and their order is the queue's
+    transactions    those in doubt stay so: open in the journals, with a prepare record in the prepared list
 
-Which queues, under which numbers, is the caller's to say, and what is told of it the watcher's.
+The caller chooses the queues and their numbers; a watcher receives progress reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from formats.broker_records.wiring import (
+from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
@@ -26,43 +26,43 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
-from store.background import InlineBackground
-from store.builders.journal_build import JournalBuild, build_journal
-from store.builders.journal_copy import JournalCopy, NewRecordIds
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory
-from store.damage import Damage
-from store.environment import Environment
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.journal.write.storage import remove_journal
-from store.live.queue_journal import TPL_NAME
-from store.live.rids import RecordIds
-from store.live.taking_up import journal_info
-from store.parameters import StoreParameters
-from store.recovery.journal_content import JournalContent, content_at_most
-from store.recovery.prepared import DISTRIBUTED
+from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from qstore.store.background import InlineBackground
+from qstore.store.builders.journal_build import JournalBuild, build_journal
+from qstore.store.builders.journal_copy import JournalCopy, NewRecordIds
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import Damage
+from qstore.store.environment import Environment
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.storage import remove_journal
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.live.rids import RecordIds
+from qstore.store.live.taking_up import journal_info
+from qstore.store.parameters import StoreParameters
+from qstore.store.recovery.journal_content import JournalContent, content_at_most
+from qstore.store.recovery.prepared import DISTRIBUTED
 
 
 class JournalSource(NamedTuple):
-    """A journal and what recovery keeps of it, resolved."""
+    """A journal and the content that recovery keeps of it, resolved."""
 
     journal: Journal
     recovery: JournalRecovery
 
 
 class QueueToBuild(NamedTuple):
-    """A queue that the new store is to have.
+    """A queue that the new store will have.
 
     Attributes:
         number: its id.
         record: its record.
-        source: where its messages are; None if it has none.
-        geometry: of its journal, unless the messages need more.
-        content: how much there is in `source`, at most, where that was counted.
+        source: the journal with its messages; None if it has none.
+        geometry: of its journal, unless the messages need a larger one.
+        content: upper bound of the content of `source`, if it was counted.
     """
 
     number: int
@@ -73,11 +73,11 @@ class QueueToBuild(NamedTuple):
 
 
 class BuiltQueue(NamedTuple):
-    """A queue that was built.
+    """The result of building a queue.
 
     Attributes:
-        messages: how many it has, those in doubt included.
-        in_doubt: how many of them wait for a transaction.
+        messages: number of messages, those in doubt included.
+        in_doubt: number of messages that wait for a transaction.
         geometry: of its journal.
     """
 
@@ -87,10 +87,10 @@ class BuiltQueue(NamedTuple):
 
 
 class BuildWatcher(Protocol):
-    """Is told how building goes on."""
+    """Receives progress reports."""
 
     def left_out(self, queue: QueueToBuild, damage: Damage, place: int, end: int) -> None:
-        """A message of `queue` cannot be copied; its record is from `place` to `end` of its journal's stream."""
+        """A message of `queue` cannot be copied; its record is at `place` to `end` of its journal's stream."""
 
     def built(self, queue: QueueToBuild, result: BuiltQueue) -> None:
         """A queue was built."""
@@ -99,14 +99,14 @@ class BuildWatcher(Protocol):
 def build_prepared_list(
     environment: Environment, directory: str, info: JournalInfo, xids: Sequence[bytes], rids: NewRecordIds
 ) -> None:
-    """Build a prepared list, of either format, with a prepare record for each transaction that is in doubt.
+    """Build a prepared list, of either format, with a prepare record for each transaction in doubt.
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the list's, which is made.
-        info: what the list is to be.
+        directory: the list's, which is created.
+        info: the requested journal.
         xids: the transactions.
-        rids: gives record ids.
+        rids: source of record ids.
 
     Raises:
         StoreError, OSError: as `build_journal`.
@@ -139,14 +139,14 @@ def build_queue(
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the journal's, which is made.
-        info: what the journal is to be.
+        directory: the journal's, which is created.
+        info: the requested journal.
         queue: the queue.
-        watcher: is told of messages that cannot be copied.
-        fits: whether the journal takes so much.
-        message_rids: gives messages their record ids; None: they keep theirs.
-        removal_rids: gives removals theirs.
-        beside: whether another thread writes; the disk must allow that.
+        watcher: receives the messages that cannot be copied.
+        fits: whether a journal holds the content.
+        message_rids: new record ids for messages; None: messages keep theirs.
+        removal_rids: new record ids for removals.
+        beside: whether another thread writes; the disk must permit that.
 
     Raises:
         StoreError, OSError: as `build_journal`.
@@ -167,15 +167,15 @@ def build_queue(
 
 
 class StoreBuild:
-    """One store that is built, in `new`; its directory, `jrnl` and an empty prepared list are there.
+    """A store being built in `new`, where its directory, `jrnl` and an empty prepared list exist.
 
     Args:
         environment: disk, clock and so on.
         new: the store's directory.
         parameters: flush alignment, and the prepared list's geometry.
-        catalogue: the new store's, empty.
-        watcher: is told how it goes on.
-        beside: whether another thread writes; the disk must allow that.
+        catalogue: that of the new store, empty.
+        watcher: receives progress reports.
+        beside: whether another thread writes; the disk must permit that.
     """
 
     def __init__(
@@ -190,11 +190,11 @@ class StoreBuild:
     ) -> None:
         self._environment, self._new, self._parameters = environment, new, parameters
         self._catalogue, self._watcher, self._beside = catalogue, watcher, beside
-        # An error comes again when an id is needed.
+        # An error is raised again when an id is needed.
         self._rids = RecordIds(catalogue, InlineBackground(), lambda _: None)
 
     def prepared_list(self, xids: Sequence[bytes]) -> None:
-        """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
+        """Add a prepare record for each transaction in doubt. Raises StoreError, OSError."""
         if not xids:
             return
         parameters = self._parameters
@@ -209,7 +209,7 @@ class StoreBuild:
         build_prepared_list(self._environment, self._new.prepared_list, info, xids, self._rids)
 
     def queue(self, queue: QueueToBuild) -> None:
-        """A queue with its messages. Raises StoreError, CatalogueError, OSError."""
+        """Add a queue with its messages. Raises StoreError, CatalogueError, OSError."""
         record = encode_queue(queue.record)
         info = journal_info(
             self._environment,
@@ -235,15 +235,15 @@ class StoreBuild:
         self._watcher.built(queue, result)
 
     def exchange(self, number: int, exchange: Exchange) -> None:
-        """An exchange. Raises CatalogueError."""
+        """Add an exchange. Raises CatalogueError."""
         self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
 
     def binding(self, exchange_id: int, binding: Binding) -> None:
-        """A binding of an exchange and a queue that are there; numbered as they come. Raises CatalogueError."""
+        """Add a binding of an existing exchange and queue; numbered in order of the calls. Raises CatalogueError."""
         sequence = self._catalogue.take_id(Kind.BINDING)
         entry = BindingEntry(exchange_id, binding.queue_id, sequence, encode_binding(binding))
         self._catalogue.create_binding(entry)
 
     def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
-        """A link, a bridge or another object. Raises CatalogueError."""
+        """Add a link, a bridge or another object. Raises CatalogueError."""
         self._catalogue.create_general(GeneralEntry(number, encode_general(general)))

@@ -1,17 +1,17 @@
-"""Builds a whole store of version 1, qpidd's legacystore, of what was recovered of any other.
+"""Builds a whole store of version 1, qpidd's legacystore, from the recovered content of any other store.
 
     rhm/dat     queues, exchanges, bindings and general objects with their ids: `version_1_catalogue`
-    rhm/jrnl    a journal for each queue with its outstanding messages, in their order: `version_1_journal`
-    rhm/tpl     a prepare record for each transaction in doubt; not there if there is none, as in qpidd
+    rhm/jrnl    a journal for each queue with its outstanding messages, in order: `version_1_journal`
+    rhm/tpl     a prepare record for each transaction in doubt; missing if there is none, as in qpidd
 
-What was decided is decided here: of a transaction that is to be committed the messages are there, and of one that is to
-be aborted none. One in doubt stays so: its records are open in the journals.
+Decided transactions are applied: the messages of committed ones are present, those of aborted ones are not. Those in
+doubt stay so: their records are open in the journals.
 
-Record ids are kept, since in version 1 a message has the same one on all of its queues, and qpidd goes on above the
-highest that it finds. Only where an id is none that it could have given out, 0 or one of the upper half, which its
-comparison takes for the past, all messages get new ones.
+Record ids are kept, since in version 1 a message has the same one on all of its queues, and qpidd continues above the
+highest that it finds. All messages get new ids only if one has an id that qpidd cannot have assigned: 0, or one of the
+upper half, which its comparison takes for the past.
 
-Which queues, under which numbers, is the caller's to say, as with `store_build`, whose likeness this is.
+As with `store_build`, the caller chooses the queues and their numbers.
 """
 
 from __future__ import annotations
@@ -20,22 +20,28 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
-from formats.wording import printable
-from store.builders.store_build import BuildWatcher, JournalSource, QueueToBuild, build_prepared_list, build_queue
-from store.builders.version_1_catalogue import encode_databases, write_databases
-from store.builders.version_1_journal import JournalPlaces, version_1_info, why_misread
-from store.builders.version_1_packing import fits, legal_geometry
-from store.environment import Environment
-from store.live.queue_journal import TPL_NAME
-from store.parameters import StoreParameters
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
+from qstore.formats.wording import printable
+from qstore.store.builders.store_build import (
+    BuildWatcher,
+    JournalSource,
+    QueueToBuild,
+    build_prepared_list,
+    build_queue,
+)
+from qstore.store.builders.version_1_catalogue import encode_databases, write_databases
+from qstore.store.builders.version_1_journal import JournalPlaces, version_1_info, why_misread
+from qstore.store.builders.version_1_packing import fits, legal_geometry
+from qstore.store.environment import Environment
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.parameters import StoreParameters
 
-_PAST: Final = 1 << 63  # from here on a record id counts as older than 1
+_PAST: Final = 1 << 63  # from this value on, a record id counts as older than 1
 
 
 def highest_kept_rid(sources: Iterable[JournalSource]) -> int | None:
-    """The highest record id of the messages in `sources`, 0 if there is none; None where they cannot be kept."""
+    """The highest record id of the messages in `sources`, 0 for none; None if the ids cannot be kept."""
     highest = 0
     for journal, recovery in sources:
         for rid, *_ in recovery.outstanding(journal.format):
@@ -46,7 +52,7 @@ def highest_kept_rid(sources: Iterable[JournalSource]) -> int | None:
 
 
 class _RecordIds:
-    """Record ids above those that messages have."""
+    """New record ids, above those of the messages."""
 
     def __init__(self, highest: int) -> None:
         self._last = highest
@@ -57,21 +63,21 @@ class _RecordIds:
 
 
 class Version1Build:
-    """One store that is built.
+    """A store being built.
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the store directory, in which `rhm` is made.
-        parameters: the prepared list's geometry, and what info files say of caches.
-        watcher: is told how it goes on.
-        destination: what `directory` will be called when qpidd finds it; `directory` itself by default.
-        highest_rid: what `highest_kept_rid` says of all queues; None: messages get new record ids.
+        directory: the store directory, in which `rhm` is created.
+        parameters: the prepared list's geometry, and the cache sizes in info files.
+        watcher: receives progress reports.
+        destination: the path of `directory` when qpidd opens it; `directory` itself by default.
+        highest_rid: the result of `highest_kept_rid` for all queues; None: messages get new record ids.
 
     Attributes:
-        notices: one line each: what a user should know.
+        notices: one line each for the user.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class Version1Build:
         self._bindings: list[tuple[int, Binding]] = []
         self._general: dict[int, Link | Bridge | GeneralObject] = {}
         self._places = JournalPlaces()
-        self._made_in: dict[str, None] = {}  # directories in which others were made, to be synced
+        self._made_in: dict[str, None] = {}  # parents of new directories, to be synced
         self.notices: list[str] = []
         self._make_directory(self._root)
         self._make_directory(posixpath.join(self._root, "jrnl"))
@@ -103,7 +109,7 @@ class Version1Build:
     # ---- journals ----
 
     def prepared_list(self, xids: Sequence[bytes]) -> None:
-        """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
+        """Add a prepare record for each transaction in doubt. Raises StoreError, OSError."""
         if not xids:
             return
         parameters = self._parameters
@@ -119,12 +125,12 @@ class Version1Build:
         build_prepared_list(self._environment, posixpath.join(self._root, "tpl"), info, xids, self._rids)
 
     def queue(self, queue: QueueToBuild) -> None:
-        """A queue with its messages.
+        """Add a queue with its messages.
 
         Raises:
             StoreError: its name cannot be that of a directory, another queue has that directory, or its messages do
                 not fit into the largest journal.
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         place = self._places.take(queue.record.name)
         directory = posixpath.join(self._root, "jrnl", place)
@@ -159,7 +165,7 @@ class Version1Build:
         )
 
     def _make_parents(self, directory: str) -> None:
-        """Make the directories above a journal's that are not there yet."""
+        """Create the missing directories above a journal's."""
         above = posixpath.dirname(directory)
         missing = []
         while not self._disk.is_directory(above):
@@ -173,22 +179,22 @@ class Version1Build:
         self._disk.make_directory(path)
         self._made_in.setdefault(posixpath.dirname(path))
 
-    # ---- wiring ----
+    # ---- topology ----
 
     def exchange(self, number: int, exchange: Exchange) -> None:
-        """An exchange."""
+        """Add an exchange."""
         self._exchanges[number] = exchange
 
     def binding(self, exchange_id: int, binding: Binding) -> None:
-        """A binding of an exchange and a queue that are there. One that is there already counts once."""
+        """Add a binding of an existing exchange and queue. Duplicates count once."""
         self._bindings.append((exchange_id, binding))
 
     def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
-        """A link, a bridge or another object."""
+        """Add a link, a bridge or another object."""
         self._general[number] = general
 
     def finish(self) -> None:
-        """Write the databases, and have the names of all that was made on the disk. Raises OSError."""
+        """Write the databases, and sync the names of all new files and directories. Raises OSError."""
         files = encode_databases(
             self._queues, self._exchanges, self._bindings, self._general, self._environment.random_bits
         )

@@ -1,13 +1,13 @@
-"""What a store of version 1 knows besides messages, as the database files that qpidd's legacystore keeps it in.
+"""The catalogue of a store of version 1: everything but messages, as the database files of qpidd's legacystore.
 
     queues.db      id -> queue
     exchanges.db   id -> exchange
     bindings.db    id of the exchange -> binding, several for one id, sorted
     general.db     id -> link, bridge or another object
-    config.db      nothing; nor in mappings.db, which could have several for one key
-    log.0000000001 a log in which nothing was logged yet
+    config.db      empty; so is mappings.db, which permits several records for one key
+    log.0000000001 an empty log
 
-Ids are u64, little endian. What else an environment has, qpidd makes at its next start. Sources:
+Ids are u64, little endian. qpidd creates the other files of an environment at its next start. Sources:
 formats/bdb/README.md, 1, and formats/broker_records/README.md, 4.
 """
 
@@ -18,8 +18,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from formats.bdb.writer import FILE_ID_SIZE, encode_btree, encode_empty_log
-from formats.broker_records.wiring import (
+from qstore.formats.bdb.writer import FILE_ID_SIZE, encode_btree, encode_empty_log
+from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
@@ -31,7 +31,7 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from store.writable_disk import WritableDisk, write_new
+from qstore.store.writable_disk import WritableDisk, write_new
 
 _KEY: Final = struct.Struct("<Q")
 
@@ -43,14 +43,14 @@ def encode_databases(
     general: Mapping[int, Link | Bridge | GeneralObject],
     random_bits: Callable[[int], int],
 ) -> dict[str, bytes]:
-    """The database files and the log by name.
+    """The contents of the database files and of the log, by name.
 
     Args:
         queues: id -> record. No id is 0.
-        exchanges: likewise.
-        bindings: id of the exchange and record. The same one twice counts once.
+        exchanges: id -> record.
+        bindings: pairs of exchange id and record. Duplicates count once.
         general: id -> record.
-        random_bits: gives random bits, for the files' ids.
+        random_bits: returns random bits, for the files' ids.
     """
     rows: dict[str, Iterable[tuple[int, bytes]]] = {
         "queues": ((number, encode_queue(record)) for number, record in queues.items()),
@@ -72,7 +72,7 @@ def encode_databases(
 
 
 def write_databases(disk: WritableDisk, directory: str, files: Mapping[str, bytes]) -> None:
-    """Make `directory` with the database files in it, all of it synced but its own name. Raises OSError."""
+    """Create `directory` with the database files in it, all synced except for its own name. Raises OSError."""
     disk.make_directory(directory)
     for name, content in files.items():
         write_new(disk, posixpath.join(directory, name), content)

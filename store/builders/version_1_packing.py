@@ -1,11 +1,10 @@
-"""Packs records into a new journal of version 1, qpidd's: which geometries are legal, what fits, and where flushes end.
+"""Packs records into a new journal of version 1, qpidd's: legal geometries, capacity, and where flushes end.
 
-A geometry is legal for qpidd if it has 4 to 64 files of 1 to 32,767 pages (formats/rhm/README.md, 1.2). What a journal
-is to hold has to leave free what enqueues leave free, 20 % of the ring or one file (section 3.6), so that qpidd takes
-more messages and has room for the records that remove them.
+A geometry is legal for qpidd if it has 4 to 64 files of 1 to 32,767 pages (formats/rhm/README.md, 1.2). The content
+must leave the same space free as enqueues, 20 % of the ring or one file (section 3.6), so that qpidd accepts more
+messages and has room for the records that remove them.
 
-Fillers come where a flush does not end with a sector. So a flush waits for a record that does end there, but not for
-ever.
+Fillers are needed if a flush does not end with a sector. So a flush waits for a record that ends there, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import RecordHeader
-from store.environment import Environment
-from store.journal.write.step import Step
-from store.journal.write.version_1_ring import Version1Ring
-from store.journal.write.version_1_writer import reserve_blocks
-from store.recovery.journal_content import (
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import RecordHeader
+from qstore.store.environment import Environment
+from qstore.store.journal.write.step import Step
+from qstore.store.journal.write.version_1_ring import Version1Ring
+from qstore.store.journal.write.version_1_writer import reserve_blocks
+from qstore.store.recovery.journal_content import (
     FLUSH_BYTES,
     MAX_VERSION_1_PAGES,
     WRITE_BYTES,
@@ -30,18 +29,18 @@ from store.recovery.journal_content import (
 
 _FEWEST_FILES: Final = 4
 SECTOR_BLOCKS: Final = SECTOR_SIZE // BLOCK_SIZE
-_MOST_GATHERED: Final = 2 * FLUSH_BYTES  # if no record before ends with a sector
+_MAX_GATHERED: Final = 2 * FLUSH_BYTES  # if no earlier record ends with a sector
 
 
 class Version1Packer:
-    """Packs the records of one journal. It never wraps, so nothing of them is remembered but what is gathered.
+    """Packs the records of one journal. It never wraps, so only the current batch is kept in memory.
 
     Args:
-        environment: has the clock.
-        info: what the journal is to be.
+        environment: provides the clock.
+        info: the requested journal.
 
     Attributes:
-        limit: blocks that may be filled, so that qpidd goes on with the journal.
+        limit: blocks that may be filled, so that qpidd can continue the journal.
     """
 
     __slots__ = ("_ring", "limit")
@@ -51,7 +50,7 @@ class Version1Packer:
         self._ring = Version1Ring(info.geometry, page=WRITE_BYTES, clock=environment.clock)
 
     def enqueue(self, rid: int, data: bytes, _crc: int) -> None:
-        """Append a message outside of any transaction; version 1 has no use for its checksum."""
+        """Append a message outside of any transaction; version 1 does not store its checksum."""
         self._ring.enqueue(rid, data)
 
     def append(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes]) -> None:
@@ -59,48 +58,48 @@ class Version1Packer:
         self._ring.append(header, xid, parts)
 
     def seal(self) -> bool:
-        """A clean close leaves no record in version 1."""
+        """Do nothing: a clean close leaves no record in version 1."""
         return False
 
     @property
     def position(self) -> int:
-        """Blocks that were filled."""
+        """Blocks filled so far."""
         return self._ring.position
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether enough is gathered for a flush."""
+        """Whether enough is collected for a flush."""
         gathered = self._ring.unsynced
-        return gathered >= FLUSH_BYTES and (gathered >= _MOST_GATHERED or not self._ring.position % SECTOR_BLOCKS)
+        return gathered >= FLUSH_BYTES and (gathered >= _MAX_GATHERED or not self._ring.position % SECTOR_BLOCKS)
 
     def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written."""
+        """The next step; None if nothing is to be written."""
         return self._ring.next_flush()
 
     def flushed(self) -> None:
-        """All of the step is written, or will be before any other."""
+        """The step is written, or will be before any other."""
         self._ring.flushed()
 
 
 def padded_blocks(blocks: int) -> int:
-    """Blocks that records of so many blocks take at most, with the fillers behind each flush but the last."""
-    return blocks + (SECTOR_BLOCKS - 1) * (blocks * BLOCK_SIZE // _MOST_GATHERED)
+    """Maximum blocks for records of `blocks` blocks, with the fillers after each flush but the last."""
+    return blocks + (SECTOR_BLOCKS - 1) * (blocks * BLOCK_SIZE // _MAX_GATHERED)
 
 
 def legal_geometry(geometry: Geometry) -> Geometry:
-    """The nearest geometry that is legal in version 1 and not smaller, but for the largest files."""
+    """The nearest geometry that is legal in version 1 and not smaller, except for the largest files."""
     files = min(max(geometry.files, _FEWEST_FILES), MAX_FILES)
     return Geometry.from_pages(files, min(-(-geometry.data_size // PAGE_SIZE), MAX_VERSION_1_PAGES))
 
 
 def fits(content: JournalContent, geometry: Geometry) -> bool:
-    """Whether a journal takes `content` and leaves free what it has to. No record is longer than in version 2."""
+    """Whether a journal holds `content` and leaves the required space free. Records are no longer than in version 2."""
     flushes = content.blocks * BLOCK_SIZE // FLUSH_BYTES + 2
     return content.blocks + flushes * SECTOR_BLOCKS + reserve_blocks(geometry) <= geometry.capacity // BLOCK_SIZE
 
 
 def geometries(content: JournalContent, info: JournalInfo) -> Iterator[Geometry]:
-    """The geometries that take `content`, the nearest to that of `info`, made legal, first."""
+    """The geometries that hold `content`, the nearest to that of `info`, made legal, first."""
     return nearest_geometries(
         legal_geometry(info.geometry), MAX_VERSION_1_PAGES, lambda geometry: fits(content, geometry)
     )

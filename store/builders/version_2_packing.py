@@ -1,21 +1,21 @@
-"""Packs records into a new journal of version 2: one behind the other, in flushes, and none of them is remembered."""
+"""Packs records into a new journal of version 2: one after another, in flushes, without remembering any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc, word
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import TAIL, Kind, RecordHeader
-from formats.wording import printable
-from store.environment import Environment
-from store.journal.write.flushes import FlushQueue
-from store.journal.write.step import Step
-from store.journal.write.write_batch import Identity, WriteBatch
-from store.recovery.journal_content import FLUSH_BYTES, WRITE_BYTES, JournalContent, version_2_geometries
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc, word
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import TAIL, Kind, RecordHeader
+from qstore.formats.wording import printable
+from qstore.store.environment import Environment
+from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.step import Step
+from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
+from qstore.store.recovery.journal_content import FLUSH_BYTES, WRITE_BYTES, JournalContent, version_2_geometries
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE
@@ -26,7 +26,7 @@ class Version2Packer:
 
     Args:
         environment: clock and random numbers.
-        info: what the journal is to be.
+        info: the requested journal.
 
     Attributes:
         limit: blocks that may be filled: all.
@@ -38,7 +38,7 @@ class Version2Packer:
         self.limit = info.geometry.capacity // BLOCK_SIZE
         self._flushes = FlushQueue(info.geometry, page=WRITE_BYTES, synced=0, place=0)
         self._batch = WriteBatch(
-            Identity(f'queue "{printable(info.queue_name)}"', info.queue_id, info.incarnation),
+            JournalOwner(f'queue "{printable(info.queue_name)}"', info.queue_id, info.incarnation),
             info.geometry,
             alignment=info.flush_alignment,
             position=0,
@@ -51,7 +51,7 @@ class Version2Packer:
         )
 
     def enqueue(self, rid: int, data: bytes, crc: int) -> None:
-        """Append a message outside of any transaction; `crc` is the `data_crc` of it."""
+        """Append a message outside of any transaction; `crc` is its `data_crc`."""
         batch, size = self._batch, len(data)
         blocks = (size + ROUND_UP) >> BLOCK_SHIFT
         end = batch.position + blocks
@@ -73,7 +73,7 @@ class Version2Packer:
         self._batch.append(first, header.rid, xid, datum, parts, size, data_crc(parts))
 
     def seal(self) -> bool:
-        """Close the journal cleanly. Returns whether that takes a flush."""
+        """Close the journal cleanly. Returns whether that needs a flush."""
         if not self._batch.needs_seal:
             return False
         for flush in self._batch.seal():
@@ -82,25 +82,25 @@ class Version2Packer:
 
     @property
     def position(self) -> int:
-        """Blocks that were filled."""
+        """Blocks filled so far."""
         return self._batch.position
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether enough is gathered for a flush."""
+        """Whether enough is collected for a flush."""
         return self._batch.position - self._batch.start >= _FLUSH_BLOCKS
 
     def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written."""
+        """The next step; None if nothing is to be written."""
         if self._batch.pieces and self._flushes.is_empty:
             self._flushes.add(self._batch.close())
         return self._flushes.next_step()
 
     def flushed(self) -> None:
-        """All of the step is written, or will be before any other."""
+        """The step is written, or will be before any other."""
         self._flushes.step_synced()
 
 
 def geometries(content: JournalContent, info: JournalInfo) -> Iterator[Geometry]:
-    """The geometries that take `content`, the nearest to that of `info` first."""
+    """The geometries that hold `content`, the nearest to that of `info` first."""
     return version_2_geometries(content, info.geometry, info.flush_alignment)

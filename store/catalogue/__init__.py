@@ -1,1 +1,1 @@
-"""The catalogue of a store and what it says: the topology, its second copy, and qpidd's Berkeley DB."""
+"""The catalogue of a store and its content: the topology, its second copy, and qpidd's Berkeley DB."""

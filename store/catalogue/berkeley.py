@@ -1,13 +1,13 @@
-"""Reads the Berkeley DB environment beside qpidd's journals: queues, exchanges, bindings, links.
+"""Reads the Berkeley DB environment next to qpidd's journals: queues, exchanges, bindings, links.
 
-The directory (`rhm/dat` or `qls/dat2`) is only ever read. Where the database files hold everything that was
-committed, which the log tells (`formats.bdb.log`), they are read as they are. Otherwise, after a kill,
-libdb's own recovery is run on a private copy: `db5.3_recover`, from Debian's package db5.3-util. Where that
-program is missing or cannot be run, the files are read as they are, and a notice says what that means.
+The directory (`rhm/dat` or `qls/dat2`) is only ever read. If the database files hold everything that was committed,
+which the log shows (`formats.bdb.log`), they are read directly. Otherwise, after a kill, libdb's own recovery is run on
+a private copy: `db5.3_recover`, from Debian's package db5.3-util. If that program is missing or cannot be run, the
+files are read as they are, and a notice explains the consequences.
 
-A file that no crash leaves as it is, is damage: broken metadata, a part of a page, the file of another store, one that
-is older than the log's last checkpoint; and so is an environment at which recovery fails. Where the log goes back to
-the beginning, everything is had from it even then.
+A file that no crash leaves like this is damage: broken metadata, a partial page, the file of another store, or one that
+is older than the log's last checkpoint; and so is an environment at which recovery fails. If the log reaches back to
+the beginning, everything is read from it even then.
 
 Sources: formats/bdb/README.md, 1 and 5; formats/rhm/README.md, 1.3; formats/qls/README.md, 1.1.
 """
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from formats.bdb import BdbError, Btree, LogSummary, Lsn, analyse_log, contradictions, salvage, why_recovery
-from store.catalogue.berkeley_tool import (
+from qstore.formats.bdb import BdbError, Btree, LogSummary, Lsn, analyse_log, contradictions, salvage, why_recovery
+from qstore.store.catalogue.berkeley_tool import (
     RECOVERY_TIMEOUT,
     RecoveryError,
     RecoveryFailedError,
@@ -33,15 +33,15 @@ from store.catalogue.berkeley_tool import (
     find_recovery_program,
     run_recovery,
 )
-from store.disk import Disk, OsDisk, read_whole
+from qstore.store.disk import Disk, OsDisk, read_whole
 
-#: The databases that hold the wiring; `config.db` and `mappings.db` are never written by qpidd.
+#: The databases that hold the topology; `config.db` and `mappings.db` are never written by qpidd.
 TABLES = ("queues", "exchanges", "bindings", "general")
 
-#: A larger database file than this is refused: a million bindings with arguments take a tenth of it.
-LARGEST_DATABASE = 1 << 30
+#: Larger database files are refused: a million bindings with arguments take a tenth of it.
+MAX_DATABASE = 1 << 30
 #: Likewise for one log file; libdb's default is 10 MiB.
-LARGEST_LOG_FILE = 1 << 30
+MAX_LOG_FILE = 1 << 30
 
 _LOG_NAME = re.compile(r"log\.(\d{10})")
 
@@ -55,9 +55,9 @@ class BerkeleyDamage(NamedTuple):
 
     Attributes:
         file: path of the file.
-        offset: in bytes; None where the whole file is meant.
-        what: one line that says what was wrong.
-        is_healed: whether all that was in it is known all the same, from the log.
+        offset: in bytes; None if the whole file is meant.
+        what: what is wrong, in one line.
+        is_healed: whether all of its content is known nevertheless, from the log.
     """
 
     file: str
@@ -68,7 +68,7 @@ class BerkeleyDamage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BerkeleyEnvironment:
-    """What an environment holds: raw (key, value) pairs in the order of each database's cursor.
+    """The content of an environment: raw (key, value) pairs in the order of each database's cursor.
 
     Attributes:
         queues: key queue id, value of formats/broker_records/README.md, 4.2.
@@ -76,9 +76,9 @@ class BerkeleyEnvironment:
         bindings: key exchange id, value of 4.4 there.
         general: key id, value of 4.5 there.
         recovered: whether this was read from a recovered copy.
-        complete: False where committed changes may be missing, since recovery was needed and could not be had.
-        notices: one line each, for a person: what may be missing, and what to do.
-        damage: what could not be read, or was lost.
+        complete: False if committed changes may be missing, because recovery was needed but not possible.
+        notices: one line each for the user: what may be missing, and what to do.
+        damage: unreadable or lost parts.
     """
 
     queues: Rows
@@ -93,7 +93,7 @@ class BerkeleyEnvironment:
 
 @dataclass(slots=True)
 class _Reading:
-    """The environment's files as they are in one directory."""
+    """The unmodified files of an environment in one directory."""
 
     disk: Disk
     directory: str
@@ -109,15 +109,15 @@ class _Reading:
 
 
 def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RECOVERY_TIMEOUT) -> BerkeleyEnvironment:
-    """Read the environment in `directory`, in its last committed state where that can be had.
+    """Read the environment in `directory`, in its last committed state if possible.
 
     Args:
-        disk: what `directory` is read through. Nothing is written there.
+        disk: reads `directory`. Nothing is written there.
         directory: `rhm/dat` or `qls/dat2` of a store.
         recovery_timeout: seconds that libdb's recovery may take.
 
     Raises:
-        OSError: `directory` itself cannot be listed. Whatever is wrong within it is in `damage`.
+        OSError: `directory` itself cannot be listed. All problems within it are in `damage`.
     """
     reading = _read_files(disk, directory)
     if not reading.logs:
@@ -125,7 +125,7 @@ def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RE
     summary, log_damage = _analyse_logs(reading)
     notices = [
         f"{reading.logs[number]}: the log breaks off at offset {error.offset} ({error.what}); "
-        "what was written after it is lost, which is usual for uncommitted changes after a crash"
+        "later entries are lost, which is usual for uncommitted changes after a crash"
         for number, error in summary.torn
     ]
     wrong = _wrong_files(reading, summary)
@@ -152,18 +152,18 @@ def _environment(
 
 @dataclass(slots=True)
 class _Recovering:
-    """An environment that cannot be read as it is, and what is done about it.
+    """An environment that cannot be read directly, and the ways of reading it.
 
-    Recovery needs all database files as a crash left them. Where one is not, but the log goes back to the beginning,
-    the files are made anew of the log alone, and nothing is missing; otherwise the others are recovered without it, and
-    what can be read of it is added.
+    Recovery needs all database files as a crash left them. If one is not, but the log reaches back to the beginning,
+    the files are rebuilt from the log alone, and nothing is missing; otherwise the others are recovered without it, and
+    its readable part is added.
 
     Attributes:
-        reading: the files as they are.
-        summary: what the log says.
-        notices: what is to be told already.
-        log_damage: what is wrong with the log.
-        wrong: what is wrong with database files, and cannot be explained by a crash.
+        reading: the unmodified files.
+        summary: the summary of the log.
+        notices: the notices so far.
+        log_damage: damage to the log.
+        wrong: damage to database files that a crash does not explain.
         timeout: seconds for each recovery.
     """
 
@@ -175,7 +175,7 @@ class _Recovering:
     timeout: float
 
     def all(self, reason: str) -> BerkeleyEnvironment:
-        """Have what can be had. `reason` says why recovery is needed."""
+        """Read as much as possible. `reason` states why recovery is needed."""
         if self.reading.unreadable:
             self.wrong.extend(self.reading.damage)
         try:
@@ -184,7 +184,7 @@ class _Recovering:
             return self._made_anew(self.wrong) or self._recovered_in_part()
         except RecoveryError as error:
             notice = (
-                f"{self.reading.directory}: read without Berkeley DB recovery, which it needs ({reason}): {error}; "
+                f"{self.reading.directory}: read without the required Berkeley DB recovery ({reason}): {error}; "
                 "the newest changes to queues, exchanges and bindings may be missing"
             )
             damage = [*self.wrong, *self.log_damage]
@@ -196,7 +196,7 @@ class _Recovering:
         return BerkeleyDamage(self.reading.directory, None, f"Berkeley DB recovery is needed: {error}")
 
     def _recovered(self) -> BerkeleyEnvironment:
-        """Of files as a crash leaves them."""
+        """Recover files as a crash left them."""
         try:
             recovered = self._run(self.reading.databases)
         except RecoveryFailedError as error:
@@ -206,20 +206,20 @@ class _Recovering:
             return made
         if recovered.damage and (made := self._made_anew(recovered.damage)) is not None:
             return made
-        # Recovery ends where the log breaks off, and takes back what it then knows nothing of.
+        # Recovery ends at the break in the log, and undoes changes that it does not find there.
         if self.log_damage and recovered.rows < self.reading.rows:
             return self._as_they_are()
         return _environment(recovered, self.notices, self.log_damage, recovered=True)
 
     def _as_they_are(self) -> BerkeleyEnvironment:
         notice = (
-            f"{self.reading.directory}: the log is damaged; the database files, which hold more, were read as they are"
+            f"{self.reading.directory}: the log is damaged; the database files, which hold more, were read unrecovered"
         )
         damage = [*self.wrong, *self.log_damage]
         return _environment(self.reading, [*self.notices, notice], damage, complete=False)
 
     def _made_anew(self, wrong: list[BerkeleyDamage]) -> BerkeleyEnvironment | None:
-        """Of the log alone, since something is `wrong`; None where the log does not tell everything."""
+        """Recover from the log alone, because of the damage `wrong`; None if the log is incomplete."""
         if self.log_damage or self.summary.walked_files[:1] != [1]:
             return None
         try:
@@ -234,13 +234,13 @@ class _Recovering:
         return _environment(made, self.notices, wrong, recovered=True, is_healed=is_whole)
 
     def _newest_changes(self) -> Iterator[Lsn]:
-        """Of the files that this log belongs to."""
+        """The newest changes in the files that belong to this log."""
         for name, tree in _trees(self.reading).items():
             if self.summary.file_ids.get(name) == tree.metadata.file_id:
                 yield tree.newest_change()[1]
 
     def _recovered_in_part(self) -> BerkeleyEnvironment:
-        """Without the files that are wrong; what can be read of these is added."""
+        """Recover without the damaged files; their readable part is added."""
         names = {posixpath.basename(damage.file) for damage in self.wrong}
         others = {name: content for name, content in self.reading.databases.items() if name not in names}
         recovered = self._run(others)
@@ -257,12 +257,12 @@ class _Recovering:
         return _environment(recovered, self.notices, [*told, *self.wrong, *self.log_damage], recovered=True)
 
     def _run(self, databases: Mapping[str, bytes]) -> _Reading:
-        """Recover a private copy of the log and these database files, and read that; of the log alone without them.
+        """Recover a private copy of the log and these database files, and read it; of the log alone if there are none.
 
         Raises:
-            RecoveryError: it cannot be had.
+            RecoveryError: it is not possible.
         """
-        # The log's names become paths of files that recovery opens, makes, renames.
+        # The names in the log become paths of files that recovery opens, creates or renames.
         if any("/" in name for name in self.summary.names):
             raise RecoveryFailedError("its log names files outside of its directory")
         program = find_recovery_program()
@@ -279,7 +279,7 @@ class _Recovering:
 
 
 def _read_files(disk: Disk, directory: str, shown_as: str | None = None) -> _Reading:
-    """Read the database files in `directory`; damage names them as if they were in `shown_as`."""
+    """Read the database files in `directory`; damage refers to them as if they were in `shown_as`."""
     reading = _Reading(disk, directory)
     for name in disk.names(directory):
         path = _join(directory, name)
@@ -288,7 +288,7 @@ def _read_files(disk: Disk, directory: str, shown_as: str | None = None) -> _Rea
             reading.logs[int(log_name[1])] = path
         elif name.endswith(".db"):
             try:
-                reading.databases[name] = _read_limited(disk, path, LARGEST_DATABASE)
+                reading.databases[name] = _read_limited(disk, path, MAX_DATABASE)
             except OSError as error:
                 reading.damage.append(BerkeleyDamage(_join(shown_as or directory, name), None, _one_line(error)))
                 reading.unreadable = True
@@ -296,7 +296,7 @@ def _read_files(disk: Disk, directory: str, shown_as: str | None = None) -> _Rea
         path = _join(shown_as or directory, f"{table}.db")
         reading.tables[table] = _rows(reading, f"{table}.db", path)
     for name in reading.databases.keys() - {f"{table}.db" for table in TABLES}:
-        _rows(reading, name, _join(shown_as or directory, name))  # for its damage: recovery needs them all
+        _rows(reading, name, _join(shown_as or directory, name))  # to find damage: recovery needs all of them
     return reading
 
 
@@ -319,7 +319,7 @@ def _analyse_logs(reading: _Reading) -> tuple[LogSummary, list[BerkeleyDamage]]:
     def files() -> Iterator[tuple[int, bytes]]:
         for number, path in sorted(reading.logs.items()):
             try:
-                data = _read_limited(reading.disk, path, LARGEST_LOG_FILE)
+                data = _read_limited(reading.disk, path, MAX_LOG_FILE)
             except OSError as error:
                 damage.append(BerkeleyDamage(path, None, _one_line(error)))
                 return
@@ -328,12 +328,12 @@ def _analyse_logs(reading: _Reading) -> tuple[LogSummary, list[BerkeleyDamage]]:
     summary = analyse_log(files())
     for number, error in summary.damage:
         path = reading.logs.get(number, _join(reading.directory, f"log.{number:010}"))
-        damage.append(BerkeleyDamage(path, error.offset, f"{error.what}; what the log holds behind it was not used"))
+        damage.append(BerkeleyDamage(path, error.offset, f"{error.what}; later log entries were not used"))
     return summary, damage
 
 
 def _trees(reading: _Reading) -> dict[str, Btree]:
-    """The database files whose metadata can be read."""
+    """The database files with readable metadata."""
     trees = {}
     for name, buffer in reading.databases.items():
         with contextlib.suppress(BdbError):
@@ -342,9 +342,9 @@ def _trees(reading: _Reading) -> dict[str, Btree]:
 
 
 def _wrong_files(reading: _Reading, summary: LogSummary) -> list[BerkeleyDamage]:
-    """What no crash leaves of database files: they get their names with their metadata on the disk.
+    """Database files that no crash leaves like this: they are renamed after their metadata is synced.
 
-    Pages that do not fit together are nothing special before recovery.
+    Inconsistent pages are normal before recovery.
     """
     trees = _trees(reading)
     wrong = []
@@ -356,7 +356,7 @@ def _wrong_files(reading: _Reading, summary: LogSummary) -> list[BerkeleyDamage]
             except BdbError as error:
                 wrong.append(BerkeleyDamage(path, error.offset, error.what))
         elif len(buffer) % trees[name].metadata.page_size:
-            what = f"{len(buffer)} bytes are no whole pages of {trees[name].metadata.page_size} bytes"
+            what = f"{len(buffer)} bytes are not a whole number of pages of {trees[name].metadata.page_size} bytes"
             wrong.append(BerkeleyDamage(path, len(buffer), what))
     missing = {f"{table}.db" for table in TABLES} - reading.databases.keys() if not reading.unreadable else set()
     wrong.extend(BerkeleyDamage(_join(reading.directory, name), None, _MISSING) for name in sorted(missing))
@@ -388,7 +388,7 @@ def _read_limited(disk: Disk, path: str, limit: int) -> bytes:
     size = file.size
     file.close()
     if size > limit:
-        raise OSError(f"{size} bytes are more than the {limit} that are read at most")
+        raise OSError(f"{size} bytes exceed the maximum of {limit}")
     return read_whole(disk, path, limit)
 
 

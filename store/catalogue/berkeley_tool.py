@@ -1,4 +1,4 @@
-"""Runs libdb's own recovery on a private copy of a Berkeley DB environment: `db5.3_recover`, of Debian's db5.3-util."""
+"""Runs libdb's own recovery, `db5.3_recover` (Debian: db5.3-util), on a private copy of a Berkeley DB environment."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from store.disk import Disk
+from qstore.store.disk import Disk
 
 RECOVERY_TIMEOUT: Final = 120.0  # seconds
 _VERSION_TIMEOUT: Final = 10.0  # seconds
 _COPY_CHUNK: Final = 1 << 16  # bytes; chunks of zeros, most of a log, are not written
-_LONGEST_COMPLAINT: Final = 4096  # bytes read of what the recovery program says
+_MAX_COMPLAINT: Final = 4096  # maximum bytes read of the recovery program's output
 
 
 class RecoveryError(Exception):
-    """libdb's recovery could not be had: one line. What is missing is the program, the time or the room for it."""
+    """libdb's recovery could not be run to its end: the program, time or disk space is missing. One line."""
 
 
 class RecoveryFailedError(RecoveryError):
-    """libdb's recovery was run, or would be, and the environment is what it fails at."""
+    """libdb's recovery fails, or would fail, because of the environment."""
 
 
 def find_recovery_program() -> str | None:
-    """Path of libdb 5.3's recovery program; None where there is none."""
+    """Path of libdb 5.3's recovery program; None if it is missing."""
     debian = shutil.which("db5.3_recover")
     if debian is not None:
         return debian
@@ -34,7 +34,7 @@ def find_recovery_program() -> str | None:
     if other is None:
         return None
     try:
-        version = subprocess.run(  # noqa: S603 - a program found on the PATH, no input of others
+        version = subprocess.run(  # noqa: S603 - a program found on the PATH, without external input
             [other, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -43,16 +43,16 @@ def find_recovery_program() -> str | None:
 
 
 def copy_environment(disk: Disk, databases: Mapping[str, bytes], logs: Mapping[int, str], copy: Path) -> None:
-    """Copy databases, then logs: of a broker that still runs, the log must be the newer of the two.
+    """Copy databases, then logs: if a broker is running, the log must be the newer of the two.
 
     Args:
-        disk: what the logs are read through.
+        disk: reads the logs.
         databases: name of a database file -> its bytes.
         logs: number of a log file -> its path.
         copy: an empty directory.
 
     Raises:
-        OSError: a log cannot be read, or the copy not be written.
+        OSError: a log cannot be read, or the copy cannot be written.
     """
     for name, buffer in databases.items():
         (copy / name).write_bytes(buffer)
@@ -76,8 +76,8 @@ def run_recovery(program: str, copy: Path, timeout: float, *, log_alone: bool) -
     Args:
         program: path of the program.
         copy: a directory with an environment, which is changed.
-        timeout: seconds that it may take.
-        log_alone: there are no database files: they are made anew, from the beginning of the log on.
+        timeout: time limit in seconds.
+        log_alone: there are no database files: they are rebuilt from the beginning of the log.
 
     Raises:
         RecoveryFailedError: it fails.
@@ -88,7 +88,7 @@ def run_recovery(program: str, copy: Path, timeout: float, *, log_alone: bool) -
     complaints = copy / "complaints.txt"
     with complaints.open("wb") as output:
         try:
-            result = subprocess.run(  # noqa: S603 - no shell; both arguments are our own paths
+            result = subprocess.run(  # noqa: S603 - no shell; both arguments are internal paths
                 [program, "-h", str(copy), *(["-c"] if log_alone else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -101,6 +101,6 @@ def run_recovery(program: str, copy: Path, timeout: float, *, log_alone: bool) -
             raise RecoveryError(f"{program} did not end within {timeout:g} seconds") from None
     if result.returncode != 0:
         with complaints.open("rb") as output:
-            lines = output.read(_LONGEST_COMPLAINT).decode(errors="replace").splitlines()
+            lines = output.read(_MAX_COMPLAINT).decode(errors="replace").splitlines()
         first = lines[0] if lines else f"exit status {result.returncode}"
         raise RecoveryFailedError(f"{program} failed: {first.replace(str(copy) + '/', '')}")

@@ -1,9 +1,9 @@
 """The catalogue: the queues, exchanges, bindings and general objects that survive a restart.
 
-`formats.catalogue` says how entries look in the map; here is what may be done with them. Reading goes on past damage:
-an entry that cannot be decoded is left out and kept in `damage`, and all others are read. Writing does not: each
-change is one atomic, synced batch, and a catalogue whose numbering is damaged takes none, because an id or a record id
-that is given out twice would mix up two queues.
+`formats.catalogue` defines the entries in the map; this module defines the operations. Reading continues past damage:
+an entry that cannot be decoded is omitted and noted in `damage`, and all others are read. Writing does not: each change
+is one atomic, synced batch, and a catalogue with damaged numbering accepts none, because an id or a record id assigned
+twice would mix up two queues.
 
 The batches:
 
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, cast
 from uuid import UUID
 
-from formats.catalogue import (
+from qstore.formats.catalogue import (
     FORMAT_VERSION,
     NUMBERED_KINDS,
     RID_BLOCK,
@@ -49,19 +49,18 @@ from formats.catalogue import (
     encode,
     kind_of,
 )
-from formats.wording import with_article
-from store.key_value import CatalogueError, KeyValue
+from qstore.store.key_value import CatalogueError, KeyValue
 
 _Numbered = TypeVar("_Numbered", QueueEntry, ExchangeEntry, BindingEntry, GeneralEntry)
 
 
 class CatalogueDamage(NamedTuple):
-    """One thing that is wrong.
+    """One defect of a catalogue.
 
     Attributes:
-        key: in hexadecimal; empty where it is not one key's.
-        what: one line that says what.
-        file: path of the database's file that it is in, where that can be told.
+        key: in hexadecimal; empty if it does not concern a single key.
+        what: what is wrong, in one line.
+        file: path of the database's file that contains it, if known.
     """
 
     key: str
@@ -69,30 +68,30 @@ class CatalogueDamage(NamedTuple):
     file: str | None = None
 
     def __str__(self) -> str:
-        """What, with the key where there is one."""
+        """The text, with the key if there is one."""
         return f"{self.what} (key {self.key})" if self.key else self.what
 
 
 class Catalogue:
-    """A catalogue on a key-value map. Every method raises CatalogueError when the map cannot be read or written.
+    """A catalogue on a key-value map. Every method raises CatalogueError if the map cannot be read or written.
 
     Attributes:
-        damage: what was found wrong so far, in the order in which it was found, each thing once.
+        damage: the defects found so far, in order, each one once.
     """
 
     __slots__ = ("_damage", "_key_value", "_taken")
 
     def __init__(self, key_value: KeyValue) -> None:
-        """Sit on `key_value`, which the caller closes. Nothing is read yet."""
+        """Use `key_value`, which the caller closes. Nothing is read yet."""
         self._key_value = key_value
         self._damage = dict.fromkeys(CatalogueDamage("", *found) for found in key_value.damage)
         self._taken: dict[Kind, int] = {}
 
     @classmethod
     def create(cls, key_value: KeyValue, store_id: UUID) -> Catalogue:
-        """Write an empty catalogue. Raises CatalogueError where the map is not empty."""
+        """Write an empty catalogue. Raises CatalogueError if the map is not empty."""
         if next(key_value.items(b""), None) is not None:
-            raise CatalogueError("a catalogue cannot be created here: there is something already")
+            raise CatalogueError("a catalogue cannot be created here: the database is not empty")
         key_value.write(dict((encode(Meta(FORMAT_VERSION, store_id)), encode(Census(1, 0, 0, 0, 0)))))
         return cls(key_value)
 
@@ -100,14 +99,14 @@ class Catalogue:
 
     @property
     def damage(self) -> list[CatalogueDamage]:
-        """What was found wrong so far, in the order in which it was found, each thing once."""
+        """The defects found so far, in order, each one once."""
         return list(self._damage)
 
     def meta(self) -> Meta | None:
-        """Whose catalogue this is; None, and damage, where that is missing or unreadable."""
+        """The store's identity; None, and a defect, if that is missing or unreadable."""
         entry = cast(Meta | None, self._one(Kind.META.prefix))
         if entry is None:
-            self._found("", "there is no readable meta entry: this is no catalogue, or a damaged one")
+            self._found("", "no readable meta entry: this is not a catalogue, or a damaged one")
         return entry
 
     def queues(self) -> Iterator[QueueEntry]:
@@ -127,15 +126,15 @@ class Catalogue:
         return cast(Iterator[GeneralEntry], self._all(Kind.GENERAL.prefix))
 
     def rid_high_water(self) -> int:
-        """The first record id that is not reserved: 0 in a new catalogue. Raises CatalogueError when unreadable."""
+        """The first record id that is not reserved: 0 in a new catalogue. Raises CatalogueError if unreadable."""
         entry = cast(RidReservation | None, self._sound(Kind.RIDS.prefix))
         return 0 if entry is None else entry.high_water
 
     def check(self) -> list[CatalogueDamage]:
-        """Read everything, hold it against itself, and return `damage`.
+        """Read everything, check its consistency, and return `damage`.
 
-        Beside what cannot be decoded this finds keys of unknown kinds, a missing meta entry, entries that the census
-        counts and the map lost, bindings without their queue or exchange, and two queues with one journal.
+        In addition to undecodable entries this finds keys of unknown kinds, a missing meta entry, entries that the
+        census counts but the map lost, bindings without their queue or exchange, and two queues with one journal.
         """
         self.meta()
         counted: Counter[Kind] = Counter()
@@ -152,17 +151,17 @@ class Catalogue:
     def _check_census(self, counted: Counter[Kind]) -> None:
         census = cast(Census | None, self._one(Kind.CENSUS.prefix))
         if census is None:
-            self._found("", "there is no readable census: entries may be missing")
+            self._found("", "no readable census: entries may be missing")
             return
         for kind, expected in zip(NUMBERED_KINDS, census[1:], strict=True):
             if counted[kind] != expected:
                 what = (
-                    f"the census counts {expected} entries of the kind {kind.name.lower()}, there are {counted[kind]}"
+                    f"the census counts {expected} entries of kind {kind.name.lower()}, but there are {counted[kind]}"
                 )
                 self._found("", what)
 
     def _check_references(self) -> None:
-        # A key is enough for an entry to be there: one with a damaged value is damage of its own, and only once.
+        # A key suffices for an entry to exist: a damaged value is reported separately, and only once.
         queues = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.QUEUE.prefix)}
         exchanges = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.EXCHANGE.prefix)}
         journals: dict[int, int] = {}
@@ -202,16 +201,16 @@ class Catalogue:
         self._damage[CatalogueDamage(key, what)] = None
 
     def checkpoint(self, directory: str) -> None:
-        """Copy the map, as it is, into a new directory."""
+        """Copy the map into a new directory."""
         self._key_value.checkpoint(directory)
 
     # Writing ---------------------------------------------------------------------------------------------------
 
     def take_id(self, kind: Kind) -> int:
-        """The next id for an entry of `kind`, which is one of `NUMBERED_KINDS`.
+        """Take the next id for an entry of `kind`, which is one of `NUMBERED_KINDS`.
 
-        It is this process's at once, and used up for good when an entry with it is created: what is built on disk
-        before that (a queue's journal) and lost to a crash is an orphan whose number may come up again.
+        It is reserved for this process at once, and used up permanently when an entry with it is created: a queue's
+        journal built before that and lost to a crash is an orphan whose number may be assigned again.
         """
         key, _ = encode(NextId(kind, 1))
         stored = cast(NextId | None, self._sound(key))
@@ -220,15 +219,15 @@ class Catalogue:
         return number
 
     def create_queue(self, queue: QueueEntry) -> None:
-        """Add `queue`, whose id and journal id were taken from the queues' sequence."""
+        """Add `queue`, whose id and journal id were taken from the sequence of queues."""
         self._create(Kind.QUEUE, queue, max(queue.queue_id, queue.journal_id))
 
     def moved_journal(self, queue: QueueEntry, is_taken: Callable[[int], bool]) -> QueueEntry:
         """`queue` with another journal, of the next incarnation, which is still to be built; for `replace_queue`.
 
         Args:
-            queue: the queue as it is.
-            is_taken: whether there is something under a journal's number, though the catalogue does not know it.
+            queue: the present entry.
+            is_taken: whether something exists under a journal's number, though it is not in the catalogue.
         """
         number = self.take_id(Kind.QUEUE)
         while is_taken(number):
@@ -236,10 +235,10 @@ class Catalogue:
         return queue._replace(journal_id=number, incarnation=queue.incarnation + 1)
 
     def replace_queue(self, queue: QueueEntry) -> None:
-        """Have a queue's entry say something else: another journal, another record."""
+        """Change a queue's entry: to another journal, or another record."""
         key, _ = encode(queue)
         if self._key_value.get(key) is None:
-            raise CatalogueError(f"cannot be changed: there is no {_described(key)}")
+            raise CatalogueError(f"cannot be changed: {_described(key)} does not exist")
         self._commit([queue, self._next_id(Kind.QUEUE, max(queue.queue_id, queue.journal_id))])
 
     def create_exchange(self, exchange: ExchangeEntry) -> None:
@@ -247,11 +246,11 @@ class Catalogue:
         self._create(Kind.EXCHANGE, exchange, exchange.exchange_id)
 
     def create_binding(self, binding: BindingEntry) -> None:
-        """Add `binding`, whose sequence was taken. Raises CatalogueError where its queue or exchange is unknown."""
+        """Add `binding`, whose sequence was taken. Raises CatalogueError if its queue or exchange is unknown."""
         for end in (QueueEntry(binding.queue_id, 1, 0, b""), ExchangeEntry(binding.exchange_id, b"")):
             key, _ = encode(end)
             if self._key_value.get(key) is None:
-                raise CatalogueError(f"a binding cannot be created: there is no {_described(key)}")
+                raise CatalogueError(f"a binding cannot be created: {_described(key)} does not exist")
         self._create(Kind.BINDING, binding, binding.sequence)
 
     def create_general(self, general: GeneralEntry) -> None:
@@ -277,7 +276,7 @@ class Catalogue:
         self._delete(Kind.GENERAL, encode(GeneralEntry(general_id, b""))[0])
 
     def reserve_rids(self, above: int = 0) -> range:
-        """Reserve the next block of `RID_BLOCK` record ids, for good, and return it. 0 is no record id: skip it.
+        """Reserve the next block of `RID_BLOCK` record ids permanently, and return it. 0 is not a valid id: skip it.
 
         Args:
             above: a record id that is in use, whatever was reserved: the block begins after it.
@@ -290,18 +289,18 @@ class Catalogue:
     def _create(self, kind: Kind, entry: _Numbered, highest_id: int) -> None:
         key, _ = encode(entry)
         if self._key_value.get(key) is not None:
-            raise CatalogueError(f"cannot be created: there is {with_article(_described(key))} already")
+            raise CatalogueError(f"cannot be created: {_described(key)} already exists")
         self._commit([entry, self._next_id(kind, highest_id)], counts={kind: 1})
 
     def _next_id(self, kind: Kind, highest_id: int) -> NextId:
-        """The entry that says which id is next, once `highest_id` is used."""
+        """The entry that stores the next id, after `highest_id` is used."""
         key, _ = encode(NextId(kind, 1))
         stored = cast(NextId | None, self._sound(key))
         return NextId(kind, max(highest_id + 1, 1 if stored is None else stored.next_id))
 
     def _delete(self, kind: Kind, key: bytes, bindings: Iterable[bytes] = ()) -> None:
         if self._key_value.get(key) is None:
-            raise CatalogueError(f"cannot be deleted: there is no {_described(key)}")
+            raise CatalogueError(f"cannot be deleted: {_described(key)} does not exist")
         with_it = list(bindings)
         counts = Counter({kind: -1})
         counts[Kind.BINDING] -= len(with_it)
@@ -310,20 +309,20 @@ class Catalogue:
     def _commit(
         self, puts: Iterable[Entry], deletes: Iterable[bytes] = (), counts: dict[Kind, int] | None = None
     ) -> None:
-        """Write one batch, with the census moved on by `counts`."""
+        """Write one batch, with the census changed by `counts`."""
         census = cast(Census | None, self._sound(Kind.CENSUS.prefix))
         if census is None:
-            raise CatalogueError("the catalogue takes no change: its census is missing")
+            raise CatalogueError("the catalogue accepts no change: its census is missing")
         moved = [old + (counts or {}).get(kind, 0) for kind, old in zip(NUMBERED_KINDS, census[1:], strict=True)]
         changes: dict[bytes, bytes | None] = dict.fromkeys(deletes)
         try:
             changes.update(map(encode, (*puts, Census(census.batch + 1, *moved))))
-        except ValueError as error:  # numbers that only a forged or damaged catalogue can come to
-            raise CatalogueError(f"the catalogue takes no change: {error}") from error
+        except ValueError as error:  # numbers that only a forged or damaged catalogue can reach
+            raise CatalogueError(f"the catalogue accepts no change: {error}") from error
         self._key_value.write(changes)
 
     def _sound(self, key: bytes) -> Entry | None:
-        """The entry at `key`, None where there is none. Raises CatalogueError where it is damaged."""
+        """The entry at `key`, None if there is none. Raises CatalogueError if it is damaged."""
         value = self._key_value.get(key)
         try:
             return None if value is None else decode(key, value)

@@ -1,22 +1,22 @@
-"""The names that a store's queues, exchanges and general objects have: each is given once for each kind of object.
+"""The names of a store's queues, exchanges and general objects: unique for each kind of object.
 
-Kept in memory, by the thread that makes the changes: it is filled from the catalogue when the store is opened, and
-changes when the catalogue's batch is on the disk. So a crash, or a batch that fails, leaves nothing behind here, and to
-look a name up takes as long in a store of 10,000 queues as in an empty one.
+Stored in memory by the thread that makes the changes: read from the catalogue when the store is opened, and changed
+when the catalogue's batch is synced. So a crash, or a batch that fails, leaves nothing behind here, and looking a name
+up takes as long in a store of 10,000 queues as in an empty one.
 
-Where a store has two objects of one name, which earlier versions made, both the name in the record and the name that it
-is shown by (`wiring.Duplicate`) are taken, until the object is deleted.
+If a store has two objects with one name, which earlier versions permitted, both the name in the record and the name
+that it is shown with (`topology.Duplicate`) are taken, until the object is deleted.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link, Queue
-from formats.catalogue import Kind
-from formats.wording import printable
-from store.catalogue.wiring import Wiring
-from store.errors import NameTakenError
+from qstore.formats.broker_records.topology import Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.catalogue import Kind
+from qstore.formats.wording import printable
+from qstore.store.catalogue.topology import Topology
+from qstore.store.errors import NameTakenError
 
 Record: TypeAlias = Queue | Exchange | Link | Bridge | GeneralObject
 _Name: TypeAlias = tuple[str, str]  # the kind of object, and its name
@@ -26,36 +26,34 @@ class TakenNames:
     """The names of one store's objects.
 
     Args:
-        wiring: what the store has when it is opened.
+        topology: the content of the store when it is opened.
     """
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, topology: Topology) -> None:
         self._holders: dict[_Name, set[int]] = {}
         self._names: dict[tuple[Kind, int], list[_Name]] = {}
-        for number, queue in wiring.queues.items():
+        for number, queue in topology.queues.items():
             self.add(Kind.QUEUE, number, queue.record)
-        for number, exchange in wiring.exchanges.items():
+        for number, exchange in topology.exchanges.items():
             self.add(Kind.EXCHANGE, number, exchange)
-        for number, general in wiring.general.items():
+        for number, general in topology.general.items():
             self.add(Kind.GENERAL, number, general)
-        for each in wiring.duplicates:
+        for each in topology.duplicates:
             self._add(_SORTS.get(each.kind, Kind.GENERAL), each.number, (each.kind, each.name))
 
     def check(self, record: Record) -> None:
-        """See that an object with this record can be made.
+        """Check that an object with this record can be created.
 
         Raises:
-            NameTakenError: there is one of its kind and name.
+            NameTakenError: an object of its kind and name exists.
         """
         kind, name = _name_of(record)
         holders = self._holders.get((kind, name))
         if holders and name:
-            raise NameTakenError(
-                f'there is a {kind} of the name "{printable(name)}" already, with the id {min(holders)}'
-            )
+            raise NameTakenError(f'{kind} "{printable(name)}" already exists, with the id {min(holders)}')
 
     def add(self, kind: Kind, number: int, record: Record) -> None:
-        """An object was made."""
+        """An object was created."""
         self._add(kind, number, _name_of(record))
 
     def remove(self, kind: Kind, number: int) -> None:
@@ -75,7 +73,7 @@ _SORTS = {"queue": Kind.QUEUE, "exchange": Kind.EXCHANGE}
 
 
 def _name_of(record: Record) -> _Name:
-    """The kind of an object in words, and its name; empty where its record has none, and none is taken."""
+    """The kind of an object as text, and its name; empty if its record has none, and none is taken."""
     if isinstance(record, Queue):
         return "queue", record.name
     if isinstance(record, Exchange):

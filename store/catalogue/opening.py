@@ -1,26 +1,26 @@
 """Opens the catalogue of a store, with its second copy; restores a catalogue that is damaged, lost or out of date.
 
-What is to be done follows from `topology.judge`:
+The action depends on `topology_copy.judge`:
 
-    verdict    done
+    verdict    action
     ---------  ---------------------------------------------------------------------------------------------------
-    SOUND      both are in use
-    STALE      the copy is written anew, without a word: a crash leaves that
+    SOUND      both are used
+    STALE      the copy is rewritten without a log line: normal after a crash
     COPY_LOST  likewise, with a warning
-    RESTORE    refused, or the catalogue is built anew from the copy
-    SALVAGE    refused, or the catalogue is built anew from what can be read of both, and from the journals' info files
+    RESTORE    refused, or the catalogue is rebuilt from the copy
+    SALVAGE    refused, or the catalogue is rebuilt from the readable parts of both, and from the journals' info files
 
-A catalogue is built beside the old one, and read again, before the two change places:
+A catalogue is built next to the old one and read back before the two are switched:
 
-    step                                                       a start after a crash in this step, or behind it
+    step                                                       a start after a crash in or after this step
     ---------------------------------------------------------  -------------------------------------------------------
-    1. tell what is wrong, and what is lost                    tells it again
-    2. build `catalogue.new`, read it again                    removes it, and begins anew
-    3. move `catalogue` into `quarantine`, if there is one;    finds `catalogue.new` alone, gives it its name, and moves
-       after SALVAGE the copy, too                             a copy that is damaged
-    4. rename `catalogue.new` to `catalogue`                   is done. Where somebody had removed the catalogue, a
+    1. log what is wrong, and what is lost                     logs it again
+    2. build `catalogue.new`, read it back                     removes it, and starts over
+    3. move `catalogue` into `quarantine`, if it exists;       finds `catalogue.new` alone, renames it, and moves a
+       after SALVAGE the copy, too                             damaged copy
+    4. rename `catalogue.new` to `catalogue`                   is complete. If the catalogue had been removed before, a
                                                                crash in step 2 leaves `catalogue.new` alone, too: it
-                                                               is removed if it is not whole
+                                                               is removed if it is incomplete
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ import contextlib
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from formats.wording import printable
-from store.catalogue.catalogue import Catalogue, CatalogueDamage
-from store.catalogue.store_directory import StoreDirectory, remove_tree
-from store.catalogue.topology import (
+from qstore.formats.wording import printable
+from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
+from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
+from qstore.store.catalogue.topology_copy import (
     NAME,
     CatalogueView,
     Judgement,
@@ -43,26 +43,26 @@ from store.catalogue.topology import (
     view_catalogue,
     view_copy,
 )
-from store.catalogue.topology_log import MirroredKeyValue
-from store.catalogue.topology_salvage import salvaged
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError
-from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
-from store.log_lines import Level, LogLine
-from store.unfinished import NEW_CATALOGUE
+from qstore.store.catalogue.topology_log import MirroredKeyValue
+from qstore.store.catalogue.topology_salvage import salvaged
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.unfinished import NEW_CATALOGUE
 
 Log = Callable[[LogLine], None]
 
 
 class CatalogueOpening:
-    """Opens the catalogue of one store, which is locked and settled.
+    """Opens the catalogue of one store, which is locked and without interrupted work.
 
     Args:
         environment: disk, clock and so on.
         directory: the store's.
-        store_id: the store's own name, as its STORE file has it.
-        log: takes lines for the log.
-        refusal: why a damaged catalogue is not restored, for the error's text; None to restore it.
+        store_id: the store's unique id, from its STORE file.
+        log: receives log lines.
+        refusal: why a damaged catalogue is not restored, for the error; None to restore it.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class CatalogueOpening:
         self._has_switched = False
 
     def open(self, *, read_only: bool = False) -> KeyValue:
-        """The catalogue's map, sound and with its copy; with `read_only` without, and nothing is written.
+        """The catalogue's map, sound and with its copy; with `read_only` without a copy, and nothing is written.
 
         Raises:
-            StoreDamagedError: it is damaged, and may not be restored.
-            StoreError: it is that of another store.
+            StoreDamagedError: it is damaged, and must not be restored.
+            StoreError: it belongs to another store.
             CatalogueError: it cannot be opened, though it is not damaged.
-            OSError: the copy cannot be written, or the catalogue not be restored.
+            OSError: the copy cannot be written, or the catalogue cannot be restored.
         """
         try:
             if not read_only:
@@ -116,40 +116,40 @@ class CatalogueOpening:
         return mirrored
 
     def _view(self) -> CatalogueView:
-        """Open the map, and read it. Raises StoreError where it is another store's."""
+        """Open the map, and read it. Raises StoreError if it belongs to another store."""
         path = self._directory.catalogue
         try:
             self._key_value = self._environment.open_key_value(path, create=False)
         except CatalogueDamagedError as error:
-            what = str(error) if self._disk.is_directory(path) else "there is no catalogue"
+            what = str(error) if self._disk.is_directory(path) else "the catalogue is missing"
             return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
         view = view_catalogue(self._key_value)
         meta = None if view.damage else Catalogue(self._key_value).meta()
         if meta is not None and meta.store_id != self._store_id:
             raise StoreError(
-                f"{path}: the catalogue is that of another store, {meta.store_id}; put back the one of this store, "
+                f"{path}: the catalogue is that of another store, {meta.store_id}; restore the one of this store, "
                 f"{self._store_id}, or move it elsewhere: it is then restored from its second copy"
             )
         return view
 
     def _close(self) -> None:
         if self._key_value is not None:
-            with contextlib.suppress(CatalogueError):  # a damaged database may fail at this too
+            with contextlib.suppress(CatalogueError):  # closing a damaged database may fail too
                 self._key_value.close()
             self._key_value = None
 
     def _tell_lost_copy(self, judgement: Judgement) -> None:
-        text = f"{self._directory.part(NAME)}: the second copy of the topology is of no use: {judgement.copy_problem}"
+        text = f"{self._directory.part(NAME)}: the second copy of the topology is unusable: {judgement.copy_problem}"
         if judgement.copy_is_missing:
-            text += ", as in a store that older software made"
-        self._log(LogLine(Level.WARNING, printable(f"{text}; the catalogue is sound, and the copy is written anew")))
+            text += ", as in a store created by older software"
+        self._log(LogLine(Level.WARNING, printable(f"{text}; the catalogue is sound, and the copy is rewritten")))
 
     # ---- restoring ----
 
     def _finish_switch(self) -> None:
-        """Give a catalogue its name that an earlier start has built, and set the damaged one aside for.
+        """Rename a catalogue that an earlier start has built to replace a damaged one.
 
-        Where somebody had removed that one, the new one may be a beginning.
+        If the damaged one had been removed by hand, the new one may be incomplete.
         """
         new, path = self._directory.part(NEW_CATALOGUE), self._directory.catalogue
         if self._disk.is_directory(path) or not self._disk.is_directory(new):
@@ -172,12 +172,12 @@ class CatalogueOpening:
             built.close()
 
     def _restore(self, judgement: Judgement, view: CatalogueView) -> None:
-        """Build the catalogue anew, beside the old one; let them change places; open it."""
+        """Rebuild the catalogue next to the old one, switch the two, and open it."""
         directory, disk, path = self._directory, self._disk, self._directory.catalogue
         entries, told = judgement.entries, ""
         if judgement.verdict is Verdict.SALVAGE:
             entries, told = salvaged(disk, directory, self._store_id, judgement)
-        self._tell(judgement, view, entries, told)  # a start that finds the new one in place has nothing to tell
+        self._tell(judgement, view, entries, told)  # after the switch a start has nothing to report
         new = directory.part(NEW_CATALOGUE)
         if disk.is_directory(new):
             remove_tree(disk, new)
@@ -187,7 +187,7 @@ class CatalogueOpening:
                 self._set_aside(path)
         except BaseException:
             if disk.is_directory(path):
-                with contextlib.suppress(OSError):  # the next start does it
+                with contextlib.suppress(OSError):  # the next start repeats it
                     remove_tree(disk, new)
             raise
         if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
@@ -197,7 +197,7 @@ class CatalogueOpening:
         self._key_value = self._environment.open_key_value(path, create=False)
 
     def _build(self, path: str, entries: Mapping[bytes, bytes]) -> None:
-        """A new database with these entries, durable but for its name, and read again. Raises StoreError."""
+        """Build a database with these entries, durable except for its name, and read back. Raises StoreError."""
         built = self._environment.open_key_value(path, create=True)
         try:
             built.write(entries)
@@ -209,12 +209,12 @@ class CatalogueOpening:
         finally:
             built.close()
         if view.damage or view.entries != entries:
-            what = str(view.damage[0]) if view.damage else "it has other entries than were written"
-            raise StoreError(f"{path}: the catalogue that was built anew is not sound: {what}; the disk may be failing")
+            what = str(view.damage[0]) if view.damage else "its entries differ from those written"
+            raise StoreError(f"{path}: the rebuilt catalogue is not sound: {what}; the disk may be failing")
 
     def _set_aside(self, path: str) -> None:
         kept = self._directory.set_aside(path, "quarantine")
-        self._log(LogLine(Level.NOTICE, f"{path}: the damaged one is kept in {kept}"))
+        self._log(LogLine(Level.NOTICE, f"{path}: the damaged one was moved to {kept}"))
 
     def _tell(self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], told: str) -> None:
         path = self._directory.catalogue

@@ -1,59 +1,58 @@
-"""The directory of a version-2 store: what is in it, how it comes to be, and how it is marked.
+"""The directory of a version-2 store: its content, its creation, and its marks.
 
-    <store-dir>/rhm.lock         held while a process has the store
+    <store-dir>/rhm.lock         locked while a process has the store open
                 rhm/STORE        format, store id, clean mark (`formats.rhm.store_file`); replaced as a whole
-                    CLOSED       what each journal held at the last clean close (`close_record`); likewise
+                    CLOSED       the content of each journal at the last clean close (`close_record`); likewise
                     catalogue/   the catalogue
-                    topology     a second copy of what is in the catalogue (`formats.topology`)
+                    topology     a second copy of the catalogue's content (`formats.topology_copy`)
                     jrnl/<id>/   the queues' journals
-                    tpl/         the prepared list's
-                    orphans/     journals that no queue has, kept aside
-                    quarantine/  journals and catalogues that were found damaged, kept as they were
-                rhm.new/         a store that is being built: its STORE file is written last
+                    tpl/         the prepared list's journal
+                    orphans/     journals that no queue has, moved aside
+                    quarantine/  damaged journals and catalogues, unchanged
+                rhm.new/         a store being built: its STORE file is written last
                 rhm.version-1/   the store of qpidd that was converted
                 rhm.discarded/   a store that was truncated, until it is removed
-                RECOVERING       qstore-recover builds the store; see `unfinished`
+                RECOVERING       qstore-recover is building the store; see `unfinished`
 
-A store is built in `rhm.new` and gets its name when it is whole. So whatever moment a crash comes at, `settle` finds
-either the old store, or the new one whole, or nothing but a beginning, which it removes.
+A store is built in `rhm.new` and renamed when it is complete. So after a crash at any moment, `finish_interrupted`
+finds either the old store, or the complete new one, or only an incomplete one, which it removes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import posixpath
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
-import store.log_lines as log_lines
-import store.outage as outage
-from formats.rhm import store_file
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME
-from formats.topology import encode_snapshot
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.topology import NAME as TOPOLOGY
-from store.catalogue.topology import batch_of
-from store.disk import read_whole
-from store.environment import Environment
-from store.errors import StoreError, StoreLockedError, advice
-from store.journal.write.storage import create_journal
-from store.key_value import CatalogueError, KeyValue
-from store.live.queue_journal import TPL_NAME
-from store.live.taking_up import journal_info
-from store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
-from store.writable_disk import DiskLock, WritableDisk, write_new
+import qstore.store.log_lines as log_lines
+import qstore.store.outage as outage
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.formats.topology_copy import encode_snapshot
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY
+from qstore.store.catalogue.topology_copy import batch_of
+from qstore.store.disk import read_whole
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError, StoreLockedError, advice
+from qstore.store.journal.write.storage import create_journal
+from qstore.store.key_value import CatalogueError, KeyValue
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.live.taking_up import journal_info
+from qstore.store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
+from qstore.store.writable_disk import DiskLock, WritableDisk, write_new
 
 LOCK: Final = "rhm.lock"
-_LEAST_ROOM: Final = 1 << 16  # bytes for records behind the snapshot in a new topology file; at least as much again
+_MIN_ROOM: Final = 1 << 16  # minimum bytes for records after the snapshot in a new topology file
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Found(Enum):
-    """What a store directory holds."""
+    """The content of a store directory."""
 
     NOTHING = auto()
     VERSION_2 = auto()
@@ -66,7 +65,7 @@ class StoreDirectory:
     Args:
         environment: disk, clock and so on.
         path: the store directory.
-        software_version: goes into the STORE file.
+        software_version: recorded in the STORE file.
 
     Attributes:
         path: as above.
@@ -85,7 +84,7 @@ class StoreDirectory:
         return posixpath.join(self.path, *names)
 
     def part(self, name: str) -> str:
-        """The path of something in the store's own directory."""
+        """The path of a part of the store itself."""
         return posixpath.join(self.root, name)
 
     def journal(self, journal_id: int) -> str:
@@ -93,7 +92,7 @@ class StoreDirectory:
         return posixpath.join(self.root, "jrnl", str(journal_id))
 
     def has_journal(self, journal_id: int) -> bool:
-        """Whether the directory of a queue's journal is there."""
+        """Whether the directory of a queue's journal exists."""
         return self._disk.is_directory(self.journal(journal_id))
 
     @property
@@ -109,21 +108,21 @@ class StoreDirectory:
     @property
     def _salvage_advice(self) -> str:
         """What to do about a store that cannot be opened because its own files are damaged."""
-        seen = f"see what is there with qstore-check {self.path}"
-        return f"{seen}, and make a sound store of it with qstore-recover {self.path} DEST"
+        seen = f"inspect it with qstore-check {self.path}"
+        return f"{seen}, and recover a sound store from it with qstore-recover {self.path} DEST"
 
     @property
     def _parent(self) -> str:
         return posixpath.dirname(self.path.rstrip("/")) or "."
 
-    # ---- taking it ----
+    # ---- locking ----
 
     def lock(self) -> DiskLock:
-        """Make the directory if there is none, and take it.
+        """Create the directory if it is missing, and lock it.
 
         Raises:
-            StoreLockedError: another process has it.
-            StoreError: it cannot be made or written to.
+            StoreLockedError: another process has locked it.
+            StoreError: it cannot be created or written to.
         """
         try:
             if not self._disk.is_directory(self.path):
@@ -133,30 +132,30 @@ class StoreDirectory:
         except BlockingIOError:
             raise StoreLockedError(log_lines.directory_locked().text) from None
         except FileExistsError:
-            raise StoreError(f"{self.path}: the store directory cannot be used: it is no directory") from None
+            raise StoreError(f"{self.path}: the store directory cannot be used: it is not a directory") from None
         except OSError as error:
             text = f"the store directory cannot be used: {error.strerror}{advice(error)}"
             raise StoreError(f"{self.path}: {text}") from error
 
-    def settle(self) -> None:
-        """Finish, or undo, what a crash cut short.
+    def finish_interrupted(self) -> None:
+        """Finish, or undo, work that a crash interrupted.
 
         Raises:
-            StoreError: a recovery was building it, and has not come to its end.
-            OSError: the disk does not do it.
+            StoreError: it is an incomplete recovery.
+            OSError: the disk fails.
         """
         self._refuse_unfinished()
-        self._disk.sync_directory(self.path)  # a crash may have come between a rename and this
+        self._disk.sync_directory(self.path)  # in case of a crash between a rename and its sync
         names = self._disk.names(self.path)
         if ROOT not in names:
-            with contextlib.suppress(PermissionError):  # likewise, where it was made for this store
+            with contextlib.suppress(PermissionError):  # likewise, if it was created for this store
                 self._disk.sync_directory(self._parent)
         for path, state in unfinished_stores(self._disk, self.path).items():
             if state is Unfinished.NEW_STORE:
-                self._disk.sync_directory(path)  # its STORE file may be nowhere but in memory
+                self._disk.sync_directory(path)  # its STORE file may be unsynced
                 self._disk.rename(path, self.root)
                 self._disk.sync_directory(self.path)
-            elif state is Unfinished.BUILT_RECOVERY:  # from here on the store is in use
+            elif state is Unfinished.BUILT_RECOVERY:  # the store is in use from now on
                 self._disk.remove(path)
                 self._disk.sync_directory(self.path)
             else:
@@ -168,19 +167,19 @@ class StoreDirectory:
                 raise StoreError(state.notice(path))
 
     def look(self) -> Found:
-        """What there is.
+        """Determine the content of the directory.
 
         Raises:
-            StoreError: a store of a newer version, a linearstore, the beginning of a recovery, or something else that
+            StoreError: a store of a newer version, a linearstore, an incomplete recovery, or something else that
                 cannot be opened.
         """
         self._refuse_unfinished()
         if not self._disk.is_directory(self.root):
             if ROOT in self._disk.names(self.path):
-                raise StoreError(f"{self.root}: this is no store, it is no directory; move it elsewhere first")
+                raise StoreError(f"{self.root}: this is not a store, but a file; move it elsewhere first")
             if self._disk.is_directory(self.below("qls")):
                 raise StoreError(
-                    f"{self.path}: this is a linearstore; qstore-recover makes a store of it and leaves it as it is"
+                    f"{self.path}: this is a linearstore; qstore-recover creates a store from it without changing it"
                 )
             return Found.NOTHING
         names = self._disk.names(self.root)
@@ -190,36 +189,36 @@ class StoreDirectory:
             self.read_mark()
             return Found.VERSION_2
         if "catalogue" in names or TOPOLOGY in names:
-            raise StoreError(f"{self.root}: there is no STORE file; {self._salvage_advice}")
+            raise StoreError(f"{self.root}: the STORE file is missing; {self._salvage_advice}")
         if "dat" in names or "jrnl" in names or "tpl" in names:
             return Found.VERSION_1
-        raise StoreError(f"{self.root}: this is no store: there is neither a STORE file nor a dat directory")
+        raise StoreError(f"{self.root}: this is not a store: it has neither a STORE file nor a dat directory")
 
-    # ---- making it ----
+    # ---- creation ----
 
     @property
     def in_the_making(self) -> StoreDirectory:
-        """The same store while it is built, in `rhm.new`."""
+        """The same store while it is being built, in `rhm.new`."""
         new = StoreDirectory(self._environment, self.path, self._software_version)
         new.root = self.below(NEW)
         return new
 
     def create(self, tpl_geometry: Geometry, alignment: int) -> None:
-        """Make an empty store.
+        """Create an empty store.
 
         Raises:
-            StoreError: it cannot be made; nothing is left of it.
+            StoreError: it cannot be created; nothing is left of it.
         """
         try:
             new = self.begin_new(tpl_geometry, alignment)
             self.finish_new(new, UUID(int=self._environment.random_bits(128), version=4))
         except StoreError:
-            with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+            with contextlib.suppress(OSError):  # the next start removes the rest
                 remove_tree(self._disk, self.below(NEW))
             raise
 
     def begin_new(self, tpl_geometry: Geometry, alignment: int) -> StoreDirectory:
-        """Make the parts of a store in `rhm.new`, but for the catalogue and the STORE file."""
+        """Create the parts of a store in `rhm.new`, except the catalogue and the STORE file."""
         new, disk = self.in_the_making, self._disk
         try:
             disk.make_directory(new.root)
@@ -231,7 +230,7 @@ class StoreDirectory:
         return new
 
     def finish_new(self, new: StoreDirectory, store_id: UUID) -> None:
-        """Make the catalogue of the store in `rhm.new`, with its second copy, if it has none; mark it, and name it."""
+        """Create the catalogue of the store in `rhm.new` and its second copy, if missing; mark and rename the store."""
         disk = self._disk
         try:
             if not disk.is_directory(new.catalogue):
@@ -255,44 +254,44 @@ class StoreDirectory:
             raise StoreError(f"{error}; {outage.advice()}") from error
 
     def _cannot_make(self, error: OSError) -> StoreError:
-        told = "; make room and start again" if error.errno == errno.ENOSPC else advice(error)
-        return StoreError(f"{error.filename or self.path}: a store cannot be made here: {error.strerror}{told}")
+        text = f"a store cannot be created here: {error.strerror}{advice(error)}"
+        return StoreError(f"{error.filename or self.path}: {text}")
 
     def set_converted_aside(self) -> str:
-        """Give the version-1 store another name. Returns its path."""
+        """Rename the version-1 store. Returns its path."""
         target = self.below(CONVERTED)
         if self._disk.is_directory(target):
-            raise StoreError(f"{target}: there is a converted store already; move it elsewhere first")
+            raise StoreError(f"{target}: a converted store already exists; move it elsewhere first")
         self._disk.rename(self.root, target)
         self._disk.sync_directory(self.path)
         return target
 
     def discard(self) -> None:
-        """Remove the store, whatever it is."""
+        """Remove the store, of any kind."""
         if self._disk.is_directory(self.root):
             self._disk.rename(self.root, self.below(DISCARDED))
             self._disk.sync_directory(self.path)
             remove_tree(self._disk, self.below(DISCARDED))
 
     def write_topology(self, store_id: UUID, key_value: KeyValue) -> int:
-        """Write a new second copy of the catalogue on `key_value`, in place of the old one.
+        """Replace the second copy of the catalogue on `key_value`.
 
         Returns:
-            The offset in it at which the record of the next batch goes.
+            The offset in it of the record of the next batch.
 
         Raises:
-            OSError: it cannot be written; the old one is there still, or the new one whole.
+            OSError: it cannot be written; the old one still exists, or the new one completely.
             CatalogueError: the map cannot be read.
         """
         entries = dict(key_value.items(b""))
         content = encode_snapshot(store_id, batch_of(entries), entries)
-        self.replace(TOPOLOGY, content + bytes(max(_LEAST_ROOM, len(content))))
+        self.replace(TOPOLOGY, content + bytes(max(_MIN_ROOM, len(content))))
         return len(content)
 
     # ---- the mark ----
 
     def read_mark(self) -> store_file.StoreFile:
-        """What the STORE file says. Raises StoreError."""
+        """The content of the STORE file. Raises StoreError."""
         path = posixpath.join(self.root, STORE)
         try:
             return store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
@@ -302,14 +301,14 @@ class StoreDirectory:
             raise StoreError(f"{path}: cannot be read: {error.strerror}{advice(error)}") from error
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
-        """Say whether the store is closed cleanly, with a record of what journals hold. Raises OSError."""
+        """Mark whether the store is closed cleanly, and whether there is a record of that. Raises OSError."""
         marked_at = _EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
         version = self._software_version
         content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, version, close_record))
         self.replace(STORE, content)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a small file in the store's directory, whole or not at all. Raises OSError."""
+        """Write a small file in the store's directory atomically. Raises OSError."""
         new = posixpath.join(self.root, name + ".new")
         if self._disk.is_file(new):
             self._disk.remove(new)
@@ -317,12 +316,12 @@ class StoreDirectory:
             write_new(self._disk, new, content)
             self._disk.rename(new, posixpath.join(self.root, name))
         except OSError:
-            with contextlib.suppress(OSError):  # what cannot be removed now is when this file is next replaced
+            with contextlib.suppress(OSError):  # the rest is removed when this file is next replaced
                 self._disk.remove(new)
             raise
         self._disk.sync_directory(self.root)
 
-    # ---- journals that are kept aside ----
+    # ---- journals moved aside ----
 
     def set_aside(self, directory: str, kind: str) -> str:
         """Move a journal's directory into `orphans` or `quarantine`. Returns its new path. Raises OSError."""
@@ -341,7 +340,7 @@ class StoreDirectory:
 
 
 def remove_tree(disk: WritableDisk, path: str) -> None:
-    """Remove a directory and all that is in it. Raises OSError."""
+    """Remove a directory and all of its content. Raises OSError."""
     for name in disk.names(path):
         below = posixpath.join(path, name)
         if disk.link_target(below) is None and disk.is_directory(below):

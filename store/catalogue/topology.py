@@ -1,257 +1,269 @@
-"""The second copy of the topology, held against the catalogue: which of them to believe, and what the other lost.
+"""The topology of a store: queues, exchanges, bindings, links, bridges, general objects.
 
-`formats.topology` says how the copy looks, `topology_log` keeps it, `catalogue_opening` opens a store by what is found
-here, and the offline readers do the same without writing. A batch goes to the catalogue first, then to the copy, both
-synced, and only then is it acknowledged. So a crash leaves them equal, or the copy one batch behind:
-
-    catalogue                  copy                      what it means, and the entries that are believed
-    -------------------------  ------------------------  ---------------------------------------------------------
-    sound                      the same                  SOUND      the catalogue's
-    sound                      one batch behind          STALE      the catalogue's; a crash came between the two
-    sound                      further behind, damaged,  COPY_LOST  the catalogue's; the copy is of no use
-                               of another store, none
-    sound, fewer batches       sound                     RESTORE    the copy's; the catalogue went back in time
-    sound, as many batches     sound, other entries      RESTORE    the copy's, which is a log without gaps
-    damaged, unreadable, none  sound                     RESTORE    the copy's
-    damaged, unreadable, none  not sound                 SALVAGE    what can be read of the one that knows more batches;
-    sound, fewer batches       damaged, and later ones              the queues' own journals tell the rest
-                               can be read in it
-
-Tails of the copy that a crash tore off are no damage: their batch was not acknowledged.
+qpidd stores them in Berkeley DB files, version 2 in its catalogue; the records are the same, and both are decoded here.
+A record that cannot be decoded is damage, and the rest is read nevertheless. A binding whose queue or exchange is
+missing is stale, as an interrupted deletion leaves it: recovery drops it (formats/broker_records/README.md, 4.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from enum import Enum, auto
-from typing import Final, NamedTuple
-from uuid import UUID
+import posixpath
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import decode_binding, decode_exchange, decode_queue
-from formats.catalogue import (
-    BindingEntry,
-    CatalogueFormatError,
-    Census,
-    ExchangeEntry,
-    GeneralEntry,
-    Kind,
-    QueueEntry,
-    decode,
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    decode_binding,
+    decode_exchange,
+    decode_general,
+    decode_queue,
 )
-from formats.topology import Tail, TopologyCopy, TopologyFormatError, decode_topology
-from store.catalogue.catalogue import Catalogue, CatalogueDamage
-from store.disk import Disk, read_whole
-from store.key_value import CatalogueError, KeyValue, MapDamage
+from qstore.formats.catalogue import BindingEntry
+from qstore.store.catalogue.berkeley import BerkeleyEnvironment
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
 
-NAME: Final = "topology"
-MAX_SIZE: Final = 1 << 30
-"""Bytes of a copy that are read at most: millions of queues."""
+_Record = TypeVar("_Record")
+_KEY = struct.Struct("<Q")
 
-_MOST_NAMED: Final = 20
+_MAX_NAME_KEPT = 200  # characters of a name used in a derived name, which has at most 255 bytes
+#: The prefix of the name of a queue whose own name is unknown, or taken by another queue.
+LOST_AND_FOUND = "lost.found."
 
-
-class MemoryMap:
-    """A `KeyValue` that is a dict: the entries of a copy, to be read as a catalogue."""
-
-    def __init__(self, entries: Mapping[bytes, bytes]) -> None:
-        self._entries = dict(entries)
-        self.damage: tuple[MapDamage, ...] = ()
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value at `key`, None where there is none."""
-        return self._entries.get(key)
-
-    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix`, with their values, in key order."""
-        return iter(sorted((key, value) for key, value in self._entries.items() if key.startswith(prefix)))
-
-    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Refused: this is what a file holds, and only read."""
-        raise CatalogueError(f"{len(changes)} changes cannot be made in a copy that is only read")
-
-    def checkpoint(self, directory: str) -> None:
-        """Refused, likewise."""
-        raise CatalogueError(f"{directory}: a copy that is only read cannot be copied")
-
-    def close(self) -> None:
-        """Nothing is held."""
+#: The types of exchange that qpidd has (formats/broker_records/README.md, 4.3).
+EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})
 
 
-class CatalogueView(NamedTuple):
-    """What can be read of a catalogue.
+class StoredQueue(NamedTuple):
+    """A queue and, in version 2, the number of its journal's directory."""
+
+    record: Queue
+    journal_id: int | None
+
+
+class StoredBinding(NamedTuple):
+    """A binding and its exchange; version 2: and its entry in the catalogue, which identifies it for deletion."""
+
+    exchange: Exchange
+    record: Binding
+    entry: BindingEntry | None = None
+
+
+class Duplicate(NamedTuple):
+    """An object of a store with the same name as an earlier one of its kind.
 
     Attributes:
-        batch: how many batches were written, as the census says; 0 where it cannot be read.
-        entries: key -> value, as they are stored, those that cannot be decoded too.
-        damage: what is wrong with it; empty if it is sound.
+        kind: "queue", "exchange", or the kind of another object.
+        number: its id.
+        name: the name in its record.
+        first: the id of the object that keeps the name.
+        shown: the name assigned to it when the store is read or opened; not written anywhere.
     """
 
-    batch: int
-    entries: dict[bytes, bytes]
-    damage: tuple[CatalogueDamage, ...]
+    kind: str
+    number: int
+    name: str
+    first: int
+    shown: str
+
+    def damage(self, catalogue: str) -> Damage:
+        """The duplicate as damage to the catalogue at that path."""
+        return Damage(
+            catalogue,
+            None,
+            None,
+            DamageKind.NAME_TWICE,
+            object=self.kind,
+            number=self.number,
+            first=self.first,
+            name=self.name,
+            shown=self.shown,
+        )
 
 
-class CopyView(NamedTuple):
-    """What can be read of the second copy.
+@dataclass(slots=True)
+class Topology:
+    """The decoded records of one store, each kind by id.
 
     Attributes:
-        content: what it says; None if there is none, or it is of no use at all.
-        problem: why it is not sound, in one line; empty if it is.
-        is_missing: there is no such file, as in a store that older software made.
+        duplicates: objects with the name of another; here they have the names that they are shown with.
+        complete: False if committed records may be missing, because they are in a log that could not be replayed.
+        notices: one line each for the user, about things that are not damage.
     """
 
-    content: TopologyCopy | None
-    problem: str
-    is_missing: bool = False
+    queues: dict[int, StoredQueue] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    bindings: list[StoredBinding] = field(default_factory=list)
+    general: dict[int, Link | Bridge | GeneralObject] = field(default_factory=dict)
+    duplicates: list[Duplicate] = field(default_factory=list)
+    complete: bool = True
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
-    @property
-    def is_torn(self) -> bool:
-        """Whether a crash tore its last record, so that nothing may be appended to it."""
-        return self.content is not None and self.content.tail is Tail.TORN
+    def _decode(self, decode: Callable[[bytes], _Record], record: bytes, file: str, title: str) -> _Record | None:
+        try:
+            return decode(record)
+        except BrokerRecordError as error:
+            kind = DamageKind.OBJECT_UNDECODABLE
+            self.damage.append(Damage(file, None, None, kind, object=title, problem=error.what))
+            return None
 
+    def add_queue(self, number: int, record: bytes, file: str, journal_id: int | None = None) -> None:
+        """Decode a queue's record."""
+        queue = self._decode(decode_queue, record, file, f"queue {number}")
+        if queue is not None:
+            self.queues[number] = StoredQueue(queue, journal_id)
 
-class Verdict(Enum):
-    """Which of the two is believed: see the table above."""
+    def add_exchange(self, number: int, record: bytes, file: str) -> None:
+        """Decode an exchange's record."""
+        exchange = self._decode(decode_exchange, record, file, f"exchange {number}")
+        if exchange is None:
+            return
+        self.exchanges[number] = exchange
+        if exchange.type not in EXCHANGE_TYPES:
+            self.notices.append(f'exchange "{exchange.name}" is of type "{exchange.type}", which qpidd ignores')
 
-    SOUND = auto()
-    STALE = auto()
-    COPY_LOST = auto()
-    RESTORE = auto()
-    SALVAGE = auto()
+    def add_binding(self, exchange_id: int, record: bytes, file: str, entry: BindingEntry | None = None) -> None:
+        """Decode a binding's record; queues and exchanges come first."""
+        binding = self._decode(decode_binding, record, file, f"binding of exchange {exchange_id}")
+        if binding is None:
+            return
+        exchange = self.exchanges.get(exchange_id)
+        queue = self.queues.get(binding.queue_id)
+        if exchange is not None and queue is not None and queue.record.name == binding.queue_name:
+            self.bindings.append(StoredBinding(exchange, binding, entry))
+            return
+        if not self.complete:
+            return  # the newest queue or exchange may be missing, as a notice already states
+        gone = f"exchange {exchange_id}" if exchange is None else f'queue {binding.queue_id} "{binding.queue_name}"'
+        self.notices.append(
+            f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": the {gone} does not exist'
+        )
 
+    def add_general(self, number: int, record: bytes, file: str) -> None:
+        """Decode the record of a link, a bridge or another object."""
+        general = self._decode(decode_general, record, file, f"object {number}")
+        if general is not None:
+            self.general[number] = general
 
-class Judgement(NamedTuple):
-    """A catalogue and its copy, held against each other.
+    def tell_apart(self, *, queues: bool) -> None:
+        """Give each object with the name of an earlier one of its kind a unique name, and its bindings likewise.
 
-    Attributes:
-        verdict: which of them is believed.
-        entries: what is believed: key -> value; after SALVAGE only what can be read.
-        batch: the number of the batch after which that was so.
-        damage: what is wrong with the catalogue.
-        copy_problem: why the copy is of no use, in one line; empty if it is.
-        copy_is_missing: there is no copy, as in a store that older software made.
-    """
+        No store permits creating a second object with one name, but earlier versions did. Each has its own messages or
+        bindings, so none is omitted.
 
-    verdict: Verdict
-    entries: dict[bytes, bytes]
-    batch: int
-    damage: tuple[CatalogueDamage, ...]
-    copy_problem: str
-    copy_is_missing: bool
-
-
-# ---------------------------------------------------------------------------------------------------------------
-
-
-def view_catalogue(key_value: KeyValue) -> CatalogueView:
-    """Read all of a catalogue. What cannot be read of it is damage."""
-    catalogue = Catalogue(key_value)
-    entries: dict[bytes, bytes] = {}
-    try:
-        entries.update(key_value.items(b""))
-        catalogue.check()
-    except CatalogueError as error:
-        damage = (CatalogueDamage("", str(error), error.file), *(each._replace(key="") for each in catalogue.damage))
-    else:
-        damage = tuple(catalogue.damage)
-    return CatalogueView(batch_of(entries), entries, damage)
-
-
-def view_copy(disk: Disk, path: str, store_id: UUID | None) -> CopyView:
-    """Read the second copy at `path`; `store_id` is the store's, None where nothing tells it."""
-    try:
-        content = decode_topology(read_whole(disk, path, MAX_SIZE))
-    except FileNotFoundError:
-        return CopyView(None, "there is no such file", is_missing=True)
-    except OSError as error:
-        return CopyView(None, f"cannot be read: {error.strerror}")
-    except TopologyFormatError as error:
-        return CopyView(None, str(error))
-    if store_id not in (None, content.store_id):
-        return CopyView(None, f"this is the copy of another store, {content.store_id}")
-    if content.tail is Tail.DAMAGED:
-        after = f"batch {content.batch}" if content.batch else "its beginning"
-        return CopyView(content, f"damaged after {after}, at offset {content.end}: later batches cannot be read")
-    for damage in Catalogue(MemoryMap(content.entries)).check():
-        return CopyView(content, damage.what)
-    return CopyView(content, "")
-
-
-def batch_of(entries: Mapping[bytes, bytes]) -> int:
-    """How many batches a catalogue with these entries has had; 0 where its census cannot be read."""
-    value = entries.get(Kind.CENSUS.prefix)
-    try:
-        census = None if value is None else decode(Kind.CENSUS.prefix, value)
-    except CatalogueFormatError:
-        return 0
-    return census.batch if isinstance(census, Census) else 0
-
-
-def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
-    """Which of the two is believed: the table above."""
-    told = copy.content
-    damage = catalogue.damage
-    if not damage and told is not None and told.last_batch > catalogue.batch:
-        ends = f"it ends with change {catalogue.batch}, its second copy with change {told.last_batch}"
-        damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
-    elif not damage and told is not None and not copy.problem and told.batch == catalogue.batch:
-        if told.entries == catalogue.entries:
-            verdict = Verdict.STALE if copy.is_torn else Verdict.SOUND
-            return Judgement(verdict, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
-        what = f"the catalogue has other entries than its second copy after the same change, {catalogue.batch}"
-        damage = (CatalogueDamage("", what),)
-    if damage:
-        if told is not None and not copy.problem:
-            return Judgement(Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False)
-        best = catalogue.entries
-        if told is not None and (told.batch > catalogue.batch or not catalogue.entries):
-            best = told.entries
-        batch = max(catalogue.batch, 0 if told is None else told.last_batch)
-        return Judgement(Verdict.SALVAGE, best, batch, damage, copy.problem, copy.is_missing)
-    problem = copy.problem
-    if told is not None and not problem:
-        missing = catalogue.batch - told.batch
-        if missing == 1:
-            return Judgement(Verdict.STALE, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
-        problem = f"the last {missing} changes of the catalogue are missing from it"
-    return Judgement(Verdict.COPY_LOST, catalogue.entries, catalogue.batch, (), problem, copy.is_missing)
+        Args:
+            queues: whether to include queues; not in qpidd's stores, whose journals are found by these names.
+        """
+        names = {("exchange", number): each.name for number, each in self.exchanges.items()}
+        names |= {(each.kind, number): each.name for number, each in self.general.items() if each.name}
+        if queues:
+            names |= {("queue", number): each.record.name for number, each in self.queues.items()}
+        self.duplicates = _duplicates(names)
+        exchange_ids = {id(each): number for number, each in self.exchanges.items()}  # a binding has the same object
+        for each in self.duplicates:
+            if each.kind == "queue":
+                stored = self.queues[each.number]
+                self.queues[each.number] = stored._replace(record=replace(stored.record, name=each.shown))
+            elif each.kind == "exchange":
+                self.exchanges[each.number] = replace(self.exchanges[each.number], name=each.shown)
+            else:
+                self.general[each.number] = replace(self.general[each.number], name=each.shown)
+        for place, binding in enumerate(self.bindings if self.duplicates else ()):
+            queue = self.queues[binding.record.queue_id].record
+            record = replace(binding.record, queue_name=queue.name)
+            self.bindings[place] = binding._replace(
+                exchange=self.exchanges[exchange_ids[id(binding.exchange)]], record=record
+            )
 
 
-# ---------------------------------------------------------------------------------------------------------------
+def _duplicates(names: Mapping[tuple[str, int], str]) -> list[Duplicate]:
+    """The objects with the same name as another of their kind with a lower id."""
+    holders: dict[tuple[str, str], int] = {}
+    for kind, number in sorted(names, reverse=True):
+        holders[kind, names[kind, number]] = number
+    taken = set(holders)
+    duplicates = []
+    for kind, number in sorted(names):
+        name = names[kind, number]
+        first = holders[kind, name]
+        if first == number:
+            continue
+        shown = f"{name[:_MAX_NAME_KEPT]}.duplicate-{number}"
+        while (kind, shown) in taken:
+            shown += "+"
+        taken.add((kind, shown))
+        duplicates.append(Duplicate(kind, number, name, first, shown))
+    return duplicates
 
 
-def differences(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> tuple[list[str], list[str]]:
-    """What `old` lacks, or has otherwise than `new`; and what it has that is no longer there. Named for people."""
-    lost = [key for key in new if old.get(key) != new[key]]
-    gone = [key for key in old if key not in new]
-    return [_named(key, new) for key in sorted(lost) if _is_told(key)], [
-        _named(key, old) for key in sorted(gone) if _is_told(key)
-    ]
+def environment_topology(environment: BerkeleyEnvironment, directory: str) -> Topology:
+    """The topology of a qpidd store, by ascending id (Berkeley DB orders little-endian keys differently)."""
+    topology = Topology(complete=environment.complete, notices=list(environment.notices))
+    for entry in environment.damage:
+        if not entry.is_healed:
+            kind = DamageKind.ENVIRONMENT_DAMAGED
+            topology.damage.append(Damage(entry.file, entry.offset, None, kind, problem=entry.what))
+
+    def by_id(rows: Iterable[tuple[bytes, bytes]], file: str) -> list[tuple[int, bytes]]:
+        numbered = []
+        for key, value in rows:
+            if len(key) == _KEY.size:
+                numbered.append((int(_KEY.unpack(key)[0]), value))
+            else:
+                topology.damage.append(Damage(file, None, None, DamageKind.ENVIRONMENT_KEY, size=len(key)))
+        return sorted(numbered, key=lambda row: row[0])
+
+    def path(name: str) -> str:
+        return posixpath.join(directory, name)
+
+    for number, record in by_id(environment.queues, path("queues.db")):
+        topology.add_queue(number, record, path("queues.db"))
+    for number, record in by_id(environment.exchanges, path("exchanges.db")):
+        topology.add_exchange(number, record, path("exchanges.db"))
+    for number, record in by_id(environment.bindings, path("bindings.db")):
+        topology.add_binding(number, record, path("bindings.db"))
+    for number, record in by_id(environment.general, path("general.db")):
+        topology.add_general(number, record, path("general.db"))
+    topology.tell_apart(queues=False)
+    return topology
 
 
-def shown(names: list[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+def catalogue_topology(catalogue: Catalogue, directory: str) -> Topology:
+    """The topology of a version-2 store; bindings in order of creation."""
+    topology = Topology()
+    for queue in catalogue.queues():
+        topology.add_queue(queue.queue_id, queue.record, directory, queue.journal_id)
+    for exchange in catalogue.exchanges():
+        topology.add_exchange(exchange.exchange_id, exchange.record, directory)
+    for binding in sorted(catalogue.bindings(), key=lambda each: each.sequence):
+        topology.add_binding(binding.exchange_id, binding.record, directory, binding)
+    for general in catalogue.general():
+        topology.add_general(general.general_id, general.record, directory)
+    topology.tell_apart(queues=True)
+    for entry in catalogue.check():
+        file, kind = entry.file or directory, DamageKind.CATALOGUE_ENTRY
+        topology.damage.append(Damage(file, None, None, kind, problem=entry.what, key=entry.key or None))
+    return topology
 
 
-def _is_told(key: bytes) -> bool:
-    return key[:1] in (Kind.QUEUE.prefix, Kind.EXCHANGE.prefix, Kind.BINDING.prefix, Kind.GENERAL.prefix)
-
-
-def _named(key: bytes, entries: Mapping[bytes, bytes]) -> str:
-    try:
-        entry = decode(key, entries[key])
-        if isinstance(entry, QueueEntry):
-            return f'queue "{decode_queue(entry.record).name}"'
-        if isinstance(entry, ExchangeEntry):
-            return f'exchange "{decode_exchange(entry.record).name}"'
-        if isinstance(entry, BindingEntry):
-            binding = decode_binding(entry.record)
-            return f'binding of queue "{binding.queue_name}" with key "{binding.key}"'
-        if isinstance(entry, GeneralEntry):
-            return f"object {entry.general_id}"
-    except (CatalogueFormatError, BrokerRecordError):
-        pass
-    return f"entry {key.hex()}"
+def effective_bindings(bindings: Iterable[StoredBinding]) -> list[StoredBinding]:
+    """The bindings that a broker has after recovery: a queue is bound to a fanout exchange once, whatever the keys."""
+    seen: set[tuple[str, str]] = set()
+    effective = []
+    for binding in bindings:
+        pair = (binding.exchange.name, binding.record.queue_name)
+        if binding.exchange.type == "fanout" and pair in seen:
+            continue
+        seen.add(pair)
+        effective.append(binding)
+    return effective

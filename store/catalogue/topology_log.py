@@ -1,13 +1,13 @@
-"""The catalogue's map with its second copy kept beside it: each batch is in both before `write` returns.
+"""The catalogue's map together with its second copy: each batch is in both before `write` returns.
 
     write, in this order                                    a crash after it leaves
     ------------------------------------------------------  -----------------------------------------------------
-    1. the batch goes to the map, and is synced             the copy one batch behind, and nobody was told
-    2. its record is appended to the copy, and synced       both
+    1. the batch is written to the map and synced           the copy one batch behind; nothing was acknowledged
+    2. its record is appended to the copy and synced        both
     or 2. a new copy is written, synced, renamed in place   the old copy, one batch behind; or both
 
-The second way is taken when the room in the file is used up, and after a failure of the copy's file: what a failed
-sync left is never believed. While the copy cannot be written, no further change is made: it is never more than one
+The second way is used when the room in the file is used up, and after a failure of the copy's file: the result of a
+failed sync is never trusted. While the copy cannot be written, no further change is made: it is never more than one
 batch behind.
 """
 
@@ -17,24 +17,24 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
-from formats.topology import encode_batch
-from store.catalogue.store_directory import StoreDirectory
-from store.catalogue.topology import NAME, batch_of
-from store.errors import advice
-from store.key_value import CatalogueError, KeyValue, MapDamage
-from store.log_lines import Level, LogLine
-from store.writable_disk import WritableDisk, WritableFile
+from qstore.formats.topology_copy import encode_batch
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.catalogue.topology_copy import NAME, batch_of
+from qstore.store.errors import advice
+from qstore.store.key_value import CatalogueError, KeyValue, MapDamage
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.writable_disk import WritableDisk, WritableFile
 
 
 class MirroredKeyValue:
     """A `KeyValue` with a second copy.
 
     Args:
-        key_value: the catalogue's map, which holds a census; closed with this.
-        disk: where the copy is.
+        key_value: the catalogue's map, which has a census; closed with this.
+        disk: the disk with the copy.
         directory: the store's.
-        store_id: the store's own name.
-        log: takes lines for the log.
+        store_id: the store's unique id.
+        log: receives log lines.
     """
 
     __slots__ = ("_directory", "_disk", "_end", "_file", "_key_value", "_log", "_store_id")
@@ -55,10 +55,10 @@ class MirroredKeyValue:
     # ---- the copy ----
 
     def resume(self, end: int) -> None:
-        """Go on with the copy that is there, and equals the map, behind its last record. Raises OSError."""
+        """Continue an existing copy, equal to the map, after its last record. Raises OSError."""
         self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
         self._end = end
-        self._file.sync()  # its last record may be nowhere but in memory, left by a process that was killed
+        self._file.sync()  # a killed process may have left its last record unsynced
 
     def renew(self) -> None:
         """Write a new copy of the whole map. Raises OSError, CatalogueError."""
@@ -67,7 +67,7 @@ class MirroredKeyValue:
         self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
 
     def _keep(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Have a batch that is in the map in the copy too. Raises OSError, CatalogueError."""
+        """Write a batch that is in the map to the copy too. Raises OSError, CatalogueError."""
         file = self._file
         if file is not None:
             record = encode_batch(self._store_id, _batch(changes), changes)
@@ -91,19 +91,19 @@ class MirroredKeyValue:
 
     @property
     def damage(self) -> tuple[MapDamage, ...]:
-        """What was found damaged when the map was opened."""
+        """Damage that was found and skipped when the map was opened."""
         return self._key_value.damage
 
     def get(self, key: bytes) -> bytes | None:
-        """The value at `key`, None where there is none."""
+        """The value at `key`; None if there is none."""
         return self._key_value.get(key)
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+        """Keys that start with `prefix`, with their values, in key order, as of the time of this call."""
         return self._key_value.items(prefix)
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Change the map and its copy: all or nothing, on the disk at return."""
+        """Change the map and its copy: all or nothing, and durable on return."""
         if self._file is None:
             try:
                 self.renew()
@@ -114,7 +114,7 @@ class MirroredKeyValue:
             self._keep(changes)
         except (OSError, CatalogueError) as error:
             told = advice(error) if isinstance(error, OSError) else ""
-            text = f"{self._failure(error)}{told}; no queue, exchange or binding is made or deleted until it can be"
+            text = f"{self._failure(error)}{told}; queues, exchanges and bindings cannot be changed until it is"
             self._log(LogLine(Level.CRITICAL, text))
 
     def _failure(self, error: OSError | CatalogueError) -> str:
@@ -123,15 +123,15 @@ class MirroredKeyValue:
         return f"{path}: the second copy of the topology cannot be written: {cause}"
 
     def checkpoint(self, directory: str) -> None:
-        """Make a copy of the map as it is, in a new directory; without the second copy."""
+        """Copy the map into a new directory, without the second copy."""
         self._key_value.checkpoint(directory)
 
     def close(self) -> None:
-        """Let both go. Closing twice is allowed."""
+        """Close both. May be called twice."""
         self._drop()
         self._key_value.close()
 
 
 def _batch(changes: Mapping[bytes, bytes | None]) -> int:
-    """The number of a batch, which its census tells."""
+    """The number of a batch, from its census."""
     return batch_of({key: value for key, value in changes.items() if value is not None})

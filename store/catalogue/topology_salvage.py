@@ -1,9 +1,9 @@
-"""A catalogue made of what is left, where neither it nor its second copy can be believed.
+"""Rebuilds a catalogue from the remains if neither it nor its second copy can be trusted.
 
-What can be decoded of the better of the two is kept, and every journal whose info file can be read has its queue again:
-the info file holds the queue's whole record. Exchanges, bindings and other objects have no other place.
+The decodable entries of the better of the two are kept, and every journal with a readable info file restores its queue:
+the info file holds the queue's whole record. Exchanges, bindings and other objects are stored nowhere else.
 
-A queue that was deleted has its mark in its journal's directory, or no directory any more, so it does not come back.
+A queue that was deleted has its mark in its journal's directory, or no directory any more, so it does not reappear.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import decode_queue
-from formats.catalogue import (
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import decode_queue
+from qstore.formats.catalogue import (
     FORMAT_VERSION,
     NUMBERED_KINDS,
     BindingEntry,
@@ -34,26 +34,26 @@ from formats.catalogue import (
     decode,
     encode,
 )
-from formats.rhm.errors import RhmError
-from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
-from store.catalogue.store_directory import StoreDirectory
-from store.catalogue.topology import Judgement, shown
-from store.disk import Disk, read_whole
-from store.journal.directory import DELETED, INFO_SUFFIX
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.catalogue.topology_copy import Judgement, shown
+from qstore.store.disk import Disk, read_whole
+from qstore.store.journal.directory import DELETED, INFO_SUFFIX
 
-MOST_ID: Final = 1 << 62
-"""Ids that a damaged file tells are believed below this one: there must be higher ones."""
+MAX_ID: Final = 1 << 62
+"""Ids from a damaged file are accepted below this one: higher ones must remain."""
 
 
 class FoundJournal(NamedTuple):
-    """A journal's directory in a store, and what its info file says."""
+    """A journal's directory in a store, and the content of its info file."""
 
     journal_id: int
     info: JournalInfo
 
     @property
     def entry(self) -> QueueEntry:
-        """Its queue, as the catalogue would have it."""
+        """Its queue, as an entry of the catalogue."""
         return QueueEntry(self.info.queue_id, self.journal_id, self.info.incarnation, self.info.queue_record)
 
     @property
@@ -63,11 +63,11 @@ class FoundJournal(NamedTuple):
             decode_queue(self.info.queue_record)
         except BrokerRecordError:
             return False
-        return 0 < self.info.queue_id < MOST_ID and 0 < self.journal_id < MOST_ID
+        return 0 < self.info.queue_id < MAX_ID and 0 < self.journal_id < MAX_ID
 
 
 def read_info(disk: Disk, directory: str) -> JournalInfo | None:
-    """The info file of a queue's journal of version 2; None where there is none that can be read."""
+    """The info file of a queue's journal of version 2; None if it is missing or unreadable."""
     try:
         path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
         info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
@@ -90,7 +90,7 @@ def find_journals(disk: Disk, directory: StoreDirectory) -> Iterator[FoundJourna
 def salvaged(
     disk: Disk, directory: StoreDirectory, store_id: UUID, judgement: Judgement
 ) -> tuple[dict[bytes, bytes], str]:
-    """What a catalogue can be built of, and a line that says what became of what was in it."""
+    """The entries of the rebuilt catalogue, and a text about what was restored and lost."""
     salvage = _Salvage(disk, directory, judgement)
     return salvage.encoded(store_id), salvage.told
 
@@ -132,7 +132,7 @@ class _Salvage:
             self._rids = entry
 
     def _add_journals(self) -> None:
-        """The journals' own queues; of several journals of one queue the newest has it."""
+        """Add the journals' own queues; of several journals of one queue the newest is used."""
         names = {decode_queue(each.record).name: each.queue_id for each in self._queues.values()}
         for found in find_journals(self._disk, self._directory):
             known = self._queues.get(found.info.queue_id)
@@ -142,7 +142,7 @@ class _Salvage:
                 self._queues[found.info.queue_id] = found.entry
 
     def encoded(self, store_id: UUID) -> dict[bytes, bytes]:
-        """All of it, with a census and the next ids."""
+        """All entries, with a census and the next ids."""
         numbered: dict[Kind, list[tuple[int, Entry]]] = {
             Kind.QUEUE: [(max(each.queue_id, each.journal_id), each) for each in self._queues.values()],
             Kind.EXCHANGE: list(self._exchanges.items()),
@@ -160,12 +160,12 @@ class _Salvage:
 
     @property
     def told(self) -> str:
-        """What is there again, and what is not."""
-        why = "there is no second copy" if self._judgement.copy_is_missing else self._judgement.copy_problem
-        gone = f"; without a journal, and so taken for deleted: {shown(self._gone)}" if self._gone else ""
+        """What was restored, and what was not, as text."""
+        why = "it is missing" if self._judgement.copy_is_missing else self._judgement.copy_problem
+        gone = f"; without a journal, and so considered deleted: {shown(self._gone)}" if self._gone else ""
         of_journals = len(self._queues) - self._from_catalogue
         return (
-            f"its second copy does not help: {why}; built anew with {len(self._queues)} queues, {of_journals} of them "
-            f"from their journals alone, and the {len(self._exchanges)} exchanges and {len(self._bindings)} bindings "
-            f"that could be read{gone}: all other exchanges, bindings and links are lost, and must be declared again"
+            f"its second copy is unusable: {why}; rebuilt with {len(self._queues)} queues, {of_journals} of them from "
+            f"their journals alone, and the {len(self._exchanges)} exchanges and {len(self._bindings)} bindings that "
+            f"were readable{gone}: all other exchanges, bindings and links are lost and must be declared again"
         )

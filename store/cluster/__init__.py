@@ -1,1 +1,1 @@
-"""Clusters of brokers: the store's identity, and the rules by which a cluster starts."""
+"""Clusters of brokers: the store's identity, and the rules for starting a cluster."""

@@ -1,22 +1,23 @@
-"""Whether brokers with these stores can form a cluster, and what each does with its own: the rules, without any I/O.
+"""The rules by which brokers with given stores can form a cluster, and what each does with its store, without any I/O.
 
 From the Qpid wiki, "Persistent Cluster Restart Design Note", and the MRG 2 Messaging User Guide, 7.5:
 
-1. All stores are empty: all begin empty, under one new cluster-id.
-2. Otherwise at least one is clean. If none is, the brokers say `Cannot recover, no clean store` and end; also where
-   some are dirty and all others empty, which the guide leaves open and the note does not.
+1. All stores are empty: all start empty, under one new cluster-id.
+2. Otherwise at least one is clean. If none is, the brokers log `Cannot recover, no clean store` and end; also if some
+   are dirty and all others empty, which the guide leaves open but the note does not.
 3. All clean stores have the same shutdown-id: they stopped at the same point.
 4. All that are not empty have the same cluster-id.
-5. Clean stores are read. The others get an update from one that was; a store that is there already is discarded, which
-   means that it becomes a backup.
-6. Who joins a running cluster gets an update whatever its state; a cluster-id that it has must be the cluster's.
-7. A store that is to be truncated counts as empty.
+5. Clean stores are recovered. The others get an update from one of them; an existing store is discarded, that is, it
+   becomes a backup.
+6. A broker that joins a running cluster gets an update in any state; if it has a cluster-id, that must be the
+   cluster's.
+7. A store to be truncated counts as empty.
 
-Two more, for what the documents do not think of, and what would lose everything unseen:
+Two more, for cases that the documents do not consider, and that would lose everything unnoticed:
 
-8. No store is clean where there is none: all would begin with nothing.
-9. While no store is clean, none is there that never was in a cluster: it is not empty, and nothing says which broker's
-   state all should have.
+8. A member without a store is not clean: all would start with nothing.
+9. While no store is clean, none may exist that never was in a cluster: it is not empty, and nothing shows which
+   broker's state all should have.
 """
 
 from __future__ import annotations
@@ -26,53 +27,53 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-import store.log_lines as log_lines
-from store.cluster.identity import NOBODY, Identity, State
+import qstore.store.log_lines as log_lines
+from qstore.store.cluster.identity import NOBODY, ClusterIds, State
 
 
 class Action(StrEnum):
-    """What a member does with its store."""
+    """A member's action on its store."""
 
-    BEGIN = "begins empty"
+    BEGIN = "starts empty"
     RESTORE = "restores from its store"
     UPDATE = "gets an update"
     DISCARD = "sets its store aside and gets an update"
-    TRUNCATE = "sets its store aside and begins empty"
+    TRUNCATE = "sets its store aside and starts empty"
 
 
 class Member(NamedTuple):
     """A store whose broker is to be in the cluster.
 
     Attributes:
-        name: what it is called in the text of a problem.
+        name: its name in the text of a problem.
         identity: its ids.
-        has_store: whether there is anything beside them.
-        truncate: whether its broker is told to discard what it has (`--truncate yes`).
+        has_store: whether there is a store in addition to them.
+        truncate: whether its broker is to discard its content (`--truncate yes`).
     """
 
     name: str
-    identity: Identity
+    identity: ClusterIds
     has_store: bool
     truncate: bool = False
 
     @property
-    def counts_as(self) -> Identity:
-        """The identity that matters."""
+    def counts_as(self) -> ClusterIds:
+        """The effective identity."""
         return NOBODY if self.truncate else self.identity
 
     @property
     def state(self) -> State:
-        """The state that matters."""
+        """The effective state."""
         return self.counts_as.state
 
 
 class Verdict(NamedTuple):
-    """What the rules say.
+    """The result of the rules.
 
     Attributes:
-        problems: why not, one line each; none if it can be done.
-        cluster_id: of the cluster; None if the members do not have one, or not the same.
-        actions: what each member does, in their order; empty if it cannot be done.
+        problems: why it cannot be done, one line each; empty if it can.
+        cluster_id: of the cluster; None if the members have none, or different ones.
+        actions: each member's action, in their order; empty if it cannot be done.
         lacks_clean: whether one of the problems is that no store is marked clean.
     """
 
@@ -83,7 +84,7 @@ class Verdict(NamedTuple):
 
 
 def plan_start(members: Sequence[Member]) -> Verdict:
-    """Whether these, and no others, can start a cluster."""
+    """Whether these members, and no others, can start a cluster."""
     clean = [member for member in members if member.state is State.CLEAN]
     used = [member for member in members if member.state is not State.EMPTY]
     problems = [
@@ -100,10 +101,10 @@ def plan_start(members: Sequence[Member]) -> Verdict:
 
 
 def plan_join(cluster_id: UUID, member: Member) -> Verdict:
-    """Whether that one can join a cluster that is running."""
+    """Whether that member can join a running cluster."""
     own = member.counts_as.cluster_id
     if own not in (None, cluster_id):
-        problem = f"{member.name}: its cluster-id is {own}, and the cluster's {cluster_id}"
+        problem = f"{member.name}: its cluster-id is {own}, but the cluster's is {cluster_id}"
         return Verdict((problem,), cluster_id, ())
     return Verdict((), cluster_id, (Action.DISCARD if member.has_store else Action.UPDATE,))
 
@@ -118,21 +119,21 @@ def _action(member: Member, *, is_first: bool) -> Action:
 
 def _not_there(clean: Sequence[Member]) -> list[str]:
     """Rule 8."""
-    return [f"{member.name}: it is marked clean, and there is no store" for member in clean if not member.has_store]
+    return [f"{member.name}: it is marked clean, but there is no store" for member in clean if not member.has_store]
 
 
 def _no_clean(members: Sequence[Member], used: Sequence[Member]) -> list[str]:
     """Rules 2 and 9."""
     problems = [log_lines.no_clean_store().text] if used else []
     return problems + [
-        f"{member.name}: there is a store that never was in a cluster"
+        f"{member.name}: its store never was in a cluster"
         for member in members
         if member.identity.state is State.EMPTY and member.has_store and not member.truncate
     ]
 
 
 def _different(what: str, ids: Sequence[tuple[str, UUID | None]]) -> list[str]:
-    """Rules 3 and 4: a problem that names who has which, unless all have the same."""
+    """Rules 3 and 4: a problem that lists the ids and their members, unless all have the same."""
     by_id: dict[UUID | None, list[str]] = {}
     for name, each in ids:
         by_id.setdefault(each, []).append(name)

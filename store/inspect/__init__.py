@@ -1,1 +1,1 @@
-"""Reading a store that nobody runs: what it is, what it holds, how full it is, and what is wrong with it."""
+"""Reading a store that is not running: its kind, its content, how full it is, and its damage."""

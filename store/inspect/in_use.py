@@ -1,11 +1,11 @@
-"""Which process has a store open, found without touching its locks: a broker that starts meanwhile must not fail.
+"""Finds the process that has a store open, without touching its locks: a broker that starts meanwhile must not fail.
 
-A broker of this project holds <store-dir>/rhm.lock and <data-dir>/lock with flock(2), qpidd holds <data-dir>/lock with
-lockf(3). Linux lists both kinds, with the process and the file's inode, in /proc/locks:
+A qstore broker holds <store-dir>/rhm.lock and <data-dir>/lock with flock(2), qpidd holds <data-dir>/lock with lockf(3).
+Linux lists both kinds, with the process and the file's inode, in /proc/locks:
 
     1: FLOCK  ADVISORY  WRITE 4711 fe:00:2156106 0 EOF
 
-Where that file is missing, or the process lives in another PID namespace, nothing is found.
+If that file is missing, or the process lives in another PID namespace, nothing is found.
 
 Source: proc_locks(5).
 """
@@ -17,8 +17,8 @@ import posixpath
 from pathlib import Path
 from typing import Final
 
-from store.catalogue.store_directory import LOCK
-from store.inspect.layout import StoreLayout
+from qstore.store.catalogue.store_directory import LOCK
+from qstore.store.inspect.layout import StoreLayout
 
 _LOCKS: Final = Path("/proc/locks")
 _DATA_DIRECTORY_LOCK: Final = "lock"
@@ -26,7 +26,7 @@ _FIELDS: Final = 8
 
 
 def holder_of_store(layout: StoreLayout) -> int | None:
-    """The process that has the store at hand open; None if none is known to."""
+    """The process that has the given store open; None if none is known."""
     part = layout.store_file or layout.catalogue or layout.environment or layout.pools
     if part is None:
         return None
@@ -40,15 +40,15 @@ def holder_of_store(layout: StoreLayout) -> int | None:
 
 
 def in_use_notice(layout: StoreLayout, holder: int) -> str:
-    """What whoever reads a store that the process `holder` has open should know."""
+    """The notice for readers of a store that the process `holder` has open."""
     return (
-        f"{layout.path}: process {holder} has this store open (a broker, as a rule), and writes while it is read: "
-        "records that look torn, missing or not yet sealed are no sign of a crash; stop it for a reliable result"
+        f"{layout.path}: process {holder} has this store open (usually a broker) and may write while it is read: "
+        "records that look torn, missing or not yet sealed are not signs of a crash; stop it for a reliable result"
     )
 
 
 def holder_of_lock(path: Path) -> int | None:
-    """The process that holds the lock which the file at `path` stands for."""
+    """The process that holds the lock on the file at `path`."""
     try:
         wanted = path.stat()
         lines = _LOCKS.read_text().splitlines()
@@ -56,7 +56,7 @@ def holder_of_lock(path: Path) -> int | None:
         return None
     for line in lines:
         fields = line.split()
-        if len(fields) < _FIELDS or fields[3] != "WRITE":  # a process that waits for a lock has "->" before these
+        if len(fields) < _FIELDS or fields[3] != "WRITE":  # a waiting process has "->" before these
             continue
         holder, (major, minor, inode) = int(fields[4]), fields[5].split(":")
         if holder <= 0 or int(inode) != wanted.st_ino:
@@ -67,7 +67,7 @@ def holder_of_lock(path: Path) -> int | None:
 
 
 def _has_open(process: int, wanted: os.stat_result) -> bool:
-    """Whether a process has the file open: some file systems tell other device numbers here than there."""
+    """Whether a process has the file open: the device numbers of some file systems differ here."""
     try:
         with os.scandir(f"/proc/{process}/fd") as entries:
             return any(_is_same(entry, wanted) for entry in entries)
@@ -78,5 +78,5 @@ def _has_open(process: int, wanted: os.stat_result) -> bool:
 def _is_same(entry: os.DirEntry[str], wanted: os.stat_result) -> bool:
     try:
         return os.path.samestat(entry.stat(), wanted)
-    except OSError:  # it was closed just now
+    except OSError:  # it has just been closed
         return False

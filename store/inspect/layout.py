@@ -1,13 +1,13 @@
-"""What is at a path: a store, a journal, a file of one; found by looking, not by being told.
+"""Determines what is at a path, from its content: a store, a journal, or a file of one.
 
     <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats/rhm/README.md, 1.3)
     <dir>/rhm/STORE, catalogue/, topology, jrnl/<id>/, tpl/    version 2
-    <dir>/rhm.new/STORE, and no <dir>/rhm                      the same, before it has its name (`unfinished`)
+    <dir>/rhm.new/STORE, and no <dir>/rhm                      the same, before it is renamed (`unfinished`)
     <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (formats/qls/README.md, 1.1)
     <dir> with *.jinf, *.NNNN.jdat or <uuid>.jrnl              one journal
     <file> that begins with a journal's magic                  one journal file
 
-`<dir>/rhm` itself, `<dir>/rhm/jrnl` and `<dir>/rhm/dat` do as well as `<dir>`; likewise `<dir>/qls` and what is in it.
+`<dir>/rhm` itself, `<dir>/rhm/jrnl` and `<dir>/rhm/dat` are accepted like `<dir>`; likewise `<dir>/qls` and its parts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.errors import advice
-from store.journal.directory import RESIZING, journal_base_names
-from store.journal.line.pool import PARTITION_NAME, linear_file_names
-from store.unfinished import (
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.errors import advice
+from qstore.store.journal.directory import RESIZING, journal_base_names
+from qstore.store.journal.line.pool import PARTITION_NAME, linear_file_names
+from qstore.store.unfinished import (
     CATALOGUE,
     LIST,
     NEW,
@@ -45,11 +45,11 @@ _BACKUP = re.compile(r"_.+\.bak\.[0-9a-f]{4}", re.DOTALL)
 
 
 class UnusableInputError(Exception):
-    """There is nothing at a path that could be read as a store; the text says what to do."""
+    """Nothing at a path can be read as a store; the text states what to do."""
 
 
 class StoreKind(Enum):
-    """What was found at a path."""
+    """The kinds of input."""
 
     LEGACY = "legacystore"
     VERSION_2 = "qstore"
@@ -61,7 +61,7 @@ class StoreKind(Enum):
 
 @dataclass(slots=True)
 class JournalPlace:
-    """A directory that holds a queue's journal, and the queue's name as the path tells it."""
+    """A directory that contains a queue's journal, and the queue's name according to the path."""
 
     directory: str
     name: str
@@ -69,22 +69,22 @@ class JournalPlace:
 
 @dataclass(slots=True)
 class StoreLayout:
-    """Where the parts of a store are.
+    """The locations of a store's parts.
 
     Attributes:
-        kind: what it is.
-        path: what was named.
+        kind: the kind of store.
+        path: the path as given.
         environment: directory of the Berkeley DB files; None if there is none.
         catalogue: directory of the version-2 catalogue; None if there is none.
         store_file: path of the version-2 STORE file; None if there is none.
-        topology: path of the catalogue's second copy; None if there is none.
-        pools: directory of the linearstore whose partitions hold the journals' files; None if there is none.
+        topology_copy: path of the catalogue's second copy; None if there is none.
+        pools: directory of the linearstore whose partitions contain the journals' files; None if there is none.
         prepared_list: directory of the transaction prepared list; None if there is none.
         journals: the queues' journals.
-        orphans: version 2: journals that no queue has, kept aside.
-        quarantine: version 2: what was found damaged, and kept as it was: journals and catalogues.
-        damage: what could not be looked at.
-        notices: one line each: what a user should know.
+        orphans: version 2: journals that no queue has, moved aside.
+        quarantine: version 2: damaged journals and catalogues, unchanged.
+        damage: what could not be examined.
+        notices: one line each for the user.
     """
 
     kind: StoreKind
@@ -92,7 +92,7 @@ class StoreLayout:
     environment: str | None = None
     catalogue: str | None = None
     store_file: str | None = None
-    topology: str | None = None
+    topology_copy: str | None = None
     pools: str | None = None
     prepared_list: str | None = None
     journals: list[JournalPlace] = field(default_factory=list)
@@ -103,21 +103,21 @@ class StoreLayout:
 
 
 def find_layout(disk: Disk, path: str) -> StoreLayout:
-    """What is at `path`.
+    """Determine what is at `path`.
 
     Raises:
-        UnusableInputError: nothing that could be read as a store.
-        OSError: it cannot be looked at.
+        UnusableInputError: nothing that can be read as a store.
+        OSError: it cannot be examined.
     """
     if not disk.is_file(path) and not disk.is_directory(path):
-        raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
+        raise UnusableInputError(f"{path}: no such directory or regular file")
     layout = _find(disk, path)
     tell_recovery(disk, layout)
     return layout
 
 
 def tell_recovery(disk: Disk, layout: StoreLayout) -> None:
-    """Tell of a recovery that was building the store, or had built it, when it was killed. Raises OSError."""
+    """Report a recovery that was building, or had built, the store when it was killed. Raises OSError."""
     recovery = recovery_around(disk, layout.path)
     if recovery is None:
         return
@@ -142,7 +142,7 @@ def _find(disk: Disk, path: str) -> StoreLayout:
         layout = _store(disk, root, path)
         if "qls" in names:
             qls = posixpath.join(path, "qls")
-            layout.notices.append(f"{path}: there is a linearstore too, which is not read now; name {qls} to read it")
+            layout.notices.append(f"{path}: there is also a linearstore, which is not read now; pass {qls} to read it")
         return layout
     root = _linear_root(disk, path)
     if root is not None:
@@ -151,13 +151,13 @@ def _find(disk: Disk, path: str) -> StoreLayout:
 
 
 def _holds_journal(disk: Disk, directory: str, names: list[str]) -> bool:
-    """Whether a directory with these names in it is a journal's. A queue may be called as a linearstore's file is."""
+    """Whether a directory with these names is a journal's. A queue may have the name of a linearstore file."""
     linear = (posixpath.join(directory, name) for name in linear_file_names(names))
     return bool(journal_base_names(names)) or RESIZING in names or any(not disk.is_directory(path) for path in linear)
 
 
 def _store_root(disk: Disk, path: str) -> str | None:
-    """The `rhm` directory that is meant by `path`: below it, itself, or the one above if a part of it was named."""
+    """The `rhm` directory meant by `path`: below it, itself, or its parent if a part of it was given."""
     candidates = [posixpath.join(path, "rhm"), path]
     new = posixpath.join(path, NEW)
     if unfinished_stores(disk, path).get(new) is Unfinished.NEW_STORE:
@@ -197,7 +197,7 @@ def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
     ]
     if nested:
         return f"{path}: no store here, but there is one in {nested[0]}"
-    return f"{path}: no store here (none in it, nor in rhm or qls below it) and no journal (no *.jinf, *.jdat, *.jrnl)"
+    return f"{path}: no store here (nor in its rhm or qls), and no journal (no *.jinf, *.jdat, *.jrnl)"
 
 
 def _store(disk: Disk, root: str, path: str) -> StoreLayout:
@@ -211,7 +211,7 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     layout.prepared_list = part(LIST)
     if version_2:
         _unfinished(disk, root, path, layout)
-        layout.store_file, layout.topology = part("STORE"), part("topology")
+        layout.store_file, layout.topology_copy = part("STORE"), part("topology")
         layout.catalogue = part(CATALOGUE) or part(NEW_CATALOGUE)
         layout.orphans = _directories(disk, posixpath.join(root, "orphans"), layout)
         layout.quarantine = _directories(disk, posixpath.join(root, "quarantine"), layout)
@@ -226,7 +226,7 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
 
 
 def _directories(disk: Disk, parent: str, layout: StoreLayout) -> list[str]:
-    """The directories in `parent`; none if it is not there."""
+    """The directories in `parent`; none if it does not exist."""
     if not _can_be_entered(disk, parent, layout):
         return []
     paths = [posixpath.join(parent, name) for name in disk.names(parent)]
@@ -234,9 +234,9 @@ def _directories(disk: Disk, parent: str, layout: StoreLayout) -> list[str]:
 
 
 def _unfinished(disk: Disk, root: str, path: str, layout: StoreLayout) -> None:
-    """Tell what a kill left of work on the store in `root`, and read what counts."""
+    """Report the remains of interrupted work on the store in `root`, and use the valid parts."""
     for left, state in unfinished_stores(disk, path).items():
-        if state not in (Unfinished.BEGUN_RECOVERY, Unfinished.BUILT_RECOVERY):  # of either version: told before
+        if state not in (Unfinished.BEGUN_RECOVERY, Unfinished.BUILT_RECOVERY):  # of either version: reported before
             layout.notices.append(state.notice(left))
     left_list = unfinished_list(disk, root)
     if left_list is not None:
@@ -248,7 +248,7 @@ def _unfinished(disk: Disk, root: str, path: str, layout: StoreLayout) -> None:
 
 
 def _linear_root(disk: Disk, path: str) -> str | None:
-    """The `qls` directory that is meant by `path`: below it, itself, or the one above if a part of it was named."""
+    """The `qls` directory meant by `path`: below it, itself, or its parent if a part of it was given."""
     candidates = [posixpath.join(path, "qls"), path]
     real = disk.real_path(path)
     if posixpath.basename(real) in ("jrnl2", "dat2"):
@@ -280,11 +280,12 @@ def _linear_store(disk: Disk, root: str, path: str) -> StoreLayout:
 
 
 def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
-    """Put the journals below a `jrnl` or `jrnl2` directory into `layout`.
+    """Add the journals below a `jrnl` or `jrnl2` directory to `layout`.
 
     A queue name with slashes is a path of directories. A linearstore's journal may be an empty directory.
 
-    A link that leads out of the store may be a queue's directory on another disk, and is looked into, but not below.
+    A link that leads out of the store may be a queue's directory on another disk: it is examined, but not its
+    subdirectories.
     """
     root = disk.real_path(directory)
     pending: list[tuple[str, tuple[str, ...]]] = [(directory, ())]
@@ -307,14 +308,14 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             layout.journals.append(JournalPlace(here, "/".join(parts) if linear else _queue_name(parts)))
         if real != root and not real.startswith(root + "/"):
             if not holds_journal:
-                layout.notices.append(f"{here}: leads out of the store, to {real}, and is not followed")
+                layout.notices.append(f"{here}: is a link out of the store, to {real}, and is not followed")
             continue
         for name in names:
             below = posixpath.join(here, name)
             is_other = name == RESIZING or _BACKUP.fullmatch(name) is not None
             if (is_other and not linear) or not _can_be_entered(disk, below, layout):
                 continue
-            # A directory that a link leads to goes by its own name: links come last.
+            # A directory that a link points to is known by its own name: links come last.
             pending.insert(0 if disk.link_target(below) else len(pending), (below, (*parts, name)))
     layout.journals.sort(key=lambda place: place.directory)
 
@@ -329,14 +330,14 @@ def _can_be_entered(disk: Disk, path: str, layout: StoreLayout) -> bool:
 
 
 def _queue_name(parts: tuple[str, ...]) -> str:
-    """The path below `jrnl` without the directory that spreads the queues by a hash of their names."""
+    """The path below `jrnl` without the hash directory that distributes the queues."""
     if len(parts) > 1 and _HASH_DIRECTORY.fullmatch(parts[0]):
         parts = parts[1:]
     return "/".join(parts)
 
 
 def _with_store_above(disk: Disk, layout: StoreLayout) -> StoreLayout:
-    """Add what the store in which a journal or a file of one lies, if it does, has for it."""
+    """Add the parts of the surrounding store, if any, that concern a journal or a file of one."""
     below = here = disk.real_path(layout.path)
     for _ in range(_MAX_DEPTH):
         below, here = here, posixpath.dirname(here)

@@ -1,17 +1,17 @@
-"""What a journal holds, how full it is, and how near it is to refusing enqueues: measured from recovery's index.
+"""Measures a journal from recovery's index: its content, how full it is, and how close it is to refusing enqueues.
 
-Recovery has walked the journal and knows where each record that is still needed stands, so only the headers of those
-are looked at again, in the order of their places; no record is verified twice. What counts as *live* here is every
-message that recovery keeps, those in doubt too: their records cannot be overwritten either.
+Recovery has walked the journal and knows the log offset of each record that is still needed, so only the headers of
+those are read again, in log order; no record is verified twice. *Live* means every message that recovery keeps,
+including those in doubt: their records cannot be overwritten either.
 
-    live bytes   the blocks of the live records: what really is needed
-    span         from the oldest live record to the journal's end: what a ring cannot reuse as long as that record is
-                 there, since it is overwritten from its oldest end on
-    capacity     a ring's data areas; in a line, the data areas of the files that it has
+    live bytes   the blocks of the live records: the space really needed
+    span         from the oldest live record to the journal's end: the space that a ring cannot reuse while that record
+                 is live, since it is overwritten from its oldest end on
+    capacity     a ring's data areas; in a line, the data areas of its files
     threshold    how much more may be enqueued (`threshold`)
 
-Live bytes tell whether the journal is large enough for its messages. A span that is much longer tells that one old
-message, or one transaction in doubt, holds back the rest.
+Live bytes show whether the journal is large enough for its messages. A much longer span shows that one old message, or
+one transaction in doubt, retains the rest.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from fractions import Fraction
 from itertools import islice
 from typing import Final, NamedTuple
 
-from formats.broker_records.messages import HEADER_SIZE_BYTES
-from formats.qls import records as qls
-from formats.rhm import records as rhm
-from formats.rhm.geometry import padded
-from formats.rhm.records import Kind
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery
-from store.journal.write.threshold import Threshold, threshold
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
+from qstore.formats.qls import records as qls
+from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.geometry import padded
+from qstore.formats.rhm.records import Kind
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.threshold import Threshold, threshold
 
-_BATCH: Final = 4096  # records whose sizes are gathered before they are summed up
+_BATCH: Final = 4096  # records whose sizes are collected before summing them up
 _read_size: Final = struct.Struct(">I").unpack_from
 
 
@@ -55,10 +55,10 @@ _AROUND: Final = {
 
 @dataclass(slots=True)
 class Spread:
-    """The least, the largest and the sum of some sizes, in bytes; all 0 where there are none.
+    """Minimum, maximum and sum of some sizes, in bytes; all 0 if there are none.
 
     Attributes:
-        count: how many sizes there are.
+        count: number of sizes.
         least, largest, total: of them.
     """
 
@@ -69,11 +69,11 @@ class Spread:
 
     @property
     def mean(self) -> Fraction:
-        """The mean, exactly; 0 of none."""
+        """The exact mean; 0 if there are none."""
         return Fraction(self.total, self.count) if self.count else Fraction(0)
 
     def add(self, sizes: Sequence[int]) -> None:
-        """Take in more sizes."""
+        """Add sizes."""
         if sizes:
             least, largest = min(sizes), max(sizes)
             self.least = min(self.least, least) if self.count else least
@@ -83,12 +83,12 @@ class Spread:
 
 
 class OldestRecord(NamedTuple):
-    """The live record that stands first in a journal: what the ring waits for.
+    """The first live record in a journal: the one that keeps the ring from reusing space.
 
     Attributes:
         rid: its record id.
-        place: where it stands in the journal's stream.
-        path, offset: where it stands on disk.
+        place: its log offset.
+        path, offset: its location on disk.
         state: LIVE, LOCKED or PENDING.
     """
 
@@ -101,19 +101,19 @@ class OldestRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Measurement:
-    """What a journal holds.
+    """The content of a journal in numbers.
 
     Attributes:
         capacity: bytes of its data areas.
         live, locked, pending: live records by state: deliverable, dequeued in doubt, enqueued in doubt.
         records: bytes of the live records, in whole blocks.
-        data: bytes of their data: messages as they are stored, 4 bytes of header size, header and content.
+        data: bytes of their data: messages as stored, 4 bytes of header size, header and content.
         headers: bytes of the message headers, of records that hold a message.
         xids: bytes of the transaction ids, of records that were enqueued in a transaction.
         oldest: the oldest live record; None if there is none.
-        end: place where the journal ends.
-        threshold: how near the journal is to refusing enqueues; None where nothing ever is refused, and for a file by
-            itself, which is no ring.
+        end: log offset where the journal ends.
+        threshold: how close the journal is to refusing enqueues; None if nothing is ever refused, and for a single
+            file, which is not a ring.
     """
 
     capacity: int
@@ -130,7 +130,7 @@ class Measurement:
 
     @property
     def depth(self) -> int:
-        """All live records."""
+        """Number of live records."""
         return self.records.count
 
     @property
@@ -145,22 +145,22 @@ class Measurement:
 
     @property
     def live_share(self) -> float:
-        """Live bytes, of the capacity."""
+        """Live bytes as a fraction of the capacity."""
         return self.live_bytes / self.capacity if self.capacity else 0.0
 
     @property
     def span_share(self) -> float:
-        """Span, of the capacity."""
+        """Span as a fraction of the capacity."""
         return self.span / self.capacity if self.capacity else 0.0
 
     @property
     def xid_share(self) -> Fraction:
-        """The share of live records that were enqueued in a transaction."""
+        """Fraction of live records that were enqueued in a transaction."""
         return Fraction(self.xids.count, self.depth) if self.depth else Fraction(0)
 
 
 class _Sizes(NamedTuple):
-    """What is gathered of the live records' sizes."""
+    """Collected sizes of live records."""
 
     records: Spread
     data: Spread
@@ -169,15 +169,15 @@ class _Sizes(NamedTuple):
 
 
 def measure(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Measurement:
-    """Measure a journal that was recovered.
+    """Measure a recovered journal.
 
     Args:
-        journal: what was walked.
-        recovery: what the walk left behind, resolved.
-        end: where the walk ended; None where nothing was ever written, or the system refused to read on.
+        journal: the journal.
+        recovery: the result of the walk, resolved.
+        end: where the walk ended; None if nothing was ever written, or the system refused to continue reading.
 
     Raises:
-        OSError: a file cannot be opened any more.
+        OSError: a file can no longer be opened.
     """
     messages = recovery.messages
     sizes = _Sizes(Spread(), Spread(), Spread(), Spread())
@@ -199,7 +199,7 @@ def measure(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None)
 
 
 def _capacity(journal: Journal) -> int:
-    """A ring's files all count, written or not; a line has only those that are there."""
+    """All files of a ring count, written or not; of a line only the existing ones."""
     geometry = journal.files.geometry
     if journal.format is JournalFormat.LINEAR:
         return sum(file.size >= 0 for file in journal.files.files) * geometry.data_size
@@ -218,7 +218,7 @@ def _threshold(journal: Journal, oldest: OldestRecord | None, end: int, records:
 
 
 def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) -> tuple[OldestRecord | None, int]:
-    """Gather the sizes of the live records; the oldest of them, and where the last one ends."""
+    """Collect the sizes of the live records; returns the oldest of them, and the end of the last one."""
     header, tail = _AROUND[journal.format]
     window, data_of_enqueue = journal.stream.window, journal.data_of_enqueue
     entries = recovery.messages.in_place_order()
@@ -227,7 +227,7 @@ def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) ->
     while batch := list(islice(entries, _BATCH)):
         if oldest is None:
             oldest = _on_disk(journal, *batch[0])
-        # Gathered first and summed up by the batch, which costs less than sums kept record by record.
+        # Collected first and summed up in batches, which is cheaper than updating the sums for each record.
         record_sizes, data_sizes, header_sizes, xid_sizes = [], [], [], []
         for _, place, _ in batch:
             data_place, size = data_of_enqueue(place)
@@ -238,7 +238,7 @@ def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) ->
                 xid_sizes.append(before - header)
             if size < HEADER_SIZE_BYTES:
                 continue
-            # Asked for from the record's place on, so that what the stream keeps at hand begins with a block.
+            # Read from the record's log offset, so that the stream's window begins with a block.
             buffer, at = window(place, before + HEADER_SIZE_BYTES)
             if at + before + HEADER_SIZE_BYTES <= len(buffer):
                 (header_size,) = _read_size(buffer, at + before)

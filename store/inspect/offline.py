@@ -1,10 +1,10 @@
-"""A store that nobody runs, read as recovery would read it, and never written to.
+"""A store that is not running, read as recovery would read it, and never written to.
 
-The way is qpidd's own (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
-resolved through it. Bodies stay on disk; what is kept in memory is the index of each journal and the wiring.
+The order is qpidd's own (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
+resolved through it. Bodies stay on disk; only the index of each journal and the topology are kept in memory.
 
-A queue that the catalogue names has its journal; a journal that no catalogue names is an orphan. Where the catalogue
-is lost or may be incomplete, each journal counts as a queue, named by its info file.
+A queue in the catalogue has its journal; a journal without an entry in the catalogue is an orphan. If the catalogue is
+lost or may be incomplete, each journal counts as a queue, named by its info file.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import Queue, decode_queue
-from formats.wording import plural
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.inspect.in_use import in_use_notice
-from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
-from store.inspect.opening import open_journals
-from store.inspect.surroundings import read_surroundings
-from store.journal.directory import PUSHED_DOWN, NotAJournalError
-from store.journal.enqueue_map import LIVE
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.records import RecordSink
-from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
-from store.journal.write.storage import is_withdrawn
-from store.recovery.ends import unlinked_head
-from store.recovery.journal_recovery import RecoveredJournal, recover_journal, walk_readable
-from store.recovery.prepared import PreparedTransaction
-from store.unfinished import Unfinished, unfinished_journals
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import Queue, decode_queue
+from qstore.formats.wording import plural
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.inspect.in_use import in_use_notice
+from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
+from qstore.store.inspect.opening import open_journals
+from qstore.store.inspect.surroundings import read_surroundings
+from qstore.store.journal.directory import PUSHED_DOWN, NotAJournalError
+from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.records import RecordSink
+from qstore.store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
+from qstore.store.journal.write.storage import is_withdrawn
+from qstore.store.recovery.ends import unlinked_head
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_journal, walk_readable
+from qstore.store.recovery.prepared import PreparedTransaction
+from qstore.store.unfinished import Unfinished, unfinished_journals
 
 
 class RecoveredQueue(NamedTuple):
-    """A queue and what recovery keeps of its journal.
+    """A queue and the content that recovery keeps of its journal.
 
     Attributes:
         name: the queue's name.
-        record: its record; None where no catalogue tells it.
+        record: its record; None if no catalogue has it.
         journal: its journal; None if it has none.
-        recovery: the index of what the journal leaves behind; None without a journal.
+        recovery: the recovered index of the journal; None without a journal.
         end: where the journal ends; None if nothing was ever written.
     """
 
@@ -57,7 +57,7 @@ class RecoveredQueue(NamedTuple):
 
     @property
     def deliverable(self) -> int:
-        """Messages that consumers will be offered: those in doubt do not count."""
+        """Number of messages to be offered to consumers; those in doubt do not count."""
         return 0 if self.recovery is None else self.recovery.messages.count(LIVE)
 
     def outstanding(self) -> Iterator[OutstandingRecord]:
@@ -68,14 +68,14 @@ class RecoveredQueue(NamedTuple):
 
 
 class RecoveredTransaction(NamedTuple):
-    """A transaction that was open when the store was left.
+    """A transaction that was open when the store was last in use.
 
     Attributes:
         xid: its id.
-        outcome: what recovery does with it.
-        two_phase: distributed or local, as the prepared list says; None where it says nothing.
-        enqueues, dequeues: its records that are still undecided in the queues' journals; None where none was read.
-        resolved_from: what it was before somebody decided it; None where nobody did.
+        outcome: how recovery resolves it.
+        two_phase: distributed or local, according to the prepared list; None if unknown.
+        enqueues, dequeues: its undecided records in the queues' journals; None if no journal was read.
+        resolved_from: its outcome before a manual decision; None without one.
     """
 
     xid: bytes
@@ -87,7 +87,7 @@ class RecoveredTransaction(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What somebody decides of transactions that recovery itself leaves undecided.
+    """Manual decisions about transactions that recovery itself leaves undecided.
 
     Attributes:
         outcomes: of single transactions, in doubt or never prepared: COMMITTING or ABORTING.
@@ -102,11 +102,11 @@ _NO_DECISIONS: Final = Decisions()
 
 
 class _OpenTransactions:
-    """The transactions that are open anywhere in a store, and what becomes of them.
+    """The open transactions of a whole store, and their outcomes.
 
     Args:
-        prepared: those that the prepared list has.
-        decisions: what somebody decides of those that are undecided.
+        prepared: those in the prepared list.
+        decisions: manual decisions about undecided ones.
     """
 
     def __init__(self, prepared: list[PreparedTransaction], decisions: Decisions) -> None:
@@ -121,7 +121,7 @@ class _OpenTransactions:
         self._dequeues: Counter[bytes] = Counter()
 
     def resolve(self, recovery: JournalRecovery) -> None:
-        """Apply the outcomes to what one journal leaves open."""
+        """Apply the outcomes to one journal's open transactions."""
         for transaction in recovery.resolve(self._outcomes):
             self._order.setdefault(transaction.xid, transaction.outcome)
             self._enqueues[transaction.xid] += transaction.enqueues
@@ -143,7 +143,7 @@ class _OpenTransactions:
 
 
 def _nobody(_layout: StoreLayout) -> None:
-    """No process is looked for."""
+    """Never find a holder."""
 
 
 class OfflineStore:
@@ -151,17 +151,17 @@ class OfflineStore:
 
     Attributes:
         layout: what was found at the path.
-        wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
+        topology: queues, exchanges and so on; None if only a journal was given, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
-        kept_aside: version 2: journals that no queue has, which a start of the broker has kept aside.
-        rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
+        kept_aside: version 2: journals that no queue has, which a start of the broker has moved aside.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None if unknown.
         closing: version 2: how the store was closed.
-        holder: the process that has the store open; None if none is known to.
+        holder: the process that has the store open; None if none is known.
         pool: the files of a linearstore's partitions; None for the other stores.
-        damage: what is wrong, as far as it was looked at.
-        orphaned: those among it that are orphans, which recovery leaves out.
-        notices: one line each: what a user should know, and no damage.
+        damage: the damage found so far.
+        orphaned: the part of it about orphans, which recovery omits.
+        notices: one line each for the user, about things that are not damage.
     """
 
     def __init__(self, disk: Disk, layout: StoreLayout, holder: int | None = None) -> None:
@@ -172,7 +172,7 @@ class OfflineStore:
         if holder is not None:
             self.notices.append(in_use_notice(layout, holder))
         surroundings = read_surroundings(disk, layout, is_open=holder is not None)
-        self.wiring = surroundings.wiring
+        self.topology = surroundings.topology
         self.rid_high_water = surroundings.rid_high_water
         self.closing = surroundings.closing
         self.damage.extend(surroundings.damage)
@@ -190,7 +190,7 @@ class OfflineStore:
         self.orphaned: list[Damage] = []
 
     def close(self) -> None:
-        """Let all files go."""
+        """Close all files."""
         for journal in (*self.all_journals(), *self.kept_aside, *self._quarantine):
             journal.close()
 
@@ -199,21 +199,21 @@ class OfflineStore:
         return [*([self.prepared_list] if self.prepared_list is not None else []), *self.journals]
 
     def named_journals(self) -> list[Journal]:
-        """The journals at the path that was named; of a single journal's store the prepared list is not one of them."""
+        """The journals at the given path; for a single journal without the prepared list of its store."""
         if self.layout.kind in (StoreKind.JOURNAL, StoreKind.FILE) and self.journals:
             return self.journals
         return self.all_journals()
 
     def queue_names(self) -> set[str]:
-        """The names of all queues, whether the catalogue or a journal tells them; and that of the prepared list."""
+        """The names of all queues, from the catalogue or a journal; and that of the prepared list."""
         names = {journal.name for journal in self.all_journals()}
-        if self.wiring is not None:
-            names.update(queue.record.name for queue in self.wiring.queues.values())
+        if self.topology is not None:
+            names.update(queue.record.name for queue in self.topology.queues.values())
         return names
 
     @property
     def closed_cleanly(self) -> bool:
-        """Version 2: whether the STORE file says so."""
+        """Version 2: whether the STORE file states a clean close."""
         return self.closing.is_clean
 
     @property
@@ -222,24 +222,24 @@ class OfflineStore:
         return sum(journal.stream.size for journal in self.all_journals())
 
     def queues(self) -> list[tuple[str, Queue | None, Journal | None]]:
-        """Each queue's name, record and journal, as recovery would have them, without walking the journals."""
+        """Each queue's name, record and journal, as recovery would match them, without walking the journals."""
         return list(self._match())
 
     def unfinished(self) -> dict[str, Unfinished]:
-        """The journals, by path, that are what a kill leaves of work on the store: nothing is missed with them."""
+        """The journals, by path, left from interrupted work on the store: their content is not needed."""
         if self.layout.kind is not StoreKind.VERSION_2:
             return {}
-        wiring = self.wiring
-        if wiring is None or not wiring.complete or wiring.damage:
+        topology = self.topology
+        if topology is None or not topology.complete or topology.damage:
             return unfinished_journals(self.journals, None)
-        known = {str(queue.journal_id) for queue in wiring.queues.values()}
+        known = {str(queue.journal_id) for queue in topology.queues.values()}
         used = {each.path for each in self.journals if self._journal_key(each) in known}
         return unfinished_journals(self.journals, used)
 
     # ---- recovery ----
 
     def recover(self, decisions: Decisions = _NO_DECISIONS) -> RecoveredStore:
-        """Walk every journal, resolve what is open, and match queues and journals."""
+        """Walk every journal, resolve open transactions, and match queues and journals."""
         prepared_list, prepared = self._recover_prepared_list()
         open_now = _OpenTransactions(prepared, decisions)
         queues = []
@@ -249,9 +249,9 @@ class OfflineStore:
                 continue
             found = self._recover_journal(journal, open_now)
             queues.append(RecoveredQueue(name, record, journal, found.recovery, found.end))
-        if self.wiring is not None and self.wiring.complete and not self.wiring.damage:
+        if self.topology is not None and self.topology.complete and not self.topology.damage:
             catalogue = self.layout.catalogue or self.layout.path
-            self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
+            self.damage.extend(self.closing.lost_queues(catalogue, self.topology.queues.keys()))
         self.notices.extend(self._unfinished_journal(*each) for each in self.unfinished().items())
         orphans = [self._recover_orphan(each, open_now) for each in (*self._orphans, *self.kept_aside)]
         for journal in self._quarantine:
@@ -269,21 +269,21 @@ class OfflineStore:
         elif self.prepared_list is None and transactions:
             self.notices.append(
                 f"{self.layout.path}: {plural(len(transactions), 'open transaction')} and no transaction prepared list "
-                "at hand; they count as never prepared"
+                "was found; they are treated as never prepared"
             )
         return RecoveredStore(self, queues, transactions, prepared_list, orphans)
 
     def _has_no_prepared_list(self) -> bool:
-        """Whether there is none at hand. A linearstore's has at least one file, since the last is never given back."""
+        """Whether the list is missing. A linearstore's has at least one file, since the last is never given back."""
         journal = self.prepared_list
         if journal is None:
             return True
         return self.layout.kind is StoreKind.LINEAR and not journal.files.files and not journal.damage
 
     def _is_blank_legacy_list(self, prepared_list: RecoveredQueue | None) -> bool:
-        """Whether a legacystore's list is all zeros. qpidd writes to it with the first transaction that it commits.
+        """Whether a legacystore's list is all zeros. qpidd writes to it when it first commits a transaction.
 
-        One that qpid-store-resize made anew, which leaves the old one in `bak`, is blank if it held nothing.
+        One that qpid-store-resize rebuilt, leaving the old one in `bak`, is blank if it was empty.
         """
         if self.layout.kind is not StoreKind.LEGACY or prepared_list is None or prepared_list.journal is None:
             return False
@@ -292,14 +292,14 @@ class OfflineStore:
         return prepared_list.end is None and not prepared_list.journal.damage
 
     def _should_have_prepared_list(self, transactions: list[RecoveredTransaction]) -> bool:
-        """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared.
+        """Whether there should be a list: version 2 creates it with the store, qpidd when one is first prepared.
 
-        Journals without a store may have had one: what is open in them is not known to be unprepared.
+        Journals without a store may have had one: their open transactions are not known to be unprepared.
         """
         return self.layout.kind in (StoreKind.VERSION_2, StoreKind.LOOSE) and bool(transactions)
 
     def _recover_journal(self, journal: Journal, open_now: _OpenTransactions | None) -> RecoveredJournal:
-        """Walk a journal and, but for the prepared list itself, resolve what it leaves open."""
+        """Walk a journal and, except for the prepared list itself, resolve its open transactions."""
         recovered = self._read(journal)
         self.damage.extend(recovered.damage)
         self.notices.extend(recovered.end_notices)
@@ -311,19 +311,19 @@ class OfflineStore:
         return recovered
 
     def _read(self, journal: Journal) -> RecoveredJournal:
-        """Walk a journal. What is wrong with it counts for nothing yet."""
+        """Walk a journal without reporting its damage yet."""
         recovered = recover_journal(journal, self.closing, if_readable=True)
         self.notices.extend(recovered.notices)
         return recovered
 
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
-        """An orphan that holds messages is a loss; an empty one is none, and neither is a journal that was replaced."""
+        """An orphan with messages is a loss; an empty one is not, and neither is a journal that was replaced."""
         recovered = self._recover_journal(journal, open_now)
         recovery = recovered.recovery
         count, queue = len(recovery.messages), self._replaced_by(journal)
         if queue is not None:
-            text = f'another journal of queue "{queue}", with {plural(count, "message")}, which is not in use'
-            self.notices.append(f"{journal.path}: {text}; remove it when it is not needed any more")
+            text = f'unused second journal of queue "{queue}", with {plural(count, "message")}'
+            self.notices.append(f"{journal.path}: {text}; remove it when it is no longer needed")
             recovery = JournalRecovery()
         elif count:
             own = Effect.ORPHAN_KEPT_ASIDE if journal in self.kept_aside else Effect.ORPHAN_NOT_KNOWN
@@ -333,15 +333,15 @@ class OfflineStore:
             self.orphaned.append(damage)
             self.damage.append(damage)
         else:
-            what = f'journal of queue "{journal.name}", which the catalogue does not know'
-            self.notices.append(f"{journal.path}: {what}; it is empty and left out")
+            what = f'journal of queue "{journal.name}", which is not in the catalogue'
+            self.notices.append(f"{journal.path}: {what}; it is empty and omitted")
         return RecoveredQueue(journal.name, None, journal, recovery, recovered.end)
 
     def _replaced_by(self, journal: Journal) -> str | None:
         """The queue whose journal this was, or was to be, if it has another one; None if there is none."""
-        if self.layout.kind is not StoreKind.VERSION_2 or self.wiring is None or journal.info is None:
+        if self.layout.kind is not StoreKind.VERSION_2 or self.topology is None or journal.info is None:
             return None
-        queue, incarnation = self.wiring.queues.get(journal.info.queue_id), journal.info.incarnation
+        queue, incarnation = self.topology.queues.get(journal.info.queue_id), journal.info.incarnation
         if queue is None:
             return None
         own = [each.info for each in self.journals if posixpath.basename(each.path) == str(queue.journal_id)]
@@ -349,7 +349,7 @@ class OfflineStore:
         return queue.record.name if is_other else None
 
     def _unfinished_journal(self, path: str, state: Unfinished) -> str:
-        """What a kill left of work on a journal. One that was replaced because it was damaged is told as such."""
+        """Describe the remains of interrupted work on a journal; one replaced because of damage is reported as such."""
         if state is Unfinished.REPLACED_JOURNAL:
             (journal,) = [each for each in self.journals if each.path == path]
             if self._read(journal).damage:
@@ -357,17 +357,17 @@ class OfflineStore:
         return state.notice(path)
 
     def _quarantined(self, journal: Journal) -> str:
-        """A reminder of a damaged journal that is kept as it was: its loss was told when it was built anew."""
+        """A reminder of a quarantined journal: its loss was reported when it was rebuilt."""
         recovery = JournalRecovery()
         self.walk(journal, recovery)
         return (
-            f'{journal.path}: a damaged journal of queue "{journal.name}", kept as it was; '
-            f"{plural(len(recovery.messages), 'message')} can be read in it, as in the journal that was built of it: "
-            f"qstore-recover {journal.path} DEST shows what was lost; remove it when it is not needed any more"
+            f'{journal.path}: quarantined damaged journal of queue "{journal.name}"; '
+            f"{plural(len(recovery.messages), 'message')} can be read from it, as from the journal built from it: "
+            f"run qstore-recover {journal.path} DEST to see what was lost; remove it when it is no longer needed"
         )
 
     def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-        """As `walk_readable`; what the journal has to say goes to the store's notices."""
+        """As `walk_readable`; the journal's notices are added to the store's."""
         end = walk_readable(journal, sink, every_record=every_record)
         self.notices.extend(journal.notices)
         journal.notices.clear()
@@ -384,7 +384,7 @@ class OfflineStore:
     # ---- queues and their journals ----
 
     def _match(self) -> Iterator[tuple[str, Queue | None, Journal | None]]:
-        """Each queue with its journal; what is left over on either side is reported."""
+        """Each queue with its journal; unmatched ones on either side are reported."""
         journals: dict[str, Journal] = {}
         unfinished = self.unfinished()
         for journal in self.journals:
@@ -392,12 +392,12 @@ class OfflineStore:
                 continue
             first = journals.setdefault(self._journal_key(journal), journal)
             if journal.path.startswith(first.path + "/"):
-                self.notices.append(f"{journal.path}: an older copy of the journal above it, as resizing leaves it")
+                self.notices.append(f"{journal.path}: an older copy of the journal above it, left by resizing")
             elif first is not journal:
                 self.damage.append(Damage(journal.path, None, None, DamageKind.SECOND_JOURNAL, queue=journal.name))
-        wiring = self.wiring
-        if wiring is not None:
-            for queue in wiring.queues.values():
+        topology = self.topology
+        if topology is not None:
+            for queue in topology.queues.values():
                 key = queue.record.name if queue.journal_id is None else str(queue.journal_id)
                 own = journals.pop(key, None)
                 path = posixpath.join(posixpath.dirname(self.layout.catalogue or ""), "jrnl", key)
@@ -408,22 +408,22 @@ class OfflineStore:
                     self.damage.append(Damage(self.layout.path, None, None, kind, queue=name))
                 yield queue.record.name, queue.record, own
         for journal in journals.values():
-            if wiring is None or not wiring.complete or wiring.damage:
+            if topology is None or not topology.complete or topology.damage:
                 yield journal.name, self.record_in_info(journal), journal
             else:
                 self._orphans.append(journal)
 
     def _is_out_of_reach(self, key: str) -> bool:
-        """Whether a queue's journal may be there, in a directory that cannot be looked into: which is told already."""
+        """Whether a queue's journal may be in a directory that cannot be listed, which is already reported."""
         return any(posixpath.basename(damage.file) in (key, "jrnl") for damage in self.layout.damage)
 
     def _journal_key(self, journal: Journal) -> str:
-        if self.layout.kind is StoreKind.VERSION_2 and self.wiring is not None:
+        if self.layout.kind is StoreKind.VERSION_2 and self.topology is not None:
             return posixpath.basename(journal.path)
         return journal.name
 
     def record_in_info(self, journal: Journal) -> Queue | None:
-        """The queue's record that a journal of version 2 has in its info file; None if there is none."""
+        """The queue's record in the info file of a version-2 journal; None if there is none."""
         if journal.info is None or not journal.info.queue_record:
             return None
         try:
@@ -435,15 +435,15 @@ class OfflineStore:
 
 
 class RecoveredStore(NamedTuple):
-    """What recovery makes of a store.
+    """The result of recovering a store.
 
     Attributes:
-        store: what was read; its `damage` and `notices` are complete now.
-        queues: the queues, by id where a catalogue tells them.
-        transactions: those that were open.
+        store: the store; its `damage` and `notices` are complete now.
+        queues: the queues, by id if a catalogue has them.
+        transactions: the transactions that were open.
         prepared_list: the transaction prepared list; None if there is none.
-        orphans: journals that a catalogue should know and does not: recovery leaves them out. What a crash leaves of
-            queues that were being made or deleted is not among them.
+        orphans: journals that should be in a catalogue and are not: recovery omits them. Those left from interrupted
+            creations and deletions of queues are not among them.
     """
 
     store: OfflineStore
@@ -454,15 +454,15 @@ class RecoveredStore(NamedTuple):
 
 
 def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int | None] = _nobody) -> OfflineStore:
-    """Open whatever is at `path`.
+    """Open a store, journal or file at `path`.
 
     Args:
         disk: reads it.
-        path: as a person names it.
+        path: as given by the user.
         find_holder: finds the process that has a store open, as `in_use.holder_of_store` does.
 
     Raises:
-        UnusableInputError: nothing that could be read as a store.
+        UnusableInputError: nothing that can be read as a store.
         OSError: it cannot be read.
     """
     layout = find_layout(disk, path)

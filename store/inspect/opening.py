@@ -1,4 +1,4 @@
-"""Opens the journals of a store, a journal by itself, or a single file, whatever their format."""
+"""Opens the journals of a store, a single journal, or a single file, of any format."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.inspect.layout import JournalPlace, StoreKind, StoreLayout
-from store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.line.directory import open_line, open_linear_file
-from store.journal.line.file import queue_name_of
-from store.journal.line.pool import FilePool, PooledFile, linear_file_names, read_file_pool
-from store.journal.write.storage import is_withdrawn
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.inspect.layout import JournalPlace, StoreKind, StoreLayout
+from qstore.store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.directory import open_line, open_linear_file
+from qstore.store.journal.line.file import queue_name_of
+from qstore.store.journal.line.pool import FilePool, PooledFile, linear_file_names, read_file_pool
+from qstore.store.journal.write.storage import is_withdrawn
 
 TPL_NAME: Final = "TplStore"
 
@@ -31,10 +31,10 @@ class OpenedJournals:
     Attributes:
         prepared_list: the transaction prepared list's; None if there is none.
         journals: the queues'.
-        orphans, quarantine: version 2: journals that are kept aside.
+        orphans, quarantine: version 2: journals that were moved aside.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what could not be opened.
-        notices: one line each: what a user should know, and no damage.
+        notices: one line each for the user, about things that are not damage.
     """
 
     prepared_list: Journal | None = None
@@ -50,7 +50,7 @@ def open_journals(disk: Disk, layout: StoreLayout) -> OpenedJournals:
     """Open every journal of `layout`.
 
     Raises:
-        NotAJournalError, OSError: the journal or file that the layout's path itself names cannot be opened.
+        NotAJournalError, OSError: the journal or file at the layout's own path cannot be opened.
     """
     return _Opening(disk, layout).all()
 
@@ -84,25 +84,25 @@ class _Opening:
                 self._file(journal)
         self._journals_without_directory()
         for path in layout.orphans:
-            self._kept(path, opened.orphans, "a directory that no queue has, kept aside")
+            self._kept(path, opened.orphans, "a directory that no queue has, moved aside")
         for path in layout.quarantine:
-            self._kept(path, opened.quarantine, "kept as it was found, damaged")
+            self._kept(path, opened.quarantine, "quarantined as damaged")
         return opened
 
     def _kept(self, path: str, journals: list[Journal], what: str) -> None:
-        """A journal that is kept aside; what cannot be read as one is told."""
+        """A journal that was moved aside; an unreadable one is reported."""
         if self._disk.is_file(posixpath.join(path, "CURRENT")):
-            text = f"{path}: a catalogue that was damaged, and restored; remove it when it is not needed any more"
+            text = f"{path}: a damaged catalogue that was restored; remove it when it is no longer needed"
             self._opened.notices.append(text)
             return
         try:
             journals.append(open_journal(self._disk, path, name=posixpath.basename(path)))
         except (NotAJournalError, OSError):
-            text = f"{path}: {what}; it holds no journal that could be read; remove it when it is not needed any more"
+            text = f"{path}: {what}; it has no readable journal; remove it when it is no longer needed"
             self._opened.notices.append(text)
 
     def _file(self, journal: Journal) -> None:
-        """A journal or file that was named by itself may be the prepared list's; a queue may have its name."""
+        """A journal or file that was given directly may be the prepared list's; a queue may have its name."""
         alone = self._layout.kind in (StoreKind.JOURNAL, StoreKind.FILE)
         linear = journal.format is JournalFormat.LINEAR
         if alone and (journal.name == TPL_NAME if linear else journal.base_name == TPL_BASE_NAME):
@@ -112,16 +112,16 @@ class _Opening:
 
     def _open(self, place: JournalPlace, effect: Effect) -> Journal | None:
         if self._layout.kind is StoreKind.VERSION_2 and is_withdrawn(self._disk, place.directory):
-            return None  # recovery tells it, if the catalogue knows the queue
+            return None  # recovery reports it, if the queue is in the catalogue
         try:
             journal = self._open_directory(place)
         except (NotAJournalError, OSError) as error:
             if place.directory == self._layout.path:
                 raise
-            is_queue = place.directory != self._layout.prepared_list  # which is made with the store
+            is_queue = place.directory != self._layout.prepared_list  # which is created with the store
             if isinstance(error, UnmadeJournalError) and is_queue and self._layout.kind is StoreKind.VERSION_2:
-                self._opened.notices.append(f"{error}: it was being made; the next start removes it")
-                return None  # if the catalogue knows it, it is missed
+                self._opened.notices.append(f"{error}: its creation was interrupted; the next start removes it")
+                return None  # if it is in the catalogue, it is reported as missing
             self._opened.damage.append(_unreadable(place.directory, error, effect))
             return None
         self._opened.notices.extend(journal.notices)
@@ -145,10 +145,10 @@ class _Opening:
                 self._disk, place.directory, place.name, self._taken, unlinked, self._queues,
                 follow_links=False, waiting=self._waiting[place.name],
             )  # fmt: skip
-        # A journal named by itself: its directory may have been copied to any place, so its files tell its name.
+        # A single journal: its directory may have been copied anywhere, so the name is taken from its files.
         journal = open_line(self._disk, place.directory, None, self._taken, follow_links=self._layout.pools is None)
         if not journal.files.files and journal.damage:
-            raise NotAJournalError(f"{place.directory}: {journal.damage[0].what}; name the whole store")
+            raise NotAJournalError(f"{place.directory}: {journal.damage[0].what}; pass the whole store")
         return journal
 
     def _read_pool(self, root: str) -> None:
@@ -173,10 +173,10 @@ class _Opening:
         try:
             return linear_file_names(self._disk.names(directory))
         except OSError:
-            return []  # opening the journal says so
+            return []  # reported when the journal is opened
 
     def _journals_without_directory(self) -> None:
-        """Files that no journal links, of queues that have no directory left."""
+        """Files that no journal links, of queues without a directory."""
         for queue in sorted(self._unlinked):
             if queue != TPL_NAME and self._unlinked[queue]:
                 self._opened.journals.append(self._lost_directory(posixpath.join("jrnl2", queue), queue))
@@ -198,14 +198,14 @@ def _unreadable(directory: str, error: NotAJournalError | OSError, effect: Effec
 
 
 def _believe_directory(journal: Journal, name: str) -> None:
-    """In qpidd's store a directory has its queue's name, and goes by it; an info file that tells another is damage.
+    """In qpidd's store a directory has its queue's name, which counts; an info file with another name is damage.
 
-    But resizing leaves the old journal in a directory of its own below the new one.
+    But resizing leaves the old journal in a subdirectory of the new one.
     """
     if journal.name != name and not name.startswith(journal.name + "/"):
         path = posixpath.join(journal.path, journal.base_name + INFO_SUFFIX)
         kind = DamageKind.INFO_FILE_QUEUE_NAME
-        journal.damage.append(Damage(path, None, None, kind, told=journal.name, queue=name))
+        journal.damage.append(Damage(path, None, None, kind, recorded=journal.name, queue=name))
         journal.name = name
 
 

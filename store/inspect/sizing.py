@@ -1,32 +1,32 @@
-"""How large a journal has to be: qpidd's published formulas, as pure functions.
+"""The required size of a journal: qpidd's published formulas, as pure functions.
 
 Source: MRG 2 Messaging User Guide, 6.4.2 to 6.4.4.
 
-A record is its header, the transaction id, the data and its tail, rounded up to whole blocks of 128 bytes. What a
-transaction writes is flushed when it is prepared, and again when it ends, and a flush is padded to 512 bytes (4096 in
-a linearstore). So a queue that holds `depth` messages holds, in a journal, its *footprint*:
+A record is its header, the transaction id, the data and its tail, rounded up to whole blocks of 128 bytes. The records
+of a transaction are flushed when it is prepared, and again when it ends, and a flush is padded to 512 bytes (4096 in a
+linearstore). So a queue with `depth` messages occupies, in a journal, its *footprint*:
 
     no transactions            depth × blocks of an enqueue
     transactions of n          for each n messages: the blocks of n enqueues, padded to a flush, and one commit, padded
 
 The recommended size is double the footprint: enqueues are refused when a journal is about 80 % full, and a ring is
-reused in whole files (`threshold`). The journal then keeps the default number of files and takes the smallest file
-size that gives the recommended size; only where the largest file is too small are there more files.
+reused in whole files (`threshold`). The journal then keeps the default number of files and uses the smallest file size
+that gives the recommended size; only if the largest file is too small are there more files.
 
-Three things that the published text leaves open:
+Three points that the published text leaves open:
 
-- *Dequeue records.* The text lists their size and its examples leave them out: at the moment at which a queue is
-  deepest nothing of it has been dequeued. That is right for a queue that fills up and is then emptied, and is what is
-  done here by default. In a queue in steady flow the dequeues of earlier messages stand between the messages that are
-  there; `count_dequeues` adds, for each message, its dequeue, and for each n of them the commit that ends them.
-- *Transactions of several operations.* The example has one. As qpidd writes them (its stores were looked at), the
-  records of one transaction stand block by block and the whole is padded, not each record.
-- *Flushes outside of transactions.* A sender that waits for each message has it flushed by itself, padded too. The
-  published formula counts blocks only; `RecordSize.flushed` is what such a message takes. For a linearstore, where
-  the padding is most of it, this is what is counted.
+- *Dequeue records.* The text lists their size but its examples omit them: when a queue is deepest nothing of it has
+  been dequeued. That is right for a queue that fills up and is then emptied, and is the default here. In a queue in
+  steady flow the dequeues of earlier messages are stored between the present messages; `count_dequeues` adds, for each
+  message, its dequeue, and for each n of them the commit that ends them.
+- *Transactions of several operations.* The example has one. As qpidd writes them (verified in its stores), the records
+  of one transaction are contiguous and the whole is padded, not each record.
+- *Flushes outside of transactions.* A sender that waits for each message causes a separate, padded flush for each. The
+  published formula counts blocks only; `RecordSize.flushed` is the size of such a message. For a linearstore, where the
+  padding is most of it, this size is used.
 
-The text's header sizes are those of version 2, and for a commit 8 bytes more than version 1 really has. In front of
-each message header qpidd stores four more bytes, its size, which the text does not count.
+The text's header sizes are those of version 2, and for a commit 8 bytes more than version 1 really has. Before each
+message header qpidd stores four more bytes, its size, which the text does not count.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from fractions import Fraction
 from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
-import formats.qls.records as qls
-import formats.rhm.records as rhm
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry, padded
-from formats.rhm.records import Kind
-from store.journal.format import JournalFormat
-from store.journal.records import MAX_XID_SIZE
-from store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
+import qstore.formats.qls.records as qls
+import qstore.formats.rhm.records as rhm
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry, padded
+from qstore.formats.rhm.records import Kind
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.records import MAX_XID_SIZE
+from qstore.store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
 
 DEFAULT_FILES: Final = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
 MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
-LARGEST_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
+MAX_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
 DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)
 LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id
 MAX_DEPTH: Final = 1 << 48  # messages: more than any journal holds
 
 
 class Overheads(NamedTuple):
-    """What a format adds to the bytes of a record.
+    """The bytes that a format adds to a record.
 
     Attributes:
         enqueue, dequeue, end: bytes of header and tail of an enqueue, a dequeue, a commit or abort.
         flush: bytes to which a flush is padded.
-        plain: bytes to which a message outside of transactions is counted: blocks, or the flush.
+        plain: unit to which a message outside of transactions is rounded: blocks, or the flush.
     """
 
     enqueue: int
@@ -92,14 +92,14 @@ OVERHEADS: Final = {
 
 
 class JournalTooLargeError(Exception):
-    """No journal can be that large; the text says what is possible."""
+    """No journal can be that large; the text states what is possible."""
 
 
-# ---------------------------------------------------------------------------------------------- what a queue is like
+# ---------------------------------------------------------------------------------------------- workload
 
 
 class Transactions(Enum):
-    """How messages come and go."""
+    """How messages are enqueued and dequeued."""
 
     NONE = "none"
     LOCAL = "local"
@@ -108,17 +108,17 @@ class Transactions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The characteristics of a queue from which the published formulas start.
+    """The characteristics of a queue that the published formulas use.
 
     Attributes:
         message_size: bytes of a message's content, on average.
         header_size: bytes of its header, on average.
-        depth: messages that are on the queue at most.
+        depth: maximum number of messages on the queue.
         transactions: whether they are enqueued and dequeued in transactions.
         xid_size: bytes of a distributed transaction's id; None otherwise.
         transaction_depth: operations in a transaction.
-        count_dequeues: whether dequeue records take part (the module's docstring).
-        journal_format: what kind of journal it is.
+        count_dequeues: whether to count dequeue records (see the module's docstring).
+        journal_format: the format of the journal.
 
     Raises:
         ValueError: the attributes contradict each other, or are out of range.
@@ -135,20 +135,18 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.message_size < 0 or self.header_size < 0:
-            raise ValueError("the size of a message or header is not negative")
+            raise ValueError("the size of a message or header must not be negative")
         if not (1 <= self.depth <= MAX_DEPTH and 1 <= self.transaction_depth <= MAX_DEPTH):
-            raise ValueError(f"the depth of a queue or transaction is 1 to {MAX_DEPTH}")
+            raise ValueError(f"the depth of a queue or transaction must be 1 to {MAX_DEPTH}")
         if self.transactions is Transactions.DISTRIBUTED:
             if self.xid_size is None:
                 raise ValueError("distributed transactions need the size of their ids")
             if not 1 <= self.xid_size <= MAX_XID_SIZE:
-                raise ValueError(f"a transaction id has 1 to {MAX_XID_SIZE} bytes, not {self.xid_size}")
+                raise ValueError(f"a transaction id must have 1 to {MAX_XID_SIZE} bytes, not {self.xid_size}")
         elif self.xid_size is not None:
-            raise ValueError(
-                f"the size of ids is given for distributed transactions; a local one's has {LOCAL_XID_SIZE}"
-            )
+            raise ValueError(f"the size of ids is for distributed transactions only; a local one has {LOCAL_XID_SIZE}")
         if self.transactions is Transactions.NONE and self.transaction_depth != 1:
-            raise ValueError("without transactions there is no transaction depth")
+            raise ValueError("a transaction depth requires transactions")
 
     @property
     def xid_bytes(self) -> int:
@@ -160,14 +158,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class MessageProfile:
-    """What the messages of a queue take in its journal, computed or measured.
+    """The space that the messages of a queue take in its journal, computed or measured.
 
     Attributes:
-        record: bytes of blocks that the enqueue record of a message takes, on average.
-        transactional: the share of messages, 0 to 1, that come and go in transactions.
-        xid_size: bytes of their ids, on average.
+        record: average bytes of blocks of a message's enqueue record.
+        transactional: fraction of messages, 0 to 1, that are enqueued and dequeued in transactions.
+        xid_size: average bytes of their ids.
         transaction_depth: operations in a transaction.
-        count_dequeues: whether dequeue records take part.
+        count_dequeues: whether to count dequeue records.
     """
 
     record: Fraction
@@ -181,7 +179,7 @@ class MessageProfile:
 
 
 class RecordSize(NamedTuple):
-    """The bytes of a record: as encoded, in whole blocks, and flushed by itself."""
+    """The bytes of a record: encoded, in whole blocks, and in a separate flush."""
 
     encoded: int
     blocks: int
@@ -189,18 +187,18 @@ class RecordSize(NamedTuple):
 
 
 def record_size(encoded: int, journal_format: JournalFormat) -> RecordSize:
-    """A record of `encoded` bytes, rounded as the journal does it."""
+    """The size of a record of `encoded` bytes, rounded as in the journal."""
     blocks = padded(encoded)
     return RecordSize(encoded, blocks, _rounded(blocks, OVERHEADS[journal_format].flush))
 
 
 def dequeue_size(xid_size: int, journal_format: JournalFormat) -> RecordSize:
-    """A dequeue record."""
+    """The size of a dequeue record."""
     return record_size(OVERHEADS[journal_format].dequeue + xid_size, journal_format)
 
 
 def end_size(xid_size: int, journal_format: JournalFormat) -> RecordSize:
-    """A commit or abort record."""
+    """The size of a commit or abort record."""
     return record_size(OVERHEADS[journal_format].end + xid_size, journal_format)
 
 
@@ -227,7 +225,7 @@ def footprint(profile: MessageProfile, depth: int, journal_format: JournalFormat
 
 
 def _in_transactions(profile: MessageProfile, count: int, record: Fraction, journal_format: JournalFormat) -> int:
-    """Bytes of `count` records in transactions, and of the commits that end these."""
+    """Bytes of `count` records in transactions, and of the commits that end them."""
     flush = OVERHEADS[journal_format].flush
     whole, rest = divmod(count, profile.transaction_depth)
     ends = whole + (rest > 0)
@@ -235,7 +233,7 @@ def _in_transactions(profile: MessageProfile, count: int, record: Fraction, jour
     return size + ends * end_size(profile.xid_size, journal_format).flushed
 
 
-# ---------------------------------------------------------------------------------------------- what to configure
+# ---------------------------------------------------------------------------------------------- configuration
 
 
 class RingSize(NamedTuple):
@@ -246,7 +244,7 @@ class RingSize(NamedTuple):
 
     @property
     def geometry(self) -> Geometry:
-        """The same as a geometry."""
+        """The options as a geometry."""
         return Geometry.from_pages(self.files, self.pages)
 
     @property
@@ -256,7 +254,7 @@ class RingSize(NamedTuple):
 
 
 class LineSize(NamedTuple):
-    """How many files of a linearstore's pool are needed, and the bytes of data that each holds."""
+    """The number of files needed from a linearstore's pool, and the bytes of data in each."""
 
     files: int
     file_size: int
@@ -271,7 +269,7 @@ Choice: TypeAlias = RingSize | LineSize
 
 
 def ring_for(size: int) -> RingSize:
-    """The smallest ring of at least `size` bytes with the default number of files, or the fewest that can do it.
+    """The smallest ring of at least `size` bytes with the default number of files, or the fewest that suffice.
 
     Raises:
         JournalTooLargeError: the largest ring is smaller.
@@ -280,22 +278,22 @@ def ring_for(size: int) -> RingSize:
     files = max(DEFAULT_FILES, ceil(Fraction(pages, MAX_PAGES)))
     if files > MAX_FILES:
         raise JournalTooLargeError(
-            f"a journal of {size:,} bytes cannot be had: the largest has {MAX_FILES} files of {MAX_PAGES} pages, "
-            f"{LARGEST_RING:,} bytes"
+            f"a journal of {size:,} bytes is not possible: the largest has {MAX_FILES} files of {MAX_PAGES} pages, "
+            f"{MAX_RING:,} bytes"
         )
     return RingSize(files, ceil(Fraction(pages, files)))
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSize:
-    """What a journal needs for a queue's depth.
+    """The journal needed for a queue's depth.
 
     Attributes:
-        footprint: bytes that the messages take.
-        recommended: bytes that the journal should have: double that; more only where the threshold of version 2,
-            which counts one block for each message's dequeue, would refuse the last of them (records of one block).
-        choice: the files that give it.
-        held: messages that these hold at least before enqueues are refused; None where nothing ever is.
+        footprint: bytes of the messages.
+        recommended: bytes that the journal should have: double that; more only if the threshold of version 2, which
+            counts one block for each message's dequeue, would refuse the last of them (records of one block).
+        choice: the files that provide it.
+        held: minimum number of messages that these hold before enqueues are refused; None if none ever is.
     """
 
     footprint: int
@@ -312,16 +310,16 @@ class JournalSize:
 def size_for(
     profile: MessageProfile, depth: int, journal_format: JournalFormat, pool_file_size: int = DEFAULT_POOL_FILE_SIZE
 ) -> JournalSize:
-    """The journal for `depth` messages of a kind.
+    """The journal for `depth` messages with a profile.
 
     Args:
         profile: the messages.
-        depth: how many of them, 1 to `MAX_DEPTH`.
-        journal_format: of the journal.
-        pool_file_size: linearstore: bytes of data that a file of its pool holds.
+        depth: number of messages, 1 to `MAX_DEPTH`.
+        journal_format: format of the journal.
+        pool_file_size: linearstore: bytes of data in a file of its pool.
 
     Raises:
-        JournalTooLargeError: no ring is large enough; the text says how many messages the largest is for.
+        JournalTooLargeError: no ring is large enough; the text states how many messages the largest is for.
     """
     recommended = _recommended(profile, depth, journal_format)
     size = footprint(profile, depth, journal_format)
@@ -332,7 +330,7 @@ def size_for(
         ring = ring_for(recommended)
     except JournalTooLargeError as error:
         possible = bisect_right(
-            range(depth), LARGEST_RING, lo=1, key=lambda fewer: _recommended(profile, fewer, journal_format)
+            range(depth), MAX_RING, lo=1, key=lambda fewer: _recommended(profile, fewer, journal_format)
         )
         raise JournalTooLargeError(f"{error}, for {possible - 1:,} such messages") from None
     held = depth_held(ring.geometry, journal_format, record=profile.record, per_message=Fraction(size, depth))
@@ -351,11 +349,11 @@ class Sizing:
     """The published calculation for one workload, step by step.
 
     Attributes:
-        workload: what it starts from.
+        workload: the input.
         enqueue, dequeue: the records of a message.
         end: the commit (or abort) of a transaction; None without transactions.
-        profile: what the messages take.
-        journal: what the journal needs.
+        profile: the space that the messages take.
+        journal: the journal needed.
     """
 
     workload: Workload
@@ -372,7 +370,7 @@ class Sizing:
 
 
 def size_journal(workload: Workload) -> Sizing:
-    """The published calculation.
+    """Do the published calculation.
 
     Raises:
         JournalTooLargeError: no ring is large enough.

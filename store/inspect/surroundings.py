@@ -1,7 +1,7 @@
-"""What lies beside a store's journals: its catalogue, or qpidd's Berkeley DB environment, and version 2's STORE file.
+"""The files next to a store's journals: its catalogue, or qpidd's Berkeley DB environment, and version 2's STORE file.
 
-A version-2 store always has both its catalogue and its STORE file. Of qpidd's stores the journals alone may be at hand:
-then the names of the queues come from them.
+A version-2 store always has both its catalogue and its STORE file. Of qpidd's stores only the journals may be
+available: then the names of the queues are taken from them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from formats.rhm import store_file
-from store.catalogue.berkeley import read_environment
-from store.catalogue.catalogue import Catalogue, CatalogueDamage
-from store.catalogue.topology import NAME as TOPOLOGY
-from store.catalogue.topology import (
+from qstore.formats.rhm import store_file
+from qstore.store.catalogue.berkeley import read_environment
+from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
+from qstore.store.catalogue.topology import Topology, catalogue_topology, environment_topology
+from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY
+from qstore.store.catalogue.topology_copy import (
     CatalogueView,
     CopyView,
     Judgement,
@@ -29,32 +30,31 @@ from store.catalogue.topology import (
     view_catalogue,
     view_copy,
 )
-from store.catalogue.wiring import Wiring, catalogue_wiring, environment_wiring
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk, read_whole
-from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
-from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
-from store.recovery.close_record import Closing, read_closing
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, read_whole
+from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
+from qstore.store.key_value import CatalogueDamagedError, CatalogueError, open_copy
+from qstore.store.recovery.close_record import Closing, read_closing
 
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What was read beside the journals.
+    """The data read from these files.
 
     Attributes:
-        wiring: queues, exchanges and so on; None where there is no catalogue, or it is lost.
-        rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
+        topology: queues, exchanges and so on; None if there is no catalogue, or it is lost.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None if unknown.
         closing: version 2: how the store was closed.
-        store_id: version 2: whose catalogue it is; None where nothing tells it.
-        damage: what is wrong.
-        notices: one line each: what a user should know, and no damage.
+        store_id: version 2: the store id in the catalogue; None if unknown.
+        damage: the damage found.
+        notices: one line each for the user, about things that are not damage.
     """
 
-    wiring: Wiring | None = None
+    topology: Topology | None = None
     rid_high_water: int | None = None
     closing: Closing = field(default_factory=lambda: Closing(is_clean=False))
     store_id: UUID | None = None
@@ -63,24 +63,24 @@ class Surroundings:
 
 
 def read_surroundings(disk: Disk, layout: StoreLayout, *, is_open: bool = False) -> Surroundings:
-    """Read what `layout` has beside its journals.
+    """Read the files of `layout` next to its journals.
 
     Args:
         disk: reads it.
-        layout: what there is.
+        layout: the locations of the parts.
         is_open: whether a process has the store open, which therefore cannot be closed cleanly yet.
     """
     found = Surroundings()
     if layout.environment is not None:
         _read_environment(disk, layout.environment, found)
     elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.LOOSE):
-        found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
+        found.notices.append(f"{layout.path}: no catalogue here; queue names are taken from the journals")
     if layout.kind is StoreKind.VERSION_2:
         _read_version_2(disk, layout, found, is_open=is_open)
-    if found.wiring is not None:
-        found.damage.extend(found.wiring.damage)
-        found.damage.extend(each.damage(layout.catalogue or layout.path) for each in found.wiring.duplicates)
-        found.notices.extend(found.wiring.notices)
+    if found.topology is not None:
+        found.damage.extend(found.topology.damage)
+        found.damage.extend(each.damage(layout.catalogue or layout.path) for each in found.topology.duplicates)
+        found.notices.extend(found.topology.notices)
     return found
 
 
@@ -92,44 +92,44 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
         kind, reason = DamageKind.ENVIRONMENT_UNREADABLE, error.strerror
         found.damage.append(Damage(directory, None, None, kind, reason=reason))
         return
-    found.wiring = environment_wiring(environment, directory)
+    found.topology = environment_topology(environment, directory)
     for entry in environment.damage:
         if entry.is_healed:
             kind, effect = DamageKind.ENVIRONMENT_DAMAGED, Effect.READ_FROM_LOG
             found.damage.append(Damage(entry.file, entry.offset, None, kind, effect, problem=entry.what))
     if not any(_LOG_FILE.fullmatch(name) for name in names):
-        found.wiring.damage.append(Damage(directory, None, None, DamageKind.ENVIRONMENT_WITHOUT_LOG))
+        found.topology.damage.append(Damage(directory, None, None, DamageKind.ENVIRONMENT_WITHOUT_LOG))
 
 
 def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
-    """The catalogue and its second copy, held against each other, and the STORE file."""
+    """Read and compare the catalogue and its second copy, and read the STORE file."""
     of_catalogue = Surroundings()
-    view = CatalogueView(0, {}, (CatalogueDamage("", "there is no catalogue"),))
+    view = CatalogueView(0, {}, (CatalogueDamage("", "the catalogue is missing"),))
     if layout.catalogue is not None:
         view = _read_catalogue(layout.catalogue, of_catalogue)
     found.store_id = of_catalogue.store_id
     store_id = _read_store_file(disk, layout, found, is_open=is_open)
-    root = posixpath.dirname(layout.store_file or layout.topology or layout.catalogue or layout.path)
+    root = posixpath.dirname(layout.store_file or layout.topology_copy or layout.catalogue or layout.path)
     if layout.catalogue is None:
         of_catalogue.damage.append(Damage(root, None, None, DamageKind.CATALOGUE_MISSING))
-    copy = CopyView(None, "there is no such file", is_missing=True)
-    if layout.topology is not None:
-        copy = view_copy(disk, layout.topology, store_id or found.store_id)
+    copy = CopyView(None, "the file is missing", is_missing=True)
+    if layout.topology_copy is not None:
+        copy = view_copy(disk, layout.topology_copy, store_id or found.store_id)
     judgement = judge(view, copy)
     if judgement.verdict is Verdict.RESTORE:
         of_catalogue = _restored(judgement, view, layout.catalogue or root)
     elif judgement.verdict is Verdict.SALVAGE and judgement.entries is not view.entries:
-        _begun(judgement, layout.topology or root, of_catalogue)
-    found.wiring, found.rid_high_water = of_catalogue.wiring, of_catalogue.rid_high_water
+        _begun(judgement, layout.topology_copy or root, of_catalogue)
+    found.topology, found.rid_high_water = of_catalogue.topology, of_catalogue.rid_high_water
     found.damage[:0] = of_catalogue.damage
     if judgement.copy_problem:
-        path = layout.topology or posixpath.join(root, TOPOLOGY)
-        text = f"{path}: the second copy of the catalogue is of no use: {judgement.copy_problem}"
-        found.notices.append(text if judgement.damage else f"{text}; the next start writes it anew")
+        path = layout.topology_copy or posixpath.join(root, TOPOLOGY)
+        text = f"{path}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
+        found.notices.append(text if judgement.damage else f"{text}; the next start rewrites it")
 
 
 def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
-    """Read a catalogue. Raises UnusableInputError where the system does not let it be read."""
+    """Read a catalogue. Raises UnusableInputError if the system refuses that."""
     try:
         key_value = open_copy(Path(directory))
     except CatalogueDamagedError as error:
@@ -140,7 +140,7 @@ def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
     try:
         view = view_catalogue(key_value)
         catalogue = Catalogue(key_value)
-        found.wiring = catalogue_wiring(catalogue, directory)
+        found.topology = catalogue_topology(catalogue, directory)
         found.rid_high_water = _reserved(catalogue, directory, found.damage)
         meta = catalogue.meta()
         found.store_id = None if meta is None else meta.store_id
@@ -152,10 +152,10 @@ def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
 
 
 def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundings:
-    """What the second copy has; what is wrong with the catalogue costs nothing then."""
+    """The content of the second copy; damage to the catalogue then costs nothing."""
     found = Surroundings()
     catalogue = Catalogue(MemoryMap(judgement.entries))
-    found.wiring = catalogue_wiring(catalogue, path)
+    found.topology = catalogue_topology(catalogue, path)
     found.rid_high_water = catalogue.rid_high_water()
     lost, gone = differences(view.entries, judgement.entries)
     missing = shown(lost) if lost and view.entries else None
@@ -169,15 +169,15 @@ def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundi
 
 
 def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
-    """The beginning of a second copy that is damaged itself, where nothing, or less, can be read of the catalogue."""
-    found.wiring = catalogue_wiring(Catalogue(MemoryMap(judgement.entries)), path)
-    found.wiring.complete = False
+    """The readable beginning of a damaged second copy, if the catalogue has nothing, or less, that is readable."""
+    found.topology = catalogue_topology(Catalogue(MemoryMap(judgement.entries)), path)
+    found.topology.complete = False
     kind = DamageKind.CATALOGUE_COPY_DAMAGED
     found.damage.append(Damage(path, None, None, kind, problem=judgement.copy_problem))
 
 
 def _unreadable(directory: str, error: CatalogueError) -> Damage:
-    """The damage that a catalogue is which cannot be opened, or not be read to its end."""
+    """The damage of a catalogue that cannot be opened, or cannot be read to its end."""
     return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_BROKEN, problem=str(error))
 
 
@@ -190,10 +190,10 @@ def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int
 
 
 def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
-    """Read the STORE file. Returns the store's id, None where it does not tell it."""
+    """Read the STORE file. Returns the store's id, None if unknown."""
     path = layout.store_file
     if path is None:
-        root = posixpath.dirname(layout.catalogue or layout.topology or layout.path)
+        root = posixpath.dirname(layout.catalogue or layout.topology_copy or layout.path)
         found.damage.append(Damage(root, None, None, DamageKind.STORE_FILE_MISSING))
         return None
     try:
@@ -204,8 +204,8 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is
         found.damage.append(Damage(path, None, None, kind, problem=str(error)))
         return None
     if found.store_id not in (None, content.store_id):
-        kind, told, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(content.store_id), str(found.store_id)
-        found.damage.append(Damage(path, None, None, kind, told=told, store=own))
+        kind, recorded, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(content.store_id), str(found.store_id)
+        found.damage.append(Damage(path, None, None, kind, recorded=recorded, store=own))
         return None
     found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
     found.damage.extend(damage)

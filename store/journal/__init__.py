@@ -1,1 +1,1 @@
-"""One journal: the reader that walks its records, and the recovery that says what they leave behind."""
+"""One journal: the reader that walks its records, and recovery, which determines what is outstanding after them."""

@@ -1,6 +1,6 @@
-"""Regions of a journal's files that the system cannot read.
+"""Unreadable regions of a journal's files.
 
-They are kept as runs of sectors, since a disk that fails does so over stretches, and a stretch may be the whole file.
+They are stored as runs of sectors, since a failing disk fails over whole stretches, up to the whole file.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from formats.rhm.geometry import SECTOR_SIZE
+from qstore.formats.rhm.geometry import SECTOR_SIZE
 
 
 class BadRegion(NamedTuple):
-    """A run of sectors that cannot be read.
+    """A run of unreadable sectors.
 
     Attributes:
         file: index of the file.
         begin, end: offsets in it.
-        why: what the system says.
+        why: the system's error text.
     """
 
     file: int
@@ -28,20 +28,20 @@ class BadRegion(NamedTuple):
 
 
 class BadRegions:
-    """What could not be read, as far as it was tried."""
+    """The unreadable regions found so far."""
 
     __slots__ = ("_new", "_runs", "_why")
 
     def __init__(self) -> None:
         self._runs: dict[int, list[tuple[int, int]]] = {}  # index of the file -> runs of sectors, in order
-        self._new: dict[int, list[tuple[int, int]]] = {}  # those that `take_new` has not given
+        self._new: dict[int, list[tuple[int, int]]] = {}  # those not yet returned by `take_new`
         self._why: dict[int, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
     def add(self, file: int, begin: int, end: int, why: str) -> None:
-        """The bytes from `begin` to `end` of a file cannot be read: nor can the sectors that they are in."""
+        """Add the sectors that hold the bytes from `begin` to `end` of a file."""
         first, last = begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)
         runs = self._runs.setdefault(file, [])
         known = _overlapping(runs, first, last)
@@ -57,7 +57,7 @@ class BadRegions:
         return bool(runs) and bool(_overlapping(runs or [], begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)))
 
     def take_new(self) -> Iterator[BadRegion]:
-        """What was added since this was last asked, run by run."""
+        """The runs added since the last call."""
         new, self._new = self._new, {}
         for file in sorted(new):
             for first, last in new[file]:
@@ -65,7 +65,7 @@ class BadRegions:
 
 
 def _overlapping(runs: list[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """The runs that have a sector in common with that from `first` to `last`."""
+    """The runs that overlap the one from `first` to `last`."""
     found = []
     index = max(bisect_right(runs, (first, first)) - 1, 0)
     while index < len(runs) and runs[index][0] < last:
@@ -76,7 +76,7 @@ def _overlapping(runs: list[tuple[int, int]], first: int, last: int) -> list[tup
 
 
 def _insert(runs: list[tuple[int, int]], first: int, last: int) -> None:
-    """Put in a run, and join it with those that it overlaps or meets."""
+    """Insert a run, and merge it with those that it overlaps or touches."""
     at = bisect_right(runs, (first, first))
     begin = at - 1 if at and runs[at - 1][1] >= first else at
     end = begin

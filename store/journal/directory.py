@@ -1,7 +1,7 @@
 """One journal directory, opened for reading: its info file, its files, its records.
 
-The info file of a ring tells name and geometry. Where it is lost or not readable, both follow from the files: their
-number and their size. A line (linearstore) has no info file; its files tell all.
+The info file of a ring holds name and geometry. If it is lost or unreadable, both are derived from the number and size
+of the files. A line (linearstore) has no info file; its file headers hold everything.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILE_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk, read_whole
-from store.journal.journal import Journal
-from store.journal.ring.files import Ring, read_ring
-from store.journal.ring.identity import identity
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILE_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, read_whole
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.ring.files import Ring, read_ring
+from qstore.store.journal.ring.owner import owner_of
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
-RESIZING: Final = "_resize.new"  # where qpid-store-resize builds a journal of version 1
-PUSHED_DOWN: Final = "bak"  # where it keeps the old one
-DELETED: Final = "deleted"  # a file of that name marks a journal of version 2 whose queue is being deleted
+RESIZING: Final = "_resize.new"  # where qpid-store-resize builds the new journal of version 1
+PUSHED_DOWN: Final = "bak"  # where it moves the old journal
+DELETED: Final = "deleted"  # a file with this name marks a journal of version 2 whose queue is being deleted
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 
 
 class NotAJournalError(Exception):
-    """There is no journal at a path; the text says what is there."""
+    """There is no journal at a path; the text states what is there instead."""
 
 
 class UnmadeJournalError(NotAJournalError):
-    """There are names of files, but no file has a size: a crash while a journal is being made leaves that."""
+    """File names exist, but all files are empty: left by a crash during the creation of a journal."""
 
 
 def journal_base_names(names: Sequence[str]) -> list[str]:
@@ -48,13 +48,13 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     """Open the journal in a directory.
 
     Args:
-        disk: where to read.
+        disk: reads it.
         directory: its path.
-        name: the journal's id, for where no info file tells it; the directory's name by default.
+        name: the journal's id if no info file states it; the directory's name by default.
 
     Raises:
-        NotAJournalError: the directory holds no journal, or several, or one whose size nothing tells; if none of its
-            files has one, UnmadeJournalError.
+        NotAJournalError: the directory holds no journal, or several, or one whose file size is unknown; if all of its
+            files are empty, UnmadeJournalError.
         OSError: the directory cannot be read.
     """
     names = disk.names(directory)
@@ -71,8 +71,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     geometry = _believed_geometry(info, files, info_path, damage)
     if geometry is None:
         if info is None and not any(files.values()):
-            raise UnmadeJournalError(f"{directory}: no file of the journal has a size")
-        what = "neither an info file nor a journal file tells a size that a journal can have"
+            raise UnmadeJournalError(f"{directory}: all files of the journal are empty")
+        what = "neither an info file nor a journal file has a valid journal file size"
         raise NotAJournalError(f"{directory}: {what}")
     for number in sorted(files):
         if number >= geometry.files:
@@ -88,16 +88,16 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     others = [other for other in bases if other != base]
     if others:
         journal.notices.append(
-            f"{directory}: files of another journal ({', '.join(others)}) beside {base} are not read"
+            f"{directory}: files of another journal ({', '.join(others)}) next to {base} are ignored"
         )
     return journal
 
 
 def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None:
-    """The new journal of a qpid-store-resize that was cut short while it moved files; None where it moved none.
+    """The new journal of a qpid-store-resize that was interrupted while it moved files; None if it had moved none.
 
-    The old files go first, into `bak`, and the old info file is removed behind them; then the new ones come. So as long
-    as the old journal is not whole in its place, each new file is in the one place or in the other.
+    The old files are moved first, into `bak`, and then the old info file is removed; then the new files are moved in.
+    So while the old journal is incomplete, each new file is in one of the two directories.
     """
     building = posixpath.join(directory, RESIZING)
     bases = journal_base_names(disk.names(building)) if disk.is_directory(building) else []
@@ -112,7 +112,7 @@ def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None
     here, there = (_numbers(disk.names(path)) if disk.is_directory(path) else set() for path in (directory, kept))
     has_info = any(name.endswith(INFO_SUFFIX) for name in names)
     if not (there - here if has_info else there):
-        return None  # the old journal is damaged, and the new one need not be finished
+        return None  # the old journal is damaged, and the new one may be incomplete
     places = [
         [data_path(where, base, number) for where in (building, directory)] for number in range(info.geometry.files)
     ]
@@ -122,7 +122,7 @@ def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None
     ring = read_ring(disk, paths, info.geometry, info)
     journal = Journal(disk, info.queue_name, directory, base, info, ring, list(ring.damage))
     journal.notices.append(
-        f"{directory}: qpid-store-resize was cut short while it moved files; the new journal, which has everything, is "
+        f"{directory}: qpid-store-resize was interrupted while moving files; the new journal, which is complete, is "
         f"read from here and from {building}"
     )
     return journal
@@ -134,7 +134,7 @@ def _numbers(names: Sequence[str]) -> set[int]:
 
 
 def _is_whole(disk: Disk, directory: str, base: str) -> bool:
-    """Whether a journal's info file is there, and all files that it names."""
+    """Whether a journal's info file and all of its files exist."""
     info = _read_info(disk, posixpath.join(directory, base + INFO_SUFFIX), [])
     return info is not None and all(
         disk.is_file(data_path(directory, base, number)) for number in range(info.geometry.files)
@@ -142,21 +142,21 @@ def _is_whole(disk: Disk, directory: str, base: str) -> bool:
 
 
 def _stranger(info: JournalInfo | None, info_path: str, base: str, ring: Ring) -> Iterator[Damage]:
-    """Damage, if an info file is that of another journal than the files beside it."""
+    """Damage, if an info file belongs to another journal than the files in its directory."""
     if info is None:
         return
     if info.base_name != base:
-        yield Damage(info_path, None, None, DamageKind.INFO_FILE_BASE_NAME, told=info.base_name)
+        yield Damage(info_path, None, None, DamageKind.INFO_FILE_BASE_NAME, recorded=info.base_name)
     headers = [file.header for file in ring.files if file.header is not None]
-    if info.version == 2 and headers and identity(headers[0]) != (info.queue_id, info.incarnation):
-        queue_id, incarnation = identity(headers[0])
+    if info.version == 2 and headers and owner_of(headers[0]) != (info.queue_id, info.incarnation):
+        queue_id, incarnation = owner_of(headers[0])
         yield Damage(
             info_path,
             None,
             None,
             DamageKind.INFO_FILE_OF_OTHER_QUEUE,
-            told_queue=info.queue_id,
-            told_incarnation=info.incarnation,
+            recorded_queue=info.queue_id,
+            recorded_incarnation=info.incarnation,
             queue=queue_id,
             incarnation=incarnation,
         )
@@ -172,36 +172,36 @@ def _believed_geometry(
 ) -> Geometry | None:
     """The info file's geometry, unless the files themselves contradict it (missing ones do not).
 
-    None: nothing tells it, or only what no journal can have.
+    None: it is unknown, or no journal can have it.
 
     Args:
-        info: what the info file says.
-        files: number of each file that is there -> its size.
+        info: the content of the info file.
+        files: number of each existing file -> its size.
         info_path: path of the info file.
-        damage: takes the contradiction.
+        damage: receives the contradiction.
     """
     size, agreeing = _commonest_size(files)
     if info is None:
         count = max((number for number in files if number < MAX_FILES), default=-1) + 1
         return Geometry(count, size - FILE_HEADER_SIZE) if count and size else None
-    told = info.geometry
-    count = told.files
+    recorded = info.geometry
+    count = recorded.files
     while count in files and count < MAX_FILES:
         count += 1
-    if told.file_size <= MAX_FILE_SIZE and (told.file_size in files.values() or agreeing < 2):
-        size = told.file_size
+    if recorded.file_size <= MAX_FILE_SIZE and (recorded.file_size in files.values() or agreeing < 2):
+        size = recorded.file_size
     if not size:
         return None
     believed = Geometry(count, size - FILE_HEADER_SIZE)
-    if believed != told:
+    if believed != recorded:
         damage.append(
             Damage(
                 info_path,
                 None,
                 None,
                 DamageKind.INFO_FILE_GEOMETRY,
-                told_files=told.files,
-                told_size=told.file_size,
+                recorded_files=recorded.files,
+                recorded_size=recorded.file_size,
                 files=count,
                 size=size,
             )
@@ -210,9 +210,9 @@ def _believed_geometry(
 
 
 def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
-    """The size that most of the files have, in whole sectors, and how many have it; 0 if none can be a journal file.
+    """The most frequent file size, in whole sectors, and how many files have it; 0 if none can be a journal file's.
 
-    A file with a hole of terabytes is none: nobody could wait for its end.
+    A file with a hole of terabytes is none: reading it would take too long.
     """
     whole = [size // SECTOR_SIZE * SECTOR_SIZE for size in files.values()]
     usable = [size for size in whole if FILE_HEADER_SIZE + SECTOR_SIZE <= size <= MAX_FILE_SIZE]
@@ -221,10 +221,10 @@ def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
 
 
 def open_file(disk: Disk, path: str) -> Journal:
-    """Open one journal file by itself, as a journal of that file alone.
+    """Open one journal file on its own, as a journal of that file alone.
 
     Raises:
-        NotAJournalError: it is no journal file.
+        NotAJournalError: it is not a journal file.
         OSError: it cannot be read.
     """
     opened = disk.open(path)
@@ -236,7 +236,7 @@ def open_file(disk: Disk, path: str) -> Journal:
         raise NotAJournalError(f"{path}: {size + FILE_HEADER_SIZE} bytes are too few for a journal file")
     geometry = Geometry(1, size // SECTOR_SIZE * SECTOR_SIZE)
     ring = read_ring(disk, [path], geometry)
-    # Alone, the file has no place in a ring that its number could contradict.
+    # A single file has no position in a ring that its number could contradict.
     damage = [entry for entry in ring.damage if ring.format is None]
     if ring.format is None and ring.files:
         raise NotAJournalError(f"{path}: {damage[-1].what if damage else 'not a journal file'}")
@@ -246,16 +246,16 @@ def open_file(disk: Disk, path: str) -> Journal:
 
 
 def _chosen_base(bases: list[str], directory: str) -> str:
-    """The only base name; of several (qpid-store-resize can leave the old files beside the new) the one brokers use."""
+    """The only base name; of several (qpid-store-resize may leave old files) the one that brokers use."""
     if not bases:
-        raise NotAJournalError(f"{directory}: no journal here (no *.jinf, no *.NNNN.jdat)")
+        raise NotAJournalError(f"{directory}: contains no journal (no *.jinf, no *.NNNN.jdat)")
     if len(bases) == 1:
         return bases[0]
     for usual in (DEFAULT_BASE_NAME, TPL_BASE_NAME):
         if usual in bases:
             return usual
     raise NotAJournalError(
-        f"{directory}: holds several journals ({', '.join(bases)}); move all but one elsewhere, or name a single file"
+        f"{directory}: holds several journals ({', '.join(bases)}); move all but one elsewhere, or pass a single file"
     )
 
 
@@ -272,7 +272,7 @@ def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | Non
 
 
 def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) -> dict[int, int]:
-    """Number and size of each journal file that is there and can be opened."""
+    """Number and size of each existing journal file that can be opened."""
     files = {}
     for name in names:
         match = _DATA_NAME.fullmatch(name)
@@ -282,7 +282,7 @@ def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) 
         try:
             opened = disk.open(path)
         except OSError:
-            continue  # reading the ring says so
+            continue  # reported when the ring is read
         files[int(match["number"], 16)] = opened.size
         opened.close()
     return files

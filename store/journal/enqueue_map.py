@@ -1,10 +1,10 @@
-"""The index of the messages that a journal holds: record id → place, in packed arrays.
+"""The index of the messages in a journal: record id → log offset, in packed arrays.
 
-Record ids come almost in ascending order: they are taken from one counter, and only transactions and concurrent
-publishers stir them a little. So the index is three parallel arrays sorted by rid (17 bytes a record), to which
-ascending rids are appended; the few that come late wait in a small dict and are merged in when it grows.
-Dequeues of a queue come mostly in order too, so the search for a rid first looks just behind the last one found.
-Entries that are gone are swept out when they outnumber the living.
+Record ids arrive almost in ascending order: they are taken from one counter, and only transactions and concurrent
+publishers reorder them slightly. So the index consists of three parallel arrays sorted by rid (17 bytes a record), to
+which ascending rids are appended; late ones are collected in a small dict and merged in when it grows. Dequeues from a
+queue are mostly in order too, so the search for a rid first looks right after the last one found. Removed entries are
+swept when they outnumber the live ones.
 
 States: a record is GONE, LIVE, LOCKED (dequeued by a transaction that is still open) or PENDING (enqueued by one).
 """
@@ -25,15 +25,15 @@ LOCKED: Final = 2
 PENDING: Final = 3
 
 MAX_DUPLICATES: Final = 1000  # a sound journal has none; a forged one may have any number
-_SWEEP_AT: Final = 4096  # entries gone before sweeping is thought of
-_MERGE_AT: Final = 1024  # late rids that wait, at least, before they are merged in
+_SWEEP_AT: Final = 4096  # removed entries before a sweep is considered
+_MERGE_AT: Final = 1024  # minimum of late rids to merge
 _SORT_PART: Final = 1 << 12  # entries sorted at once
 
 _Column = TypeVar("_Column", "array[int]", bytearray)
 
 
 class Entry(NamedTuple):
-    """One record of the index: its id, its place in the journal's stream, its state."""
+    """One record in the index: its id, its log offset, its state."""
 
     rid: int
     place: int
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class EnqueueMap:
-    """Record id → (place, state) for one journal."""
+    """Record id → (log offset, state) for one journal."""
 
     __slots__ = (
         "_gone",
@@ -63,35 +63,35 @@ class EnqueueMap:
         self._last = -1  # highest rid in the arrays
         self._late: dict[int, tuple[int, int]] = {}
         self._gone = 0
-        self._swept = 0  # removed earlier, and no longer in the arrays
+        self._swept = 0  # removed, and no longer in the arrays
         self._hint = 0
-        self.duplicates: list[Entry] = []  # the first of them
+        self.duplicates: list[Entry] = []  # the first `MAX_DUPLICATES`
         self.duplicate_count = 0
 
     def __len__(self) -> int:
-        """Records that are not gone."""
+        """Number of records that are not gone."""
         return len(self._rids) - self._gone + len(self._late)
 
     @property
     def highest_rid(self) -> int:
-        """The highest rid that was ever added; 0 if none."""
+        """The highest rid ever added; 0 if none."""
         return max(self._last, 0)
 
     @property
     def added(self) -> int:
-        """How many records were ever added."""
+        """Number of records ever added."""
         return len(self._rids) + len(self._late) + self._swept
 
     @property
     def memory(self) -> int:
-        """Bytes that the index takes: arrays and waiting entries."""
+        """Bytes used by the index: arrays and late entries."""
         arrays = self._rids.__sizeof__() + self._places.__sizeof__() + self._states.__sizeof__()
         return arrays + self._late.__sizeof__() + 200 * len(self._late)
 
     # ---- changes ----
 
     def add(self, rid: int, place: int, state: int = LIVE) -> None:
-        """A record was enqueued. One that is there already stays as it was and is noted in `duplicates`."""
+        """Add an enqueued record. A duplicate is ignored and noted in `duplicates`."""
         if rid > self._last:
             self._rids.append(rid)
             self._places.append(place)
@@ -110,14 +110,14 @@ class EnqueueMap:
             self._places[index] = place
             self._states[index] = state
             self._gone -= 1
-            self._swept += 1  # the one that had this id before
+            self._swept += 1  # the earlier record with this id
         else:
             self._late[rid] = (place, state)
             if len(self._late) >= max(_MERGE_AT, len(self._rids) >> 4):
                 self._merge()
 
     def move(self, rid: int, place: int) -> None:
-        """A record was copied forward: its later copy is at `place`. One that is not there is added."""
+        """Set the log offset of a record that was copied forward. A record that is not in the map is added."""
         index = self._find(rid)
         if rid in self._late:
             self._late[rid] = (place, self._late[rid][1])
@@ -127,7 +127,7 @@ class EnqueueMap:
             self.add(rid, place)
 
     def remove(self, rid: int) -> bool:
-        """A record was dequeued. False: it was not there."""
+        """Remove a dequeued record. Returns False if it is not in the map."""
         hint = self._hint
         try:
             if self._rids[hint] == rid and self._states[hint]:
@@ -156,7 +156,7 @@ class EnqueueMap:
         return True
 
     def set_state(self, rid: int, state: int) -> bool:
-        """Lock a record, or let it go again. False: it was not there."""
+        """Lock or unlock a record. Returns False if it is not in the map."""
         if rid in self._late:
             self._late[rid] = (self._late[rid][0], state)
             return True
@@ -166,7 +166,7 @@ class EnqueueMap:
         self._states[index] = state
         return True
 
-    # ---- questions ----
+    # ---- queries ----
 
     def get(self, rid: int) -> Entry | None:
         """The record with that id, unless it is gone."""
@@ -178,26 +178,26 @@ class EnqueueMap:
         return Entry(rid, self._places[index], self._states[index])
 
     def was_removed(self, rid: int) -> bool:
-        """Whether a record with that id is known to be gone; the memory of most is swept out in time."""
+        """Whether a record with that id is known to be gone; most removed ids are forgotten by sweeps."""
         index = self._find(rid)
         return index >= 0 and self._states[index] == GONE and rid not in self._late
 
     def count(self, state: int) -> int:
-        """How many records are in that state (not GONE)."""
+        """Number of records in a state other than GONE."""
         return self._states.count(state) + sum(1 for _, other in self._late.values() if other == state)
 
     def in_rid_order(self) -> Iterator[tuple[int, int, int]]:
-        """Rid, place and state of the records that are not gone, by rid."""
-        self._settle()
+        """Rid, log offset and state of the records that are not gone, by rid."""
+        self._consolidate()
         return zip(self._rids, self._places, self._states, strict=True)
 
     def in_place_order(self) -> Iterator[tuple[int, int, int]]:
-        """Rid, place and state of the records that are not gone, in the order in which they stand in the journal."""
-        self._settle()
+        """Rid, log offset and state of the records that are not gone, in journal order."""
+        self._consolidate()
         rids, places, states = self._rids, self._places, self._states
         if all(map(lt, places, islice(places, 1, None))):
             return zip(rids, places, states, strict=True)
-        # Sorted in parts, which are packed: one list of everything would take more memory than the index itself.
+        # Sorted in packed parts: one list of all entries would need more memory than the index itself.
         parts = []
         for start in range(0, len(places), _SORT_PART):
             part = range(start, min(start + _SORT_PART, len(places)))
@@ -211,7 +211,7 @@ class EnqueueMap:
         index = bisect_left(self._rids, rid)
         return index if index < len(self._rids) and self._rids[index] == rid else -1
 
-    def _settle(self) -> None:
+    def _consolidate(self) -> None:
         if self._late:
             self._merge()
         if self._gone:
@@ -239,7 +239,7 @@ class EnqueueMap:
 
 
 def _spliced(column: _Column, before: Sequence[int], values: Sequence[int]) -> _Column:
-    """A copy of `column` with each of `values` put in before the index that `before`, ascending, gives for it."""
+    """A copy of `column` with each of `values` inserted before the ascending index that `before` gives for it."""
     spliced = column[:0]
     taken = 0
     for index, value in zip(before, values, strict=True):

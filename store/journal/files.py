@@ -1,21 +1,21 @@
-"""The files of one journal, in the order in which they were written."""
+"""The files of one journal, in order of writing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from store.damage import Damage
-from store.journal.format import JournalFormat
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.store.damage import Damage
+from qstore.store.journal.format import JournalFormat
 
 
 class _Header(Protocol):
-    """What the file headers of all formats tell."""
+    """The part of a file header that all formats share."""
 
     @property
     def first_record_offset(self) -> int:
-        """Bytes from the file's start to the first record header; 0 if none begins here."""
+        """Bytes from the file's start to the first record header; 0 if none begins in this file."""
 
 
 HeaderT = TypeVar("HeaderT", bound=_Header)
@@ -26,10 +26,10 @@ class JournalFile(Generic[HeaderT]):
     """One file of a journal.
 
     Attributes:
-        number: its place in the journal: in a ring that of its name, in a line that of its header.
+        number: its position in the journal: in a ring from its name, in a line from its header.
         path: where it is.
-        size: bytes that it has; -1 if it is missing.
-        header: its header; None if never written or not to be used.
+        size: its size in bytes; -1 if it is missing.
+        header: its header; None if never written or not usable.
     """
 
     number: int
@@ -39,22 +39,22 @@ class JournalFile(Generic[HeaderT]):
 
     @property
     def first_record_offset(self) -> int | None:
-        """Where the header says that the first record is; None without a header."""
+        """The first record's offset as the header states it; None without a header."""
         return None if self.header is None else self.header.first_record_offset
 
     def first_record(self, geometry: Geometry) -> int | None:
-        """Where in the data area the first record header stands; None if the header does not tell or none is here."""
+        """Offset of the first record header in the data area; None if the header states none or none begins here."""
         if self.header is None:
             return None
         offset = self.header.first_record_offset - geometry.header_size
         return offset if 0 <= offset < geometry.data_size and offset % BLOCK_SIZE == 0 else None
 
     def gap_before(self) -> Damage | None:
-        """The damage that it is if files between the one before and this one were lost; None where none can be."""
+        """The damage to report if files before this one were lost; None if none can be missing."""
         return None
 
     def begins_no_record(self, geometry: Geometry) -> bool:
-        """Whether the header says that a record which began earlier fills the whole file."""
+        """Whether the header states that a record which began earlier fills the whole file."""
         return self.header is not None and self.header.first_record_offset in (0, geometry.file_size)
 
 
@@ -63,13 +63,13 @@ FileT = TypeVar("FileT", bound=JournalFile)  # type: ignore[type-arg]  # of any 
 
 @dataclass(slots=True)
 class OrderedFiles(Generic[FileT]):
-    """The files of a journal, oldest first, and what is wrong with them.
+    """The files of a journal, oldest first, and the damage found in them.
 
     Attributes:
-        format: the journal's format; None if no file was ever written, or none can be told from garbage.
+        format: the journal's format; None if no file was ever written, or none is recognizable.
         geometry: number and size of the files.
         files: the files that were written, oldest first.
-        damage: what cannot be explained.
+        damage: whatever cannot be explained.
     """
 
     format: JournalFormat | None

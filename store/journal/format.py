@@ -1,4 +1,4 @@
-"""The three formats of journal that are read."""
+"""The three journal formats that can be read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class JournalFormat(IntEnum):
-    """Which format a journal has. The values of the first two are the version numbers in their files."""
+    """The format of a journal. The values of the first two are the version numbers in their files."""
 
     VERSION_1 = 1  # qpidd's legacystore: a ring of files (formats.rhm)
     VERSION_2 = 2  # qstore's own: the same ring, with checksums
@@ -19,7 +19,7 @@ class JournalFormat(IntEnum):
 
     @property
     def keeps_rid_order(self) -> bool:
-        """Whether a queue's messages come in the order of their record ids after recovery, and not of their places."""
+        """Whether recovery orders a queue's messages by record id, and not by log offset."""
         return self is not JournalFormat.VERSION_1
 
 

@@ -1,6 +1,6 @@
-"""Where the chain of a journal's records is broken: the stretches that a walk skipped.
+"""Breaks in the chain of a journal's records: the stretches that a walk skipped.
 
-The first of them with all that is known; of the rest, which only a forged journal has, their places alone.
+The first ones are stored with all details; of the rest, which only a forged journal has, only the log offsets.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-MOST_DESCRIBED: Final = 1000
+MAX_DESCRIBED: Final = 1000
 _NOT_DESCRIBED: Final = "one of very many places where the chain of records is broken"
 
 
 class Gap(NamedTuple):
-    """A stretch of a journal's stream that holds no good record.
+    """A stretch of a journal without a valid record.
 
     Attributes:
-        place: where it begins.
-        end: where it ends: a good record stands there.
-        rid: record id of what begins there, where it can be told.
+        place: log offset where it begins.
+        end: log offset where it ends: that of a valid record.
+        rid: record id of the record at its beginning, if known.
         what: what is wrong there.
     """
 
@@ -30,7 +30,7 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """The stretches that were skipped, in the order in which they were met."""
+    """The skipped stretches, in order."""
 
     __slots__ = ("_described", "_places")
 
@@ -47,8 +47,8 @@ class Gaps:
             yield Gap(self._places[index], self._places[index + 1], None, _NOT_DESCRIBED)
 
     def add(self, gap: Gap) -> None:
-        """One more."""
-        if len(self._described) < MOST_DESCRIBED:
+        """Add a stretch."""
+        if len(self._described) < MAX_DESCRIBED:
             self._described.append(gap)
         else:
             self._places.extend((gap.place, gap.end))

@@ -1,31 +1,31 @@
-"""One journal, of whichever format, opened for reading: its records, and the data of its messages."""
+"""One journal of any format, opened for reading: its records, and the data of its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import formats.qls.records as qls
-from formats.rhm.geometry import FILE_HEADER_SIZE
-from formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
-from store.damage import Damage
-from store.disk import Disk
-from store.journal.format import JournalFormat
-from store.journal.gaps import Gaps
-from store.journal.line.files import Line
-from store.journal.reader import JournalEnd, JournalReader, records_of
-from store.journal.records import RecordSink
-from store.journal.ring.files import Ring
-from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
+import qstore.formats.qls.records as qls
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
+from qstore.store.damage import Damage
+from qstore.store.disk import Disk
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.gaps import Gaps
+from qstore.store.journal.line.files import Line
+from qstore.store.journal.reader import JournalEnd, JournalReader, records_of
+from qstore.store.journal.records import RecordSink
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.stream import JournalStream
 
 _BODY_CHUNK: Final = 1 << 20
 
 
 class _EnqueueLayout(NamedTuple):
-    """Of an enqueue's header: how to read flags, xid size and data size; its bytes; the flag "no data here"."""
+    """Layout of an enqueue header: format of flags, xid size and data size; its size; the "no data here" flag."""
 
     unpack_sizes: Callable[[bytes, int], tuple[int, ...]]
     header_size: int
@@ -40,22 +40,22 @@ _ENQUEUES: Final = {
 
 
 class Journal:
-    """A journal that is read and never written.
+    """A journal that is only read.
 
     Attributes:
         name: the journal's id: its queue's name, or "TplStore".
         path: its directory, or its only file.
-        base_name: what its files' names begin with; empty for a single file of another name.
+        base_name: the common prefix of its files' names; empty for a single file with another name.
         info: what its info file says; None where that is not readable.
         files: its files in order.
-        format: its format; of one that was never written to, what its info file says.
+        format: its format; from the info file if the journal was never written to.
         stream: their bytes.
-        is_being_deleted: version 2: whether it is marked as that of a queue being deleted.
-        is_single_file: whether this is one file of a journal, opened by itself.
-        damage: what is wrong with the info file and the file headers.
-        continued: places of records whose checksums cover only a part of them (`LinearRecords`).
-        gaps: what the last walk skipped.
-        notices: one line each: what a user should know, and no damage.
+        is_being_deleted: version 2: whether it is marked as the journal of a queue being deleted.
+        is_single_file: whether this is one file of a journal, opened on its own.
+        damage: damage to the info file and the file headers.
+        continued: log offsets of records whose checksums cover only a part of them (`LinearRecords`).
+        gaps: the stretches that the last walk skipped.
+        notices: one line each for the user, about things that are not damage.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Journal:
         self._unpack_sizes, self._header_size, self._external = layout.unpack_sizes, layout.header_size, layout.external
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-        """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
+        """Pass each record to `sink`. Returns where and why the journal ends; None if nothing was ever written."""
         if self.files.format is None or not self.files.files:
             return None
         records = records_of(self.files, self.stream)
@@ -100,16 +100,16 @@ class Journal:
             file, offset = self.stream.locate(place)
             self.notices.append(
                 f"{file.path}: the checksum of the record at 0x{offset:x} covers only its later part, as qpidd's "
-                "writer leaves it when it has to wait within a record; the record is kept"
+                "writer produces it when it must wait within a record; the record is kept"
             )
         return end
 
     @property
     def is_remnant(self) -> bool:
-        """Of a version-2 journal that the catalogue does not know: whether it was being created, or deleted.
+        """Of a version-2 journal missing in the catalogue: whether it was being created or deleted.
 
-        A journal's info file is created when its other files are synced: of these some may have no name yet, but none
-        that has one is without its creation header.
+        A journal's info file is created after its other files are synced: of these some may have no name yet, but each
+        one that has a name has its creation header.
         """
         if self.is_being_deleted:
             return True
@@ -119,7 +119,7 @@ class Journal:
 
     @property
     def holds_everything(self) -> bool:
-        """Whether all that was ever written to the journal is still there: nothing is overwritten or given back."""
+        """Whether everything ever written to the journal still exists: nothing was overwritten or given back."""
         files = self.files.files
         if not files or self.is_single_file:
             return False
@@ -128,7 +128,7 @@ class Journal:
         return files[0].number == 0 and len(files) < self.files.geometry.files
 
     def data_of_enqueue(self, place: int) -> tuple[int, int]:
-        """Where the data of the enqueue record at `place` begin, and their size in bytes."""
+        """Log offset and size in bytes of the data of the enqueue record at `place`."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         if flags & self._external:
@@ -136,7 +136,7 @@ class Journal:
         return place + self._header_size + xid_size, size
 
     def small_data(self, place: int) -> bytes | None:
-        """The data of the enqueue record at `place`, if they are at hand in the stream's window; else None."""
+        """The data of the enqueue record at `place` if they are in the stream's window; else None."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         begin = at + self._header_size + xid_size
@@ -144,7 +144,7 @@ class Journal:
         return None if end > len(window) or flags & self._external else window[begin:end]
 
     def verifies(self, place: int, crc: int) -> bool:
-        """Version 2: whether the enqueue record at `place`, whose data's CRC-32C is `crc`, has the right checksum."""
+        """Version 2: whether the checksum of the enqueue record at `place`, whose data's CRC-32C is `crc`, matches."""
         stream, header_size = self.stream, self._header_size
         window, at = stream.window(place, header_size)
         _, xid_size, size = self._unpack_sizes(window, at)
@@ -170,5 +170,5 @@ class Journal:
             place += len(chunk)
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         self.stream.close()

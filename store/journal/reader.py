@@ -1,53 +1,53 @@
-"""Walks the records of one journal from the oldest to the end, and tells a torn tail from interior damage.
+"""Walks the records of one journal from the oldest to the end, and distinguishes a torn tail from interior damage.
 
-At each place there is either a *good* record of the present lap (what that is, each format's `JournalRecords` says),
-which is handed to the sink, or the chain is *broken*. After a break the rest of the journal is searched for a good
-record of the present lap:
+At each log offset there is either a *good* record of the current lap (as each format's `JournalRecords` defines it),
+which is passed to the sink, or the chain is *broken*. After a break the rest of the journal is searched for a good
+record of the current lap:
 
-    none                  the end of the journal: space never written, the remains of an older lap, or a record that
-                          the crash tore. All normal; the walk stops.
-    one                   interior damage: reported, and the walk goes on there.
-    only of the flush     version 2: the flush was torn, and a torn flush was acknowledged to nobody: the rest of it
-    that broke            is dropped.
-    one of a later flush  version 2: interior damage, since a flush is written only after the one before it was synced:
-                          reported, and the walk goes on at the first good record, be it of the flush that broke.
+    none                  the end of the journal: space never written, remains of an older lap, or a record that the
+                          crash tore. All normal; the walk stops.
+    one                   interior damage: reported, and the walk continues there.
+    only of the flush     version 2: the flush was torn, and a torn flush was never acknowledged: the rest of it is
+    that broke            dropped.
+    one of a later flush  version 2: interior damage, since a flush is written only after the previous one was synced:
+                          reported, and the walk continues at the first good record, even if of the broken flush.
 
-Version 1 has neither flush numbers nor checksums; there a message whose body holds journal records can mislead the
-search after a break (never the walk itself), unless the next record stands where the broken one's header says.
+Version 1 has neither flush numbers nor checksums, so a message whose body holds journal records can mislead the search
+after a break (never the walk itself), unless the next record is where the broken one's header states.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from formats.rhm.file_header import FIRST_FLUSH_OFFSET
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.journal.files import JournalFile
-from store.journal.format import JournalFormat
-from store.journal.gaps import Gap, Gaps
-from store.journal.line.file import LinearFile
-from store.journal.line.files import Line
-from store.journal.line.records import LinearRecords
-from store.journal.records import JournalRecords, RecordHeader, RecordSink, Verdict
-from store.journal.ring.files import Ring
-from store.journal.ring.order import RingFile
-from store.journal.ring.version_1 import Version1Records
-from store.journal.ring.version_2 import Version2Records
-from store.journal.stream import JournalStream
+from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.files import JournalFile
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.gaps import Gap, Gaps
+from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.line.files import Line
+from qstore.store.journal.line.records import LinearRecords
+from qstore.store.journal.records import JournalRecords, RecordHeader, RecordSink, Verdict
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.version_1 import Version1Records
+from qstore.store.journal.ring.version_2 import Version2Records
+from qstore.store.journal.stream import JournalStream
 
 
 class JournalEnd(NamedTuple):
     """Where and why a walk stopped.
 
     Attributes:
-        place: where the next record would be.
-        what: why nothing more follows there.
-        torn: whether a record, or a flush, stands there in part.
-        rid: the torn record's id, if its header can be read.
+        place: log offset where the next record would be.
+        what: why no record follows there.
+        torn: whether a partial record or flush is there.
+        rid: the torn record's id, if its header is readable.
         sealed: version 2: whether the journal was closed cleanly.
         flush: version 2: number of the last flush read.
     """
@@ -60,7 +60,7 @@ class JournalEnd(NamedTuple):
     flush: int
 
 
-MAX_BREAKS: Final = 1000  # that are listed; a forged journal may have any number
+MAX_BREAKS: Final = 1000  # breaks listed; a forged journal may have any number
 _FLAGS_OFFSET: Final = 6  # in the headers of all formats
 
 
@@ -78,10 +78,10 @@ class JournalReader:
 
     Args:
         stream: the journal's bytes.
-        records: what stands in them.
+        records: decodes and checks the journal's records.
 
     Attributes:
-        gaps: what the walk skipped.
+        gaps: the stretches that the walk skipped.
     """
 
     def __init__(self, stream: JournalStream, records: JournalRecords) -> None:
@@ -91,29 +91,30 @@ class JournalReader:
         self.gaps = Gaps()
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd:
-        """Hand each record to `sink` until the journal ends.
+        """Pass each record to `sink` until the journal ends.
 
         Args:
-            sink: takes the records.
-            every_record: hand all of them to `sink.record`, fillers included, and none to `enqueue` and `dequeue`.
+            sink: receives the records.
+            every_record: pass all of them to `sink.record`, fillers included, and none to `enqueue` and `dequeue`.
         """
         end = self.go_on(self.begin(sink), self._stream.size, sink, every_record=every_record)
         assert isinstance(end, JournalEnd)  # no record begins where the journal's stream ends
         return end
 
     def go_on(self, place: int, stop: int, sink: RecordSink, *, every_record: bool = False) -> int | JournalEnd:
-        """Walk on from `place` to the first good record at or after `stop`.
+        """Continue the walk from `place` to the first good record at or after `stop`.
 
-        So a journal can be walked over piece by piece, and every piece has what breaks the chain behind its records.
+        This permits walking a journal piece by piece; each piece has the records that precede a break in the chain.
 
         Args:
-            place: where a record is due: what `begin`, or the last call, gave, or `JournalRecords.entry`.
-            stop: where to pause.
-            sink: takes the records.
-            every_record: as `walk`.
+            place: log offset where a record is due: the result of `begin`, of the last call, or of
+                `JournalRecords.entry`.
+            stop: log offset where to pause.
+            sink: receives the records.
+            every_record: as in `walk`.
 
         Returns:
-            The place of that record, which was not taken, or the journal's end, if it comes before that.
+            The log offset of that record, which was not passed on, or the journal's end, if it comes first.
         """
         file_end = self._file_end(place)
         while place < self._stream.size:
@@ -145,10 +146,10 @@ class JournalReader:
     def _file_end(self, place: int) -> int:
         return place - place % self._stream.data_size + self._stream.data_size
 
-    # ---- where the walk begins, and what each file's header says about it ----
+    # ---- where the walk begins, and the first record according to each file header ----
 
     def begin(self, sink: RecordSink) -> int:
-        """The first record header. A file in which none begins is passed over: nothing older can be whole."""
+        """The first record header. Files in which none begins are skipped: no older record can be complete."""
         stream = self._stream
         for index, file in enumerate(stream.files):
             begin = index * stream.data_size
@@ -163,56 +164,58 @@ class JournalReader:
                 return found
             if file.first_record_offset is not None:
                 kind, field = DamageKind.FIRST_RECORD_OUTSIDE, self._records.first_record_field
-                sink.damaged(Damage(file.path, field, None, kind, told=file.first_record_offset))
+                sink.damaged(Damage(file.path, field, None, kind, recorded=file.first_record_offset))
             found = self._records.search(begin)
             if found:
                 self.gaps.add(Gap(begin, found, None, "no record is known to begin here"))
             return begin if found is None else found
         return stream.size
 
-    def _first_in(self, index: int, begin: int, told: int, sink: RecordSink) -> int:
-        """The first record of the oldest file, whose header says that it is at `told`; nothing else leads there."""
-        if told == begin:
+    def _first_in(self, index: int, begin: int, recorded: int, sink: RecordSink) -> int:
+        """The first record of the oldest file, whose header states `recorded`; no earlier record leads to it."""
+        if recorded == begin:
             self._records.file_entered(begin)
             return begin
-        searched = self._records.tells_first_record(index) or self._records.examine(told).problem is not None
+        searched = self._records.tells_first_record(index) or self._records.examine(recorded).problem is not None
         found = self._records.search(begin) if searched else None
-        if found is None or found >= told:
-            return told
-        offset = told - begin + self._stream.geometry.header_size
+        if found is None or found >= recorded:
+            return recorded
+        offset = recorded - begin + self._stream.geometry.header_size
         self._tell_first(self._stream.files[index], found, offset, sink)
         return found
 
-    def _tell_first(self, file: JournalFile[Any], found: int, told: int | None, sink: RecordSink) -> None:
-        """A record begins in a file before the offset that the header tells; None where it tells of no record."""
+    def _tell_first(self, file: JournalFile[Any], found: int, recorded: int | None, sink: RecordSink) -> None:
+        """Report a record before the offset that the file header states; None if it states that none begins there."""
         field, offset = self._records.first_record_field, self._stream.locate(found)[1]
-        if told is None:
+        if recorded is None:
             sink.damaged(Damage(file.path, field, None, DamageKind.FIRST_RECORD_NOT_TOLD, found=offset))
         else:
-            sink.damaged(Damage(file.path, field, None, DamageKind.FIRST_RECORD_BEFORE, told=told, found=offset))
+            sink.damaged(
+                Damage(file.path, field, None, DamageKind.FIRST_RECORD_BEFORE, recorded=recorded, found=offset)
+            )
 
     def _check_first_record(self, place: int, sink: RecordSink) -> int:
-        """The chain of records arrives at `place` in another file, whose header must agree; where the chain goes on."""
+        """Check a file header against the record chain that enters the file at `place`; returns where it continues."""
         file, offset = self._stream.locate(place)
-        told = file.first_record_offset
+        recorded = file.first_record_offset
         gap = file.gap_before()
-        if gap is not None and told is not None and told != offset and file.first_record(self._stream.geometry):
-            sink.damaged(gap)  # what begins the file goes on from one that is lost
-            return place - offset + told
+        if gap is not None and recorded is not None and recorded != offset and file.first_record(self._stream.geometry):
+            sink.damaged(gap)  # the file begins with the rest of a lost record
+            return place - offset + recorded
         verdict = self._records.examine(place)
-        if told is None or verdict.header is None or verdict.problem is not None:
+        if recorded is None or verdict.header is None or verdict.problem is not None:
             return place
         if verdict.header.kind is Kind.FILLER and not verdict.header.has_tail:
-            return place  # fillers of versions without checksums may be of any age, and lead anywhere
+            return place  # without checksums, fillers may be of any age and lead anywhere
         missing = self._records.missing_before(place)
         if missing is not None:
             before, _ = self._stream.locate(place - self._stream.data_size)
             kind, (last, first) = DamageKind.FLUSHES_MISSING, missing
             sink.damaged(Damage(before.path, FIRST_FLUSH_OFFSET, None, kind, last=last, first=first))
         self._records.file_entered(place)
-        if told != offset:
+        if recorded != offset:
             kind, field = DamageKind.FIRST_RECORD_ELSEWHERE, self._records.first_record_field
-            sink.damaged(Damage(file.path, field, None, kind, told=told, found=offset))
+            sink.damaged(Damage(file.path, field, None, kind, recorded=recorded, found=offset))
         return place
 
     # ---- good records ----
@@ -242,17 +245,17 @@ class JournalReader:
     # ---- breaks ----
 
     def _claimed_end(self, place: int, verdict: Verdict) -> int | None:
-        """Where the next record stands if all that is wrong with a bad record is its tail."""
+        """Log offset of the next record if only the tail of a bad record is wrong."""
         if verdict.header is None or verdict.stale:
             return None
         end = place + verdict.header.size
         first, last = (at // self._stream.data_size + 1 for at in (place, min(end, self._stream.size) - 1))
         if any(file.gap_before() is not None for file in self._stream.files[first:last]):
-            return None  # it went on in a file that is lost
+            return None  # it continued in a lost file
         return end
 
     def _tell_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
-        """The chain is broken at `place` and goes on at `resumed`."""
+        """Report that the chain is broken at `place` and continues at `resumed`."""
         data_size = self._stream.data_size
         rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
         self.gaps.add(Gap(place, resumed, rid, verdict.problem or "no record"))
@@ -270,7 +273,7 @@ class JournalReader:
             sink.damaged(Damage(file.path, offset, None, DamageKind.MORE_BREAKS, breaks=MAX_BREAKS))
 
     def _is_told_already(self, place: int) -> bool:
-        """Whether a file that is missing, cut short, or not to be verified should hold the place."""
+        """Whether `place` is in a file already reported as missing, cut short, or not verifiable."""
         file, offset = self._stream.locate(place)
         return offset >= file.size or not self._records.can_verify(place)
 
@@ -298,5 +301,5 @@ class JournalReader:
         begun = self._records.begins_record(place, verdict)
         rid = verdict.header.rid if begun and verdict.header is not None else None
         torn = begun or state.torn
-        sealed = state.sealed and not state.torn  # what was there before may look like a record that was begun
+        sealed = state.sealed and not state.torn  # old content may look like the beginning of a record
         return JournalEnd(place, verdict.problem or "no record", torn, rid, sealed, state.flush)

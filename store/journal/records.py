@@ -1,8 +1,8 @@
-"""What stands at the places of a journal: the part of reading that all formats share.
+"""The records of a journal: the part of reading that all formats share.
 
-A `JournalRecords` says of one place whether a good record stands there or what is wrong, takes runs of plain records,
-which most are, in one go, and finds the next good record after a break in the chain of records. Each format has its
-own: `version_1`, `version_2`, `linear`.
+A `JournalRecords` states for one log offset whether a good record is there or what is wrong, reads runs of plain
+records, the vast majority, in one go, and finds the next good record after a break in the chain. Each format has its
+own subclass: `version_1`, `version_2`, `linear`.
 
 After a break, candidates are the blocks that begin with the format's magic. A file's header names the first record in
 it, so each further file is entered there.
@@ -14,24 +14,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-import formats.qls.records as qls
-import formats.rhm.records as rhm
-from formats.errors import FormatError
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind, is_padding
-from store.damage import Damage
-from store.journal.stream import JournalStream
+import qstore.formats.qls.records as qls
+import qstore.formats.rhm.records as rhm
+from qstore.formats.errors import FormatError
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind, is_padding
+from qstore.store.damage import Damage
+from qstore.store.journal.stream import JournalStream
 
-MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; more is no record
-LEAST_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
-RUN_UP: Final = 1 << 20  # bytes, at first, that a walk begins before a place in the middle, to be right there
+MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; a larger size is not a record's
+MIN_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
+RUN_UP: Final = 1 << 20  # initial distance in bytes by which a walk starts before an interior log offset
 
-#: A record's header, of whichever format.
+#: A record's header, of any format.
 RecordHeader: TypeAlias = rhm.RecordHeader | qls.RecordHeader
 
 
 class RecordSink(Protocol):
-    """Takes what a walk finds, in the order in which it was written."""
+    """Receives the results of a walk, in order of writing."""
 
     def enqueue(self, rid: int, place: int) -> None:
         """A persistent message outside of any transaction."""
@@ -40,22 +40,22 @@ class RecordSink(Protocol):
         """A dequeue outside of any transaction."""
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
-        """Any other record: transactional, transient, moved; and all, fillers too, where every record is asked for."""
+        """Any other record: transactional, transient or moved; or all, fillers included, on request."""
 
     def damaged(self, damage: Damage) -> None:
-        """Damage that the walk met and passed."""
+        """Damage that the walk found and skipped."""
 
 
 class Verdict(NamedTuple):
-    """What stands at a place.
+    """The result of examining one log offset.
 
     Attributes:
-        header: the record's header, where one can be read.
-        problem: what is wrong; None for a good record of the present lap.
-        stale: the record is whole, but of an older lap (version 1), an older flush (version 2), or the file's former
-            life (linear).
-        xid: of a good record, its transaction id.
-        fails_checksum: whether the problem is a checksum that does not match.
+        header: the record's header, if readable.
+        problem: what is wrong; None for a good record of the current lap.
+        stale: the record is complete, but of an older lap (version 1), an older flush (version 2), or the file's
+            previous use (linear).
+        xid: transaction id of a good record.
+        fails_checksum: whether the problem is a checksum mismatch.
     """
 
     header: RecordHeader | None
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
 
 class EndState(NamedTuple):
-    """How a journal ends, as far as its format can tell.
+    """How a journal ends, as far as its format shows.
 
     Attributes:
         torn: whether a flush is incomplete.
@@ -85,11 +85,11 @@ class JournalRecords(ABC):
     Attributes:
         magic: the first three bytes of every record.
         max_header_size: bytes of the longest record header.
-        first_record_field: where in a file's header the first record offset stands.
+        first_record_field: offset of the first record offset in a file header.
         usual_flags: flags that a plain record may have.
-        known_flags: kind -> the flags that mean something; empty where a checksum covers them all.
-        continued: places of records within which a linearstore's writer had to wait; they are good.
-        notices: one line each: what was met and is no damage.
+        known_flags: kind -> its defined flags; empty where a checksum covers them all.
+        continued: log offsets of records within which a linearstore's writer had to wait; they are good.
+        notices: one line each about things that are not damage.
     """
 
     magic: ClassVar[bytes]
@@ -100,14 +100,14 @@ class JournalRecords(ABC):
 
     def __init__(self, stream: JournalStream) -> None:
         self._stream = stream
-        self._last_place = -1  # of the last record taken that is no filler
+        self._last_place = -1  # of the last record taken, fillers excluded
         self.continued: set[int] = set()
         self.notices: list[str] = []
 
     # ---- one record ----
 
     def examine(self, place: int) -> Verdict:
-        """What stands at `place`."""
+        """Examine the record at `place`."""
         try:
             header = self._decode_header(self._stream.read(place, self.max_header_size))
         except FormatError as error:
@@ -115,7 +115,7 @@ class JournalRecords(ABC):
         return self.verify(place, header)
 
     def verify(self, place: int, header: RecordHeader) -> Verdict:
-        """Whether the record that `header` begins at `place` is good."""
+        """Check the record whose header is at `place`."""
         stranger = self._stranger(header, place)
         if stranger is not None:
             return stranger
@@ -128,7 +128,7 @@ class JournalRecords(ABC):
         return self._check(header, place)
 
     def _stranger(self, _header: RecordHeader, _place: int) -> Verdict | None:
-        """The verdict on a record that its header alone shows to be no record of this life of its file."""
+        """The verdict on a record that its header alone shows to be left from the file's previous use; else None."""
         return None
 
     @abstractmethod
@@ -137,44 +137,44 @@ class JournalRecords(ABC):
 
     @abstractmethod
     def _check(self, header: RecordHeader, place: int) -> Verdict:
-        """Whether the record that `header` begins is good; its sizes are within bounds."""
+        """Check the record that `header` begins; its sizes are within bounds."""
 
     def can_verify(self, _place: int) -> bool:
-        """Whether records at `place` can be told from others: not so if what a file's header holds for it is lost."""
+        """Whether records at `place` can be verified: not if the required data in the file's header is lost."""
         return True
 
     def taken(self, header: RecordHeader, place: int) -> None:
-        """A good record was read; the walk goes on behind it."""
+        """Note that a good record was read; the walk continues after it."""
         if header.kind is not Kind.FILLER:
             self._last_place = place
 
     def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
-        """The chain of records arrives at `place`, the first record header in a file, or where that would be."""
+        """Note that the record chain arrives at `place`, the first record header in a file, or where it would be."""
 
     def missing_before(self, _place: int) -> tuple[int, int] | None:
-        """The flush before `place`, the first record header in a file, and its own, if others are missing between."""
+        """The flush before `place`, the first record header in a file, and its own, if flushes between are missing."""
         return None
 
     def tells_first_record(self, _index: int) -> bool:
-        """Whether a good record that `search` finds at the beginning of a file is one, whatever the header says."""
+        """Whether a good record that `search` finds at the beginning of a file counts, whatever the header states."""
         return True
 
     # ---- runs of plain records ----
 
     @abstractmethod
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
-        """Take plain records from `place` on: the hot part of recovery.
+        """Read plain records from `place` on: the hot part of recovery.
 
-        Plain are enqueues and dequeues outside of any transaction. The run stops at the first record that is anything
-        else, or not whole in the stream's window, or not good; `examine` then says what it is.
+        Plain records are enqueues and dequeues outside of any transaction. The run stops at the first record that is
+        not plain, not complete in the stream's window, or not good; `examine` then shows which.
 
         Args:
-            place: where the first record header stands.
-            file_end: where the present file ends; headers beyond are not looked at.
+            place: log offset of the first record header.
+            file_end: log offset where the current file ends; headers after it are not read.
             sink: its `enqueue` and `dequeue` are called.
 
         Returns:
-            The place of the first record that was not taken.
+            The log offset of the first record that was not read.
         """
 
     # ---- breaks ----
@@ -184,9 +184,9 @@ class JournalRecords(ABC):
         """The first good record at or after `place`, and before `end` if that is given; None if there is none."""
 
     def first_good(self, place: int, end: int) -> int | None:
-        """The first block from `place` on, before `end`, that looks like a good record or filler, if it is due or not.
+        """The first block from `place` on, before `end`, that looks like a good record or filler, due or not.
 
-        Whether it is one, only a walk that comes by can tell (`entry`).
+        Only a walk that reaches it can confirm that (`entry`).
         """
         for candidate in self._candidates(place, end):
             if JournalRecords.examine(self, candidate).problem is None:
@@ -194,13 +194,13 @@ class JournalRecords(ABC):
         return None
 
     def entry(self, found: int) -> int | None:
-        """Where a walk enters the journal so that it comes to `found` as one from the beginning would.
+        """Where a walk must start to reach `found` in the same state as a walk from the beginning.
 
         Args:
-            found: what `first_good` gave.
+            found: the result of `first_good`.
 
         Returns:
-            Where the record stands with which the walk begins; None: only at the journal's beginning.
+            Log offset of the first record of that walk; None: only the journal's beginning will do.
         """
         begin = found - found % self._stream.data_size
         first = self._stream.locate(found)[0].first_record(self._stream.geometry)
@@ -215,45 +215,45 @@ class JournalRecords(ABC):
         return None
 
     def after_break(self, place: int, likely: int | None) -> int | None:
-        """The first good record after what broke the chain at `place`; None if there is none.
+        """The first good record after the break in the chain at `place`; None if there is none.
 
         Args:
-            place: where something stands that is no good record.
-            likely: where the next record stands if only the broken record's tail is bad. It is looked for there first,
-                so that nothing in that record's body is taken for a record.
+            place: log offset of something that is not a good record.
+            likely: log offset of the next record if only the broken record's tail is bad. It is tried first, so that
+                nothing in that record's body is taken for a record.
         """
         if likely is not None and self._goes_on_at(likely):
             return likely
-        return self.search(place)  # from the place itself: an old record there is passed over whole
+        return self.search(place)  # from `place` itself: an old record there is skipped as a whole
 
     @abstractmethod
     def begins_record(self, place: int, verdict: Verdict) -> bool:
-        """Whether what broke the chain is a record that was being written, and not what an older lap left behind."""
+        """Whether the chain was broken by a record being written, and not by the remains of an older lap."""
 
     def end_state(self) -> EndState:
-        """How the journal ends behind the last record that was taken."""
+        """How the journal ends after the last record read."""
         return EndState()
 
-    # ---- for the formats' own use ----
+    # ---- for subclasses ----
 
-    def _compare_header_rid(self, place: int, told: int) -> None:
-        """Note a file header that names another record than the one that was written when the header was.
+    def _compare_header_rid(self, place: int, recorded: int) -> None:
+        """Note a file header that names another record than the one written together with the header.
 
-        That is the first one in the file, or the one that goes on in it. After a crash it may be neither: the record
-        was torn, and another one written in its place. qpidd's resize tool names the next one.
+        That is the first one in the file, or the one that continues into it. After a crash it may be neither: the
+        record was torn, and another one was written over it. qpidd's resize tool names the next one.
         """
         file, offset = self._stream.locate(place)
         at_hand = [place] if offset == self._stream.geometry.header_size else [place, self._last_place]
         headers = [self._header(at) for at in at_hand if at >= 0]
         rids = [header.rid for header in headers if header is not None and header.kind is not Kind.FILLER]
-        if rids and told not in rids:
+        if rids and recorded not in rids:
             self.notices.append(
-                f"{file.path}: file header names record 0x{told:x}; the file begins with 0x{rids[0]:x}; "
-                "nothing is read from that field"
+                f"{file.path}: file header names record 0x{recorded:x}; the file begins with 0x{rids[0]:x}; "
+                "that field is ignored"
             )
 
     def _goes_on_at(self, place: int) -> bool:
-        """Whether there is a good record at `place`, perhaps after the fillers that end a flush."""
+        """Whether there is a good record at `place`, perhaps after the fillers at the end of a flush."""
         sector = self._stream.geometry.header_size  # in both geometries one sector
         for at in range(place, min(place + sector, self._stream.size), BLOCK_SIZE):
             verdict = self.examine(at)
@@ -264,7 +264,7 @@ class JournalRecords(ABC):
         return False
 
     def _plausible(self, header: RecordHeader, place: int) -> bool:
-        """A plain dequeue may have no tail, so its padding must do."""
+        """Whether the padding looks right: a plain dequeue may have no tail to check."""
         return header.has_tail or is_padding(self._stream.read(place, BLOCK_SIZE)[header.header_size :])
 
     def _header(self, place: int) -> RecordHeader | None:
@@ -274,7 +274,7 @@ class JournalRecords(ABC):
             return None
 
     def _candidates(self, place: int, stop: int | None = None) -> Iterator[int]:
-        """The blocks from `place` on, up to `stop` if that is given, that begin with the magic."""
+        """The blocks from `place` on, up to `stop` if given, that begin with the magic."""
         stream = self._stream
         stop = stream.size if stop is None else min(stop, stream.size)
         file_end = place - place % stream.data_size + stream.data_size
@@ -285,7 +285,7 @@ class JournalRecords(ABC):
                 continue
             file, offset = stream.locate(place)
             if offset >= file.size:
-                place = file_end  # cut short or missing: an info file may claim any size
+                place = file_end  # cut short or missing: an info file may state any size
                 continue
             window, at = stream.window(place, BLOCK_SIZE)
             base = place - at
@@ -298,7 +298,7 @@ class JournalRecords(ABC):
             place = base + end
 
     def _first_in(self, begin: int) -> int:
-        """Where the search enters the file that begins at `begin`; its end, if no record begins in it."""
+        """Log offset where the search enters the file that begins at `begin`; its end if no record begins in it."""
         if begin >= self._stream.size:
             return begin
         file, _ = self._stream.locate(begin)

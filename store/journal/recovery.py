@@ -1,18 +1,18 @@
-"""What a journal leaves behind: its outstanding messages, and its open transactions.
+"""The state that a journal's records lead to: its outstanding messages, and its open transactions.
 
-A `JournalRecovery` takes a walk's records into an enqueue map and a transaction map (formats/rhm/README.md, 5.3):
+A `JournalRecovery` applies a walk's records to an enqueue map and a transaction map (formats/rhm/README.md, 5.3):
 
-    enqueue                    into the map
-    enqueue under an xid       remembered under the xid
-    dequeue                    out of the map, even if locked; an unknown rid is nothing to remove
-    dequeue under an xid       its target is locked, if it is in the map; remembered under the xid
-    commit                     the xid's enqueues enter the map, then its dequeues leave it
-    abort                      the xid's enqueues are forgotten, its dequeues' targets unlocked
-    enqueue flagged transient  nothing
-    anything flagged moved     the later copy takes the place of the earlier (version 2)
+    enqueue                    added to the map
+    enqueue under an xid       stored under the xid
+    dequeue                    removed from the map, even if locked; an unknown rid is ignored
+    dequeue under an xid       its target is locked, if it is in the map; stored under the xid
+    commit                     the xid's enqueues are added to the map, then its dequeues are removed
+    abort                      the xid's enqueues are dropped, its dequeues' targets unlocked
+    enqueue flagged transient  ignored
+    anything flagged moved     the later copy replaces the earlier one (version 2)
 
-What is still open then is resolved through the transaction prepared list (6.2 of that page; `prepared`). Nothing here
-reads a file or a clock.
+Transactions that are still open at the end are resolved through the transaction prepared list (6.2 of that page;
+`prepared`). Nothing here reads a file or a clock.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.rhm.records import MOVED, TRANSIENT, Kind
-from store.damage import Damage
-from store.journal.enqueue_map import LIVE, LOCKED, MAX_DUPLICATES, PENDING, EnqueueMap, Entry
-from store.journal.format import JournalFormat
-from store.journal.records import RecordHeader
-from store.journal.transaction_map import Transaction, TransactionMap
+from qstore.formats.rhm.records import MOVED, TRANSIENT, Kind
+from qstore.store.damage import Damage
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, MAX_DUPLICATES, PENDING, EnqueueMap, Entry
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.transaction_map import Transaction, TransactionMap
 
-MAX_UNFOUNDED: Final = 1000  # kept; a forged journal may have any number
+MAX_UNFOUNDED: Final = 1000  # stored; a forged journal may have any number
 
 
 class Outcome(Enum):
-    """What recovery does with an open transaction."""
+    """How recovery resolves an open transaction."""
 
     IN_DOUBT = "in-doubt"  # prepared and undecided: kept, locked, for the transaction manager to decide
     COMMITTING = "committing"  # decided, or local and prepared: rolled forward
@@ -42,7 +42,7 @@ class Outcome(Enum):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that a journal left open, and what became of it there."""
+    """A transaction that a journal left open, and its outcome there."""
 
     xid: bytes
     outcome: Outcome
@@ -50,21 +50,21 @@ class OpenTransaction(NamedTuple):
     dequeues: int
 
 
-#: A message that recovery keeps: record id; where its enqueue record stands in the journal's stream; LIVE, LOCKED (a
+#: A message that recovery keeps: record id; log offset of its enqueue record; LIVE, LOCKED (a
 #: branch in doubt would dequeue it) or PENDING (a branch in doubt would enqueue it); the branch in doubt, if any.
 OutstandingRecord: TypeAlias = tuple[int, int, int, bytes | None]
 
 
 class Unfounded(NamedTuple):
-    """A record about something that the journal does not hold: a message never enqueued, or a transaction not open.
+    """A record that refers to something missing: a message never enqueued, or a transaction not open.
 
-    Where the journal's beginning is overwritten, most of these are normal: what they are about was there.
+    If the journal's beginning was overwritten, most of these are normal: they refer to overwritten records.
 
     Attributes:
         kind: a dequeue, a commit or an abort.
-        place: where it stands in the journal's stream.
+        place: its log offset.
         rid: its own record id.
-        dequeued_rid: of a dequeue, the message that it removes; of one in a transaction, `rid` is that too.
+        dequeued_rid: of a dequeue, the message that it removes (in a transaction, `rid` is that too).
         xid: of the others, the transaction.
         again: of a plain dequeue, whether the message is known to have been dequeued before.
     """
@@ -78,17 +78,17 @@ class Unfounded(NamedTuple):
 
 
 class JournalRecovery:
-    """A `RecordSink` that keeps what a journal leaves behind.
+    """A `RecordSink` that builds the recovered state of a journal.
 
     Attributes:
-        messages: the index of what is enqueued.
-        transactions: what is still open.
+        messages: the index of enqueued messages.
+        transactions: the open transactions.
         left_open: the transactions that were open at the journal's end, once they are resolved.
         unprepared: those among them that were never prepared, with their records.
-        damage: damage that the walk met, in order.
-        unfounded: the first records that are about nothing that is there; `unfounded_count` counts all.
-        transient_places: where the enqueues stand that recovery ignores; `transients` counts them.
-        dequeues, commits, aborts: how many records of each kind there are; `enqueues` are counted too.
+        damage: damage that the walk found, in order.
+        unfounded: the first records that refer to something missing; `unfounded_count` counts all.
+        transient_places: log offsets of the enqueues that recovery ignores; `transients` counts them.
+        dequeues, commits, aborts: number of records of each kind; `enqueues` are counted too.
     """
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class JournalRecovery:
         self.unfounded_count = 0
         self.transient_places = array("Q")
         self.dequeues = self.commits = self.aborts = 0
-        self._other_enqueues = 0  # not straight into the index
-        self._indexed_later = 0  # what transactions put into it
-        self._highest_rid = 0  # of the records that are no plain enqueues
+        self._other_enqueues = 0  # not added directly to the index
+        self._indexed_later = 0  # added by transactions
+        self._highest_rid = 0  # of all records but plain enqueues
         self._in_doubt: dict[int, bytes] = {}
-        self._targetless: list[Unfounded] = []  # transactions' dequeues of what was not enqueued, or in the same one
-        #: Called for each plain enqueue: straight into the index.
+        self._targetless: list[Unfounded] = []  # transactions' dequeues of messages that were not enqueued before
+        #: Called for each plain enqueue: adds it directly to the index.
         self.enqueue = self.messages.add
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
@@ -119,7 +119,7 @@ class JournalRecovery:
             self._note_unfounded(Unfounded(Kind.DEQUEUE, place, rid, dequeued_rid, b"", again))
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
-        """A record that is not plain."""
+        """Any record that is not plain."""
         self._highest_rid = max(self._highest_rid, header.rid)
         if header.kind is Kind.ENQUEUE:
             self._enqueue(header, place, xid)
@@ -135,22 +135,22 @@ class JournalRecovery:
                 self._note_unfounded(Unfounded(header.kind, place, header.rid, 0, xid))
 
     def damaged(self, damage: Damage) -> None:
-        """Damage that the walk met."""
+        """Damage that the walk found."""
         self.damage.append(damage)
 
     @property
     def highest_rid(self) -> int:
-        """The highest record id met; 0 if none."""
+        """The highest record id read; 0 if none."""
         return max(self._highest_rid, self.messages.highest_rid)
 
     @property
     def transients(self) -> int:
-        """How many enqueues recovery ignores."""
+        """Number of enqueues that recovery ignores."""
         return len(self.transient_places)
 
     @property
     def enqueues(self) -> int:
-        """How many enqueue records there are."""
+        """Number of enqueue records."""
         return self.messages.added + self.messages.duplicate_count - self._indexed_later + self._other_enqueues
 
     # ---- records ----
@@ -183,20 +183,20 @@ class JournalRecovery:
             self.unfounded.append(record)
 
     def _note_targetless(self, rid: int, xid: bytes) -> None:
-        """A transaction's dequeue removed nothing. One whose message was there, and went another way, is no matter.
+        """Note a transaction's dequeue that removed nothing, unless its message existed and was removed otherwise.
 
-        That happens where an xid is used again after a restart, which dropped what was open under it.
+        That happens if an xid is reused after a restart, which dropped what was open under it.
         """
         for record in self._targetless:
             if (record.rid, record.xid) == (rid, xid):
                 self._note_unfounded(record)
 
     def _commit(self, xid: bytes) -> bool:
-        """Apply a transaction. False: it was not open."""
+        """Apply a transaction. Returns False if it was not open."""
         transaction = self.transactions.close(xid)
         if transaction is None:
             return False
-        # Enqueues first, wherever they stand: one that was copied forward follows the dequeue of the same transaction.
+        # Enqueues first, whatever their order: one that was copied forward follows the dequeue of the same transaction.
         for operation in transaction:
             if operation.is_enqueue:
                 self._indexed_later += 1
@@ -207,7 +207,7 @@ class JournalRecovery:
         return True
 
     def _abort(self, xid: bytes) -> bool:
-        """Undo a transaction. False: it was not open."""
+        """Undo a transaction. Returns False if it was not open."""
         transaction = self.transactions.close(xid)
         if transaction is None:
             return False
@@ -219,7 +219,7 @@ class JournalRecovery:
     # ---- the end ----
 
     def open_duplicates(self) -> tuple[list[Entry], int]:
-        """Messages that open transactions enqueue though their ids are enqueued already: the first, and how many."""
+        """Messages that open transactions enqueue with ids already enqueued: the first ones, and their number."""
         known, duplicates, count = EnqueueMap(), [], 0
         for transaction in self.transactions:
             for operation in transaction:
@@ -234,22 +234,22 @@ class JournalRecovery:
         return duplicates + known.duplicates, count + known.duplicate_count
 
     def open_without_target(self) -> Iterator[Unfounded]:
-        """Dequeues, in transactions that are still open, of messages that were not there."""
+        """Dequeues of missing messages in transactions that are still open."""
         wanted: dict[bytes, set[int]] = {}
         for record in self._targetless:
             if record.xid in self.transactions:
                 wanted.setdefault(record.xid, set()).add(record.rid)
         for xid, rids in wanted.items():
             operations = list(self.transactions.of(xid))
-            rids.intersection_update(each.rid for each in operations if not each.is_enqueue)  # not one before it
+            rids.intersection_update(each.rid for each in operations if not each.is_enqueue)  # not before it
             rids.difference_update(each.rid for each in operations if each.is_enqueue)
         return (record for record in self._targetless if record.rid in wanted.get(record.xid, ()))
 
     def resolve(self, outcomes: Mapping[bytes, Outcome]) -> list[OpenTransaction]:
-        """Apply the transaction prepared list's outcomes; what it does not name was never prepared.
+        """Apply the transaction prepared list's outcomes; transactions that it does not name were never prepared.
 
         Returns:
-            The transactions that this journal had left open.
+            The transactions that were open at the end of this journal.
         """
         resolved = []
         staying = []
@@ -262,8 +262,8 @@ class JournalRecovery:
             self._abort(transaction.xid)
             if outcome is Outcome.UNPREPARED:
                 self.unprepared.append(transaction)
-        # What is dropped lets its locks go first: qpidd leaves no record of a dropped transaction, and the message may
-        # have been dequeued again by one that stays.
+        # Locks of dropped transactions are removed first: qpidd writes no record of a dropped transaction, and the
+        # message may have been dequeued again by one that remains.
         for transaction, outcome in staying:
             if outcome is Outcome.COMMITTING:
                 self._commit(transaction.xid)
@@ -273,7 +273,7 @@ class JournalRecovery:
         return resolved
 
     def _keep_in_doubt(self, transaction: Transaction) -> None:
-        """Enqueues enter the map as pending; one that the same branch also dequeues counts as locked."""
+        """Add enqueues to the map as pending; one that the same branch also dequeues counts as locked."""
         for operation in transaction:
             if operation.is_enqueue:
                 self._indexed_later += 1
@@ -284,7 +284,7 @@ class JournalRecovery:
                 self._in_doubt[operation.rid] = transaction.xid
 
     def outstanding(self, journal_format: JournalFormat) -> Iterator[OutstandingRecord]:
-        """The messages that recovery keeps, in the order that the format keeps: of the journal, or of record ids."""
+        """The messages that recovery keeps, in the format's order: by log offset, or by record id."""
         by_rid = journal_format.keeps_rid_order
         entries = self.messages.in_rid_order() if by_rid else self.messages.in_place_order()
         in_doubt = self._in_doubt

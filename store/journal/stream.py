@@ -1,12 +1,12 @@
 """The data areas of a journal's files as one stream of bytes, in order of writing.
 
-A *place* is a position in that stream: the place of a record tells both where its bytes are and its order among the
-others. A record that goes on in the next file is a contiguous run here. Reads go through one window, since records
-are met in order, and at most two files are open at a time.
+A *log offset* (`place`) is a position in that stream: it gives both the location of a record and its order among the
+others. A record that continues in the next file is contiguous here. Reads use one window, since records are read in
+order, and at most two files are open at a time.
 
-What a missing or short file should hold reads as zeros, that is, as space never written; so do sectors that the
-system cannot read, which are noted. The drop-ins for qpidd's own readers ask for less: they end where reading fails,
-and take a linearstore's file for as large as its header says, be it another size than that of the others.
+Missing files and missing parts of short files read as zeros, that is, as space never written; so do unreadable sectors,
+which are noted. The drop-ins for qpidd's own readers require less: they end where reading fails, and take the size of a
+linearstore's file from its header, even if it differs from that of the others.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk, ReadableFile
-from store.journal.bad_regions import BadRegions
-from store.journal.files import JournalFile
+from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, ReadableFile
+from qstore.store.journal.bad_regions import BadRegions
+from qstore.store.journal.files import JournalFile
 
 WINDOW_SIZE: Final = 1 << 20  # bytes read at a time
 MAX_OPEN_FILES: Final = 2
-_PATIENCE: Final = 64  # sectors in a row that fail before longer pieces are tried
+_PATIENCE: Final = 64  # consecutive failing sectors before longer pieces are tried
 _COARSE: Final = 1 << 16  # bytes of these
 
 
@@ -34,13 +34,13 @@ class JournalStream:
     """Random and sequential reading over the files of one journal.
 
     Args:
-        disk: where to read.
+        disk: reads the files.
         files: the files, oldest first.
         geometry: the sizes of the files.
-        sizes: bytes that each file contributes, where that is not the same for all. `data_size` then means nothing.
-        is_strict: what is asked for and the system cannot read raises OSError.
+        sizes: bytes that each file contributes, if that is not the same for all. `data_size` then means nothing.
+        is_strict: an unreadable sector raises OSError.
         window_size: bytes read at a time; `WINDOW_SIZE` by default.
-        most_open: files that are open at a time.
+        max_open: maximum number of open files.
 
     Attributes:
         files: the files, oldest first.
@@ -58,7 +58,7 @@ class JournalStream:
         sizes: Sequence[int] | None = None,
         is_strict: bool = False,
         window_size: int | None = None,
-        most_open: int = MAX_OPEN_FILES,
+        max_open: int = MAX_OPEN_FILES,
     ) -> None:
         self.files = files
         self.geometry = geometry
@@ -70,27 +70,27 @@ class JournalStream:
         self._disk = disk
         self._is_strict = is_strict
         self._window_size = WINDOW_SIZE if window_size is None else window_size
-        self._most_open = most_open
+        self._max_open = max_open
         self._open: OrderedDict[int, ReadableFile] = OrderedDict()
         self._window = b""
         self._window_place = 0
         self._bad = BadRegions()
 
     def locate(self, place: int) -> tuple[JournalFile[Any], int]:
-        """The file in which a place lies, and the offset from that file's start."""
+        """The file that holds a log offset, and the offset from that file's start."""
         index = self.index(place)
         return self.files[index], place - self._begins[index] + self._data_offset
 
     def index(self, place: int) -> int:
-        """The index of the file in which a place lies; that of a file behind the last for the stream's end."""
+        """The index of the file that holds a log offset; for the stream's end, the number of files."""
         return bisect_right(self._begins, place) - 1
 
     def begin(self, index: int) -> int:
-        """Where the file at `index` begins; the stream's end for the file behind the last."""
+        """Log offset where the file at `index` begins; the stream's end for the index after the last."""
         return self._begins[index]
 
     def is_backed(self, place: int, length: int) -> bool:
-        """Whether the files really have the `length` bytes from `place` on, whatever their headers claim."""
+        """Whether the files really contain the `length` bytes from `place` on, whatever their headers state."""
         index, end = self.index(place), place + length
         while place < end:
             if index == len(self.files):
@@ -102,7 +102,7 @@ class JournalStream:
         return True
 
     def read(self, place: int, length: int) -> bytes:
-        """`length` bytes from `place`; fewer only at the stream's end. Served from the window where it can be."""
+        """`length` bytes from `place`; fewer only at the stream's end. Read from the window if possible."""
         start = place - self._window_place
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
@@ -112,7 +112,7 @@ class JournalStream:
         return self._window[start : start + length]
 
     def window(self, place: int, least: int) -> tuple[bytes, int]:
-        """A buffer that holds at least `least` bytes from `place` (if the stream does), and where in it `place` is."""
+        """A buffer with `least` or more bytes from `place` (if the stream has them), and the index of `place` in it."""
         window = self._window
         start = place - self._window_place
         if 0 <= start <= len(window) - least:
@@ -123,14 +123,14 @@ class JournalStream:
         return self._window, start
 
     def read_aside(self, place: int, length: int) -> bytes:
-        """As `read`, for a few bytes that may be far away: what is in the window stays there."""
+        """As `read`, for a few bytes that may be far away: the window does not change."""
         start = place - self._window_place
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
         return self._gather(place, length)
 
     def unreadable(self) -> list[Damage]:
-        """What the system could not read since this was last asked, run by run."""
+        """The unreadable runs found since the last call."""
         return [
             Damage(
                 self.files[region.file].path,
@@ -145,11 +145,11 @@ class JournalStream:
 
     @property
     def has_unreadable(self) -> bool:
-        """Whether there is anything that the system could not read."""
+        """Whether anything was unreadable."""
         return bool(self._bad)
 
     def is_readable(self, place: int, length: int) -> bool:
-        """Whether the system could read all of the `length` bytes from `place`, which have been read."""
+        """Whether all of the `length` bytes from `place`, which have been read, were readable."""
         end = place + length
         while place < end:
             index = self.index(place)
@@ -161,19 +161,19 @@ class JournalStream:
         return True
 
     def close(self) -> None:
-        """Let all descriptors go; reading opens them again."""
+        """Close all descriptors; reading opens them again."""
         for file in self._open.values():
             file.close()
         self._open.clear()
         self._window = b""
 
     def _fill(self, place: int, least: int) -> int:
-        """Let the window begin with the block of `place`, for whoever steps through it by blocks; where `place` is."""
+        """Start the window at the block of `place`, for callers that step through it by blocks. Returns its index."""
         self._window_place, self._window = place & -BLOCK_SIZE, b""
         start = place - self._window_place
         try:
             self._window = self._gather(self._window_place, self._window_size + BLOCK_SIZE)
-        except OSError:  # perhaps of what nobody asks for
+        except OSError:  # perhaps in a part that the caller does not need
             self._window = self._gather(self._window_place, start + least)
         return start
 
@@ -193,7 +193,7 @@ class JournalStream:
             ring_file = self.files[index]
             if ring_file.size < 0:
                 return bytes(count)
-            if len(self._open) >= self._most_open:
+            if len(self._open) >= self._max_open:
                 self._open.popitem(last=False)[1].close()
             file = self._open[index] = self._disk.open(ring_file.path)
         try:
@@ -204,10 +204,10 @@ class JournalStream:
             return self._read_around(index, file, offset, count, error.strerror or str(error))
 
     def _read_around(self, index: int, file: ReadableFile, offset: int, count: int, why: str) -> bytes:
-        """Read sector by sector; those that the system cannot read are zeros, and noted.
+        """Read sector by sector; unreadable ones become zeros and are noted.
 
-        A sector may take a disk seconds to fail. So after some that fail one after another, longer pieces are tried,
-        and one that fails is given up whole; after one that does not, sectors again.
+        A sector may take a disk seconds to fail. So after several consecutive failures longer pieces are tried, and one
+        that fails is given up as a whole; after one that succeeds, sectors again.
         """
         parts = []
         end = offset + count

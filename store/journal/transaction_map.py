@@ -1,8 +1,8 @@
-"""The transactions that a journal leaves open: xid → what was enqueued and dequeued under it.
+"""The transactions that a journal leaves open: xid → the enqueues and dequeues under it.
 
-A commit or an abort closes an xid; what is open at the end of the journal is for the transaction prepared list to
-decide (formats/rhm/README.md, 5.3 and 6.2). Operations are kept in packed arrays: a transaction of a million
-messages costs 25 bytes for each.
+A commit or an abort closes an xid; those open at the end of the journal are resolved through the transaction prepared
+list (formats/rhm/README.md, 5.3 and 6.2). Operations are stored in packed arrays: each message of a large transaction
+costs 25 bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import compress
 from typing import NamedTuple
 
-from formats.rhm.records import MOVED
+from qstore.formats.rhm.records import MOVED
 
 
 class Operation(NamedTuple):
@@ -20,9 +20,9 @@ class Operation(NamedTuple):
 
     Attributes:
         rid: of an enqueue, its rid; of a dequeue, the rid of the enqueue that it removes.
-        place: where the record stands in the journal's stream.
+        place: log offset of the record.
         flags: the record's flags.
-        is_enqueue: an enqueue, or a dequeue.
+        is_enqueue: whether it is an enqueue, and not a dequeue.
     """
 
     rid: int
@@ -32,7 +32,7 @@ class Operation(NamedTuple):
 
 
 class Transaction:
-    """The operations under one xid, in the order in which they were written."""
+    """The operations under one xid, in order of writing."""
 
     __slots__ = ("_flags", "_has_copies", "_kinds", "_places", "_rids", "xid")
 
@@ -62,7 +62,7 @@ class Transaction:
         return self._kinds.count(0)
 
     def append(self, rid: int, place: int, flags: int, *, is_enqueue: bool) -> None:
-        """One more operation. A record that was moved (version 2) stands for its earlier copy, if that is here."""
+        """Add an operation. A record that was moved (version 2) replaces its earlier copy, if that is here."""
         self._rids.append(rid)
         self._places.append(place)
         self._flags.append(flags)
@@ -71,9 +71,9 @@ class Transaction:
             self._has_copies = True
 
     def _drop_earlier_copies(self) -> None:
-        """Drop what was moved later. Done once, when asked: a giant transaction may be copied whole.
+        """Drop the earlier copies of moved records. Done once, on demand: a huge transaction may be copied as a whole.
 
-        Two records with one id of which the later was not moved are no copies, and both stay.
+        Two records with one id of which the later was not moved are not copies, and both are kept.
         """
         if not self._has_copies:
             return
@@ -108,12 +108,12 @@ class TransactionMap:
         return xid in self._open
 
     def of(self, xid: bytes) -> Transaction:
-        """The open transaction with that xid, begun now if there was none."""
+        """The open transaction with that xid, which begins now if there was none."""
         transaction = self._open.get(xid)
         if transaction is None:
             transaction = self._open[xid] = Transaction(xid)
         return transaction
 
     def close(self, xid: bytes) -> Transaction | None:
-        """Take a transaction out, since it was committed or aborted; None if it was not open."""
+        """Remove and return a transaction that was committed or aborted; None if it was not open."""
         return self._open.pop(xid, None)

@@ -1,1 +1,1 @@
-"""A store that runs: appending, flushing, transactions, changes of the topology, and snapshots."""
+"""A running store: appending, flushing, transactions, changes of the topology, and snapshots."""

@@ -1,12 +1,12 @@
-"""Appends records to the journals of a store: gives them their ids, makes room, and holds back who is too fast.
+"""Appends records to the journals of a store: assigns record ids, makes room, and applies backpressure.
 
-This is the path of every durable message. What is appended is on its way to the disk only when the flusher starts,
-which whoever appends does once for a batch.
+This is the path of every durable message. Appended records are written to disk only when the flusher starts, which the
+caller does once per batch.
 
-A journal may have `bound` bytes that are not synced: the pages of its write cache. One that gets more is written and
-waited for, there and then, so that memory stays bounded whatever its caller does; a broker looks at `gathered` and
-stops reading before it comes to that. A journal that is short of room (JournalBusyError) is likewise flushed and waited
-for while it copies old records forward.
+A journal may have `bound` unsynced bytes: the pages of its write cache. If it exceeds them, it is written and synced
+immediately, while the caller waits, so that memory stays bounded; a broker checks `gathered` and stops reading before
+that happens. A journal that is short of room (JournalBusyError) is likewise flushed, while the caller waits and
+compaction copies old records forward.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-import store.log_lines as log_lines
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import FIXED_SIZE
-from store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError
-from store.live.flusher import Flusher
-from store.live.queue_journal import QueueJournal
-from store.live.rids import RecordIds
-from store.log_lines import LogLine
+import qstore.store.log_lines as log_lines
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import FIXED_SIZE
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.rids import RecordIds
+from qstore.store.log_lines import LogLine
 
-MOST_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
-_MOST_TURNS: Final = 10_000  # of making room; each frees a file or copies some pages
+MAX_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record around data and xid: header, tail, padding
+_MAX_ROUNDS: Final = 10_000  # attempts to make room; each frees a file or copies some pages
 
 
 class Appender:
     """Appends records to journals.
 
     Args:
-        ids: gives record ids.
-        flusher: brings the journals onto the disk.
-        log: takes lines for the log.
+        ids: source of record ids.
+        flusher: writes the journals to disk.
+        log: receives log lines.
     """
 
     __slots__ = ("_dirty", "_flusher", "_ids", "_log")
@@ -50,7 +50,7 @@ class Appender:
 
         Args:
             journal: that of its queue.
-            parts: its data.
+            parts: its data, in parts.
             size: bytes of all parts.
             crc: their `data_crc`.
 
@@ -58,7 +58,7 @@ class Appender:
             Its record id.
 
         Raises:
-            JournalFullError, JournalFailedError: nothing was appended. CatalogueError: likewise; no ids are left.
+            JournalFullError, JournalFailedError: nothing was appended. CatalogueError: likewise; no ids are available.
         """
         ids = self._ids
         rid = ids.next
@@ -74,7 +74,7 @@ class Appender:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
         journal.enqueues += 1
-        journal.gathered += size + MOST_AROUND_DATA
+        journal.gathered += size + MAX_AROUND_DATA
         if journal.gathered > journal.bound:
             self._hold_back(journal)
         return rid
@@ -90,7 +90,7 @@ class Appender:
                 raise journal.out_of_memory() from None
             self._dirty[journal] = None
             journal.enqueues += 1
-            journal.gathered += size + MOST_AROUND_DATA
+            journal.gathered += size + MAX_AROUND_DATA
         for journal in journals:
             if journal.gathered > journal.bound:
                 self._hold_back(journal)
@@ -100,7 +100,7 @@ class Appender:
         """Append the removal of a message.
 
         Raises:
-            JournalError: there is no such message, or a transaction holds it. Or as `enqueue`.
+            JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
         ids = self._ids
         rid = ids.next
@@ -123,19 +123,19 @@ class Appender:
     # ---- room ----
 
     def take_id(self) -> int:
-        """A record id."""
+        """A new record id."""
         return self._ids.take()
 
     def touched(self, journal: QueueJournal, size: int = BLOCK_SIZE) -> None:
-        """Something was appended to `journal` by somebody else: `size` bytes."""
+        """Note that the caller appended `size` bytes to `journal` itself."""
         self._dirty[journal] = None
         journal.gathered += size
         if journal.gathered > journal.bound:
             self._hold_back(journal)
 
     def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
-        """Do `append`, and if it finds no room, once there is some. Raises what it raises."""
-        for _ in range(_MOST_TURNS):
+        """Do `append`, after making room if necessary. Raises what it raises."""
+        for _ in range(_MAX_ROUNDS):
             try:
                 append()
                 return
@@ -144,14 +144,14 @@ class Appender:
             except JournalFullError as error:
                 self._tell_refusal(journal, error)
                 raise
-        raise JournalFullError(f'queue "{journal.name}": making room came to no end')
+        raise JournalFullError(f'queue "{journal.name}": gave up making room')
 
     def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
-        """Do each of the checks, so that all of them hold at one moment. Raises what they raise.
+        """Do each of the checks, until all of them hold at the same moment. Raises what they raise.
 
-        A journal that is waited for goes on with what it has to do, and so do the others; then each is asked again.
+        While one journal makes room, it and the others continue their work; then each is checked again.
         """
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_ROUNDS):
             for journal, admit in admissions:
                 try:
                     admit()
@@ -163,10 +163,10 @@ class Appender:
                     raise
             else:
                 return
-        raise JournalFullError(f'queue "{admissions[0][0].name}": making room came to no end')
+        raise JournalFullError(f'queue "{admissions[0][0].name}": gave up making room')
 
     def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
-        """Log that a journal is full: once, until it has taken something again."""
+        """Log that a journal is full: once, until it accepts something again."""
         taken = journal.enqueues + journal.transaction_enqueues
         if journal.refused_at == taken:
             return

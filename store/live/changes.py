@@ -1,12 +1,11 @@
-"""Changes of what a store knows besides messages: queues, exchanges, bindings, links and bridges.
+"""Changes of the topology in a store: queues, exchanges, bindings, links and bridges.
 
-Each is one synced batch of the catalogue, made beside the event loop, one after the other in the order in which they
-were asked for; whoever asked is called back with what was made, or with the error. A second queue, exchange or general
-object of one name is refused with `NameTakenError`.
+Each is one synced batch of the catalogue, made off the event loop, in order of request; the caller's callback receives
+the result or the error. A second queue, exchange or general object with the same name is refused with `NameTakenError`.
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
-    delete_queue    what is under way is finished, the journal is marked; the batch (the queue and its bindings) is the
-                    commit point; then the journal's directory goes, if no snapshot holds it
+    delete_queue    pending work is finished, the journal is marked; the batch (the queue and its bindings) is the
+                    commit point; then the journal's directory is removed, unless a snapshot holds it
     all others      the batch alone
 """
 
@@ -18,8 +17,8 @@ import posixpath
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-import store.log_lines as log_lines
-from formats.broker_records.wiring import (
+import qstore.store.log_lines as log_lines
+from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
@@ -31,30 +30,36 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.wording import printable
-from store.background import Background
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.names import Record, TakenNames
-from store.catalogue.store_directory import StoreDirectory
-from store.environment import Environment
-from store.errors import NameTakenError, StoreError
-from store.journal.write.storage import create_journal, mark_deleted, remove_journal, unmark_deleted, withdraw_journal
-from store.journal.write.writer_state import new_state
-from store.key_value import CatalogueError
-from store.live.flusher import Flusher
-from store.live.held_directories import HeldDirectories
-from store.live.queue_journal import QueueJournal
-from store.live.taking_up import journal_info, take_up
-from store.log_lines import LogLine
-from store.outage import Outage, advice
-from store.parameters import StoreParameters
+from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.wording import printable
+from qstore.store.background import Background
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.names import Record, TakenNames
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.environment import Environment
+from qstore.store.errors import NameTakenError, StoreError
+from qstore.store.journal.write.storage import (
+    create_journal,
+    mark_deleted,
+    remove_journal,
+    unmark_deleted,
+    withdraw_journal,
+)
+from qstore.store.journal.write.writer_state import new_state
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.held_directories import HeldDirectories
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.log_lines import LogLine
+from qstore.store.outage import Outage, advice
+from qstore.store.parameters import StoreParameters
 
 _Made = TypeVar("_Made")
 
-#: Called with what a change made, or None and the error.
+#: Called with the result of a change, or with None and the error.
 Changed: TypeAlias = Callable[[_Made | None, Exception | None], None]
 
 
@@ -65,12 +70,12 @@ class Changes:
         environment: disk, clock and so on.
         directory: the store's.
         parameters: the store's options.
-        catalogue: the store's. Only the background touches it from now on.
-        names: the names that are taken in it; likewise.
-        background: where changes are made.
-        flusher: what journals are flushed by.
-        journals: queue id -> journal; kept up to date here.
-        log: takes lines for the log.
+        catalogue: the store's. Only the background thread uses it from now on.
+        names: the names taken in the catalogue; likewise.
+        background: runs the changes.
+        flusher: flushes journals.
+        journals: queue id -> journal; updated here.
+        log: receives log lines.
 
     Attributes:
         held: removes the directories of deleted queues.
@@ -92,15 +97,15 @@ class Changes:
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._journals, self._log = journals, log
         self._names = names
-        self._leaving: dict[str, QueueJournal] = {}  # queues that wait for their last flush, to be deleted
+        self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
         self.held = HeldDirectories(environment.disk, log)
-        what = "the journals of queues cannot be made or removed"
-        self._outage = Outage(what, "journals of queues can be made or removed again", log)
+        what = "queue journals cannot be created or removed"
+        self._outage = Outage(what, "queue journals can be created or removed again", log)
 
     # ---- queues ----
 
     def create_queue(self, record: Queue, geometry: Geometry, done: Changed[QueueJournal]) -> None:
-        """Make a durable queue with an empty journal."""
+        """Create a durable queue with an empty journal."""
         encoded = encode_queue(record)
 
         def work() -> tuple[str, JournalInfo]:
@@ -115,7 +120,7 @@ class Changes:
             try:
                 self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
             except CatalogueError:
-                with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+                with contextlib.suppress(OSError):  # the next start removes the rest
                     withdraw_journal(self._environment.disk, path, info.base_name)
                 raise
             self._names.add(Kind.QUEUE, number, record)
@@ -131,12 +136,12 @@ class Changes:
             done(journal, None)
 
         def run(_: Exception | None = None) -> None:
-            self._run(f'queue "{printable(record.name)}" cannot be made', work, made, done)
+            self._run(f'queue "{printable(record.name)}" cannot be created', work, made, done)
 
         leaving = self._leaving.get(record.name)
         if leaving is None:
             run()
-        else:  # one of this name goes first
+        else:  # a queue with this name is deleted first
             self._flusher.when_synced((leaving,), run)
             self._flusher.start()
 
@@ -146,12 +151,12 @@ class Changes:
             create_journal(disk, path, info)
             disk.sync_directory(posixpath.dirname(path))
         except OSError:
-            with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+            with contextlib.suppress(OSError):  # the next start removes the rest
                 remove_journal(disk, path)
             raise
 
     def delete_queue(self, journal: QueueJournal, done: Changed[None]) -> None:
-        """Delete a queue with its messages and all bindings to it. Nothing may be appended to it any more."""
+        """Delete a queue with its messages and all bindings to it. Nothing more may be appended to it."""
 
         def work() -> None:
             mark_deleted(self._environment.disk, journal.directory)
@@ -186,16 +191,16 @@ class Changes:
     # ---- exchanges, bindings, general objects ----
 
     def create_exchange(self, record: Exchange, done: Changed[int]) -> None:
-        """Make a durable exchange; `done` gets its number."""
+        """Create a durable exchange; `done` receives its number."""
 
         def create(number: int) -> None:
             self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
 
         work = self._named(Kind.EXCHANGE, record, create)
-        self._change(f'exchange "{printable(record.name)}" cannot be made', work, done)
+        self._change(f'exchange "{printable(record.name)}" cannot be created', work, done)
 
     def delete_exchange(self, number: int, done: Changed[None]) -> None:
-        """Delete an exchange and all bindings of it."""
+        """Delete an exchange and all of its bindings."""
 
         def work() -> None:
             self._catalogue.delete_exchange(number)
@@ -204,7 +209,7 @@ class Changes:
         self._change("exchange cannot be deleted", work, done)
 
     def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry]) -> None:
-        """Bind a queue to an exchange; `done` gets what `delete_binding` takes."""
+        """Bind a queue to an exchange; `done` receives the argument for `delete_binding`."""
 
         def work() -> BindingEntry:
             number = self._catalogue.take_id(Kind.BINDING)
@@ -212,22 +217,22 @@ class Changes:
             self._catalogue.create_binding(entry)
             return entry
 
-        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be made', work, done)
+        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be created', work, done)
 
     def delete_binding(self, binding: BindingEntry, done: Changed[None]) -> None:
         """Delete one binding."""
         self._change("binding cannot be deleted", lambda: self._catalogue.delete_binding(binding), done)
 
     def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int]) -> None:
-        """Keep a link, a bridge or another object; `done` gets its number."""
+        """Store a link, a bridge or another object; `done` receives its number."""
 
         def create(number: int) -> None:
             self._catalogue.create_general(GeneralEntry(number, encode_general(record)))
 
-        self._change(f"{record.kind} cannot be kept", self._named(Kind.GENERAL, record, create), done)
+        self._change(f"{record.kind} cannot be stored", self._named(Kind.GENERAL, record, create), done)
 
     def delete_general(self, number: int, done: Changed[None]) -> None:
-        """Forget a link, a bridge or another object."""
+        """Delete a link, a bridge or another object."""
 
         def work() -> None:
             self._catalogue.delete_general(number)
@@ -236,7 +241,7 @@ class Changes:
         self._change("object cannot be deleted", work, done)
 
     def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> Callable[[], int]:
-        """What makes an object whose name nobody else has, with `create`, which gets its number."""
+        """Work that creates an object with a unique name by `create`, which receives its number."""
 
         def work() -> int:
             self._names.check(record)
@@ -271,7 +276,7 @@ class Changes:
 def _told(what: str, error: Exception) -> Exception:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        advice = "; make room, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
+        advice = "; free some space, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
         return StoreError(f"{what}: {where}{error.strerror}{advice}")
     if isinstance(error, CatalogueError | NameTakenError):
         return (NameTakenError if isinstance(error, NameTakenError) else StoreError)(f"{what}: {error}")

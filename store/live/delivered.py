@@ -1,15 +1,15 @@
-"""Which messages had been delivered when a store was closed cleanly: they come back marked as redelivered.
+"""The messages that had been delivered when a store was closed cleanly: they are redelivered with that mark.
 
-After a crash nobody knows, and all are. The file `rhm/DELIVERED` is written before the clean mark is set, and removed
-before it is taken away. It is one JSON object on one line:
+After a crash that is unknown, and all messages are marked. The file `rhm/DELIVERED` is written before the clean mark is
+set, and removed before that is cleared. It is one JSON object on one line:
 
     key       value
     --------  ----------------------------------------------------------------------------------------
     crc32c    8 hexadecimal digits: CRC-32C of the text of the same object without this key
-    queues    queue id, as text -> the record ids of messages that had been delivered, ascending
+    queues    queue id, as text -> the ascending record ids of delivered messages
     store_id  the store's
 
-A file that is damaged counts as one that names every message.
+A damaged file counts as one that names every message.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from uuid import UUID
 
 import orjson
 
-from formats.checksum import extend_crc32c
-from store.catalogue.store_directory import StoreDirectory
-from store.disk import read_whole
-from store.writable_disk import WritableDisk
+from qstore.formats.checksum import extend_crc32c
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.disk import read_whole
+from qstore.store.writable_disk import WritableDisk
 
 NAME: Final = "DELIVERED"
 _MAX_SIZE: Final = 1 << 30
 
 
 class Delivered:
-    """The messages that may have been delivered before.
+    """The messages that may have been delivered before the restart.
 
     Args:
-        queues: queue id -> record ids; None for all of them.
+        queues: queue id -> record ids; None for all messages.
     """
 
     __slots__ = ("_queues",)
@@ -57,7 +57,7 @@ def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[i
 
 
 def read_delivered(disk: WritableDisk, directory: StoreDirectory, store_id: UUID, *, was_clean: bool) -> Delivered:
-    """What the file says of a store that was closed cleanly; no file means that nothing had been delivered."""
+    """Read the file of a store that was closed cleanly; no file means that nothing had been delivered."""
     path = directory.part(NAME)
     if not was_clean:
         return Delivered(None)
@@ -74,7 +74,7 @@ def read_delivered(disk: WritableDisk, directory: StoreDirectory, store_id: UUID
 
 
 def remove_delivered(disk: WritableDisk, directory: StoreDirectory) -> None:
-    """Remove the file, if there is one. Raises OSError."""
+    """Remove the file, if it exists. Raises OSError."""
     path = directory.part(NAME)
     if disk.is_file(path):
         disk.remove(path)

@@ -1,10 +1,10 @@
-"""The journals' directories of deleted queues: removed at once, or when nobody reads them any more.
+"""The journal directories of deleted queues: removed at once, or when no snapshot needs them any more.
 
 A snapshot of the store names journals whose queues may be deleted before it is copied. While it is held, directories
-stay; they go when the last one is let go. All of this is done in the background, in the order of the catalogue's
-changes: so whatever is removed before a hold is not in the catalogue's copy that is made after it.
+stay; they are removed when the last snapshot is released. All of this happens in the background, in order of the
+catalogue's changes: so a queue whose directory is removed before a hold is not in the catalogue copy made after it.
 
-After a crash such a directory is one that the catalogue does not know, as after a crash in the middle of a deletion.
+After a crash such a directory is missing in the catalogue, as after a crash in the middle of a deletion.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 
-from store.journal.write.storage import remove_journal
-from store.log_lines import Level, LogLine
-from store.writable_disk import WritableDisk
+from qstore.store.journal.write.storage import remove_journal
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.writable_disk import WritableDisk
 
 
 class HeldDirectories:
-    """Removes directories, but not while they are held.
+    """Removes directories, except while they are held.
 
     Args:
         disk: where they are.
-        log: takes lines for the log.
+        log: receives log lines.
     """
 
     __slots__ = ("_disk", "_holders", "_log", "_waiting")
@@ -33,11 +33,11 @@ class HeldDirectories:
         self._waiting: list[str] = []
 
     def hold(self) -> None:
-        """Whatever is to be removed from now on stays until `let_go`."""
+        """Keep all directories to be removed from now on until `let_go`."""
         self._holders += 1
 
     def let_go(self) -> None:
-        """One who holds does so no more."""
+        """End one hold."""
         self._holders -= 1
         if not self._holders:
             waiting, self._waiting = self._waiting, []
@@ -45,7 +45,7 @@ class HeldDirectories:
                 self._remove(directory)
 
     def remove(self, directory: str) -> None:
-        """Remove a journal's directory, now or later. What goes wrong is logged."""
+        """Remove a journal's directory, now or later. Errors are logged."""
         if self._holders:
             self._waiting.append(directory)
         else:

@@ -1,13 +1,13 @@
 """The store: one catalogue, one journal for each durable queue, and the prepared list.
 
-Nothing here waits for the disk, but opening and closing. Messages and transactions are appended at once, or refused at
-once, and are on the disk when whoever asked is called back; changes of the catalogue are made beside the event loop
-(`changes`) and call back too. Callbacks come from `collect`, which an event loop calls when `fileno` is readable, and
-a tool when it likes; or from `start` and `flush`, of what is on the disk by then. `start` sets off what was appended:
-once for each batch.
+Nothing here waits for the disk, except opening and closing. Messages and transactions are appended or refused at once,
+and the caller's callback is called when they are synced; changes of the catalogue are made off the event loop
+(`changes`) and also call back. Callbacks come from `collect`, which an event loop calls when `fileno` is readable, and
+a tool at any time; or from `start` and `flush`, for work that is complete by then. `start` begins to flush the appended
+records: call it once per batch.
 
-What goes wrong later than at once comes as the callback's argument: an exception, or None. A journal whose disk fails
-takes nothing more until the store is opened again, and says so to everybody who waits for it.
+A later failure is passed to the callback as an exception; None means success. A journal whose disk fails accepts
+nothing more until the store is reopened, and all of its waiters receive the error.
 
     store = MessageStore.open(system_environment(), path, parameters, version, log=log)
     for queue in store.recovered_queues: ... store.messages(queue) ...
@@ -26,55 +26,55 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Self
 from uuid import UUID
 
-import store.log_lines as log_lines
-import store.outage as outage
-from formats.rhm.store_file import StoreFile
-from formats.wording import printable
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.names import TakenNames
-from store.catalogue.opening import CatalogueOpening
-from store.catalogue.store_directory import Found, StoreDirectory
-from store.catalogue.wiring import Wiring, catalogue_wiring
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError, advice
-from store.key_value import CatalogueError
-from store.live.appender import Appender
-from store.live.changes import Changes
-from store.live.delivered import read_delivered, remove_delivered, write_delivered
-from store.live.flusher import Flusher
-from store.live.queue_journal import Done, QueueJournal
-from store.live.rids import RecordIds
-from store.live.snapshot import Snapshots, Taken
-from store.live.transactions import Transactions
-from store.log_lines import Level, LogLine
-from store.outage import WatchedKeyValue
-from store.parameters import OnDamage, StoreParameters
-from store.recovery.close_record import closed_journal, write_close_record
-from store.repair.conversion import convert, mark_converted
-from store.start.apply import apply_start
-from store.start.plan import plan_start
-from store.start.started import RecoveredMessage, StartedQueue, StartedStore
-from store.sync import SyncDriverError
+import qstore.store.log_lines as log_lines
+import qstore.store.outage as outage
+from qstore.formats.rhm.store_file import StoreFile
+from qstore.formats.wording import printable
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.names import TakenNames
+from qstore.store.catalogue.opening import CatalogueOpening
+from qstore.store.catalogue.store_directory import Found, StoreDirectory
+from qstore.store.catalogue.topology import Topology, catalogue_topology
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError, StoreError, advice
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.appender import Appender
+from qstore.store.live.changes import Changes
+from qstore.store.live.delivered import read_delivered, remove_delivered, write_delivered
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.rids import RecordIds
+from qstore.store.live.snapshot import Snapshots, Taken
+from qstore.store.live.transactions import Transactions
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.outage import WatchedKeyValue
+from qstore.store.parameters import OnDamage, StoreParameters
+from qstore.store.recovery.close_record import closed_journal, write_close_record
+from qstore.store.repair.conversion import convert, mark_converted
+from qstore.store.start.apply import apply_start
+from qstore.store.start.plan import plan_start
+from qstore.store.start.started import RecoveredMessage, StartedQueue, StartedStore
+from qstore.store.sync import SyncDriverError
 
-_RESTORED: Final = "and start with --on-damage quarantine to have what can be saved restored"
-CLASS_NAME: Final = "qstore.MessageStore"  # what MST-1001 calls it
+_RESTORED: Final = "and start with --on-damage quarantine to restore what can be saved"
+CLASS_NAME: Final = "qstore.MessageStore"  # the store type in MST-1001
 
 
 class MessageStore:
-    """A store that `open` has opened.
+    """A store opened by `open`.
 
     Attributes:
         directory: where it is.
         parameters: the options.
-        store_id: its own name.
+        store_id: the store's unique id.
         was_clean: whether it had been closed cleanly.
-        wiring: queues, exchanges, bindings and so on, as they were found.
-        recovered_queues: the queues, as they were found, until `end_recovery`.
+        topology: queues, exchanges, bindings and so on, as found on disk.
+        recovered_queues: the queues as found on disk, until `end_recovery`.
         journals: queue id -> journal.
         prepared_list: the prepared list's journal.
         append: appends and removes messages.
         transactions: local and distributed transactions.
-        changes: makes and deletes queues, exchanges, bindings and so on.
+        changes: creates and deletes queues, exchanges, bindings and so on.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MessageStore:
         parameters: StoreParameters,
         log: Callable[[LogLine], None],
     ) -> None:
-        """Nothing is done yet: it is `open` that gives a store that can be used."""
+        """Do nothing yet: use `open` to get a usable store."""
         self._environment, self.parameters, self._log = environment, parameters, log
         self.directory = directory
         self._opened = contextlib.ExitStack()
@@ -100,18 +100,18 @@ class MessageStore:
         *,
         log: Callable[[LogLine], None],
     ) -> Self:
-        """Open a store, and recover what it holds.
+        """Open a store, and recover its content.
 
         Args:
             environment: disk, clock and so on.
-            path: the store directory. A store is made there if there is none; qpidd's is converted.
+            path: the store directory. A new store is created there if none exists; qpidd's is converted.
             parameters: the options.
-            software_version: goes into the STORE file.
-            log: takes lines for the log.
+            software_version: recorded in the STORE file.
+            log: receives log lines.
 
         Raises:
-            StoreLockedError: another process has it.
-            StoreDamagedError: it is damaged, and may not be opened as it is.
+            StoreLockedError: another process has locked it.
+            StoreDamagedError: it is damaged, and the options forbid opening it as it is.
             StoreError: it cannot be opened.
         """
         store = cls(environment, StoreDirectory(environment, path, software_version), parameters, log)
@@ -121,7 +121,7 @@ class MessageStore:
     # ---- opening ----
 
     def _open(self) -> None:
-        """Take the directory and recover what is in it; everything is closed again if that cannot be done."""
+        """Lock the directory and recover its content; everything is closed again if that fails."""
         path = self.directory.path
         self._opened.callback(self.directory.lock().release)
         try:
@@ -133,7 +133,7 @@ class MessageStore:
                 text = f"the store cannot be opened: {error.strerror or error}{advice(error)}"
                 raise StoreError(f"{where}: {text}") from error
             if isinstance(error, CatalogueError):
-                told = f"{outage.advice()}; qstore-check {path} says whether the catalogue is damaged"
+                told = f"{outage.advice()}; qstore-check {path} shows whether the catalogue is damaged"
                 raise StoreError(f"{error}; {told}") from error
             if isinstance(error, SyncDriverError):
                 raise StoreError(str(error)) from error
@@ -144,7 +144,7 @@ class MessageStore:
         self._log_mst(log_lines.mst_created(CLASS_NAME))
         self._log_mst(log_lines.mst_location(directory.path))
         mark_converted(self._environment, directory)
-        directory.settle()
+        directory.finish_interrupted()
         if self.parameters.truncate:
             directory.discard()
             log(log_lines.store_truncated(directory.path))
@@ -156,13 +156,11 @@ class MessageStore:
         mark = directory.read_mark()
         self.store_id, self.was_clean = mark.store_id, mark.clean_close
         catalogue = self._open_catalogue()
-        self._tell_duplicates(
-            catalogue_wiring(catalogue, directory.catalogue)
-        )  # a store that is refused stays as it is
+        self._tell_duplicates(catalogue_topology(catalogue, directory.catalogue))  # a refused store is not changed
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
         started = self._started(catalogue, mark)
-        self.wiring: Wiring = catalogue_wiring(catalogue, directory.catalogue)
+        self.topology: Topology = catalogue_topology(catalogue, directory.catalogue)
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
@@ -170,7 +168,7 @@ class MessageStore:
             log(line)
 
     def _started(self, catalogue: Catalogue, mark: StoreFile) -> StartedStore:
-        """What the store holds, taken up: first it is planned what that needs, and then done."""
+        """Recover the store's content: plan what each journal needs, and then apply the plan."""
         plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), mark)
         return apply_start(self._environment, self.directory, catalogue, self.parameters, plan, log=self._log)
 
@@ -186,23 +184,23 @@ class MessageStore:
     def _open_catalogue(self) -> Catalogue:
         path, refusal = self.directory.path, None
         if self.parameters.on_damage is OnDamage.REFUSE:
-            refusal = f"the store is not opened, since on-damage is refuse: see qstore-check {path}, {_RESTORED}"
+            refusal = f"the store is not opened, because on-damage is refuse: see qstore-check {path}, {_RESTORED}"
         opening = CatalogueOpening(self._environment, self.directory, self.store_id, self._log, refusal=refusal)
         key_value = WatchedKeyValue(opening.open(), self._log)
         self._opened.callback(key_value.close)
         return Catalogue(key_value)
 
-    def _tell_duplicates(self, wiring: Wiring) -> None:
-        """Say which objects have the name of another, which earlier versions of the store let happen."""
-        for each in wiring.duplicates:
+    def _tell_duplicates(self, topology: Topology) -> None:
+        """Report objects with duplicate names, which earlier versions of the store permitted."""
+        for each in topology.duplicates:
             found = each.damage(self.directory.catalogue)
             text = f"{found.file}: {printable(found.what)}: {printable(found.consequence)}"
             if self.parameters.on_damage is OnDamage.REFUSE:
-                raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse")
+                raise StoreDamagedError(f"{text}; the store is not opened, because on-damage is refuse")
             self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))
 
     def _take_over(self, started: StartedStore, catalogue: Catalogue) -> None:
-        """Everything was read: from here on the store is in use, and not clean."""
+        """Mark the store as in use, and not clean, now that everything was read."""
         self._journals_opened(started)
         self.directory.mark(self.store_id, clean=False)
         remove_delivered(self._environment.disk, self.directory)
@@ -217,7 +215,7 @@ class MessageStore:
         self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
-            self._environment, self.directory, self.parameters, catalogue, TakenNames(self.wiring), self._background,
+            self._environment, self.directory, self.parameters, catalogue, TakenNames(self.topology), self._background,
             self._flusher, self.journals, self._log,
         )  # fmt: skip
         self._snapshots = Snapshots(
@@ -229,8 +227,8 @@ class MessageStore:
         reserved = catalogue.rid_high_water()
         if started.highest_rid >= max(reserved, 1):
             text = (
-                f"{self.directory.catalogue}: record id 0x{started.highest_rid:x} is in use, and ids are reserved only "
-                f"up to 0x{reserved:x}: the catalogue has lost its last changes; ids go on above"
+                f"{self.directory.catalogue}: record id 0x{started.highest_rid:x} is in use, but ids are reserved only "
+                f"up to 0x{reserved:x}: the catalogue has lost its last changes; new ids continue above"
             )
             self._log(LogLine(Level.CRITICAL, text))
         self._log(log_lines.highest_record_id(started.highest_rid))
@@ -239,7 +237,7 @@ class MessageStore:
     def _journals_opened(self, started: StartedStore) -> None:
         self.recovered_queues = started.queues
         for queue in started.queues:
-            queue.record = self.wiring.queues[queue.queue_id].record
+            queue.record = self.topology.queues[queue.queue_id].record
         self.prepared_list = started.prepared_list
         self.journals: dict[int, QueueJournal] = {queue.queue_id: queue.journal for queue in started.queues}
         self._opened.callback(self._close_journals)
@@ -250,7 +248,7 @@ class MessageStore:
             journal.close()
 
     def _cannot_reserve(self, error: Exception) -> None:
-        self._log(LogLine(Level.CRITICAL, f"no record ids can be reserved: {error}"))
+        self._log(LogLine(Level.CRITICAL, f"record ids cannot be reserved: {error}"))
 
     def _log_mst(self, line: LogLine) -> None:
         if self.parameters.mst_log:
@@ -259,50 +257,55 @@ class MessageStore:
     # ---- recovery ----
 
     def messages(self, queue: StartedQueue) -> Iterator[RecoveredMessage]:
-        """The messages of a queue that was found, in its order. To be read before anything is appended to it."""
+        """The messages of a recovered queue, in order. Read them before anything is appended to it."""
         return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid))
 
     def end_recovery(self) -> None:
-        """All messages were read that will be: let the readers go."""
+        """End the reading of recovered messages: close the readers."""
         for queue in self.recovered_queues:
             queue.close()
         self.recovered_queues = []
 
-    # ---- at work ----
+    # ---- operation ----
 
     def start(self, *, is_idle: bool = False) -> None:
-        """Bring what was appended on its way to the disk.
+        """Begin to flush everything that was appended.
 
         Args:
-            is_idle: the caller has nothing else to do, so that the disk may be waited for here and now.
+            is_idle: the caller has nothing else to do, so that it may wait for the disk here.
         """
-        self._flusher.start(is_idle=is_idle)
+        self._flusher.start_all(is_idle=is_idle)
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether something was appended that has no waiters: it reaches the disk with a later flush, or by `start`."""
+        return bool(self._flusher.dirty)
 
     def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:
-        """Start, and call `done` when all that was appended to `journals` is on the disk, or cannot be."""
+        """Start, and call `done` when everything appended to `journals` is synced, or cannot be."""
         self._flusher.when_synced(journals, done)
         self._flusher.start(is_idle=is_idle)
 
     def purge(self, journal: QueueJournal, rids: Iterable[int], done: Done) -> None:
-        """Remove messages of a queue, and call `done` when that is on the disk."""
+        """Remove messages of a queue, and call `done` when that is synced."""
         for rid in rids:
             self.append.dequeue(journal, rid)
         self.flush((journal,), done)
 
     def snapshot(self, checkpoint: str, done: Taken) -> None:
-        """Hold still the state of the whole store, with all that was appended so far, to be copied or followed.
+        """Take a snapshot of the whole store, with everything appended so far, to be copied or followed.
 
         Args:
-            checkpoint: a directory that does not exist, for a copy of the catalogue; it goes with the snapshot.
-            done: called with the snapshot, which is to be released, or with the error.
+            checkpoint: a directory that does not exist, for a copy of the catalogue; it is removed with the snapshot.
+            done: called with the snapshot, which must be released, or with the error.
         """
         self._snapshots.take(checkpoint, done)
 
     def collect(self, timeout: float | None = 0.0) -> None:
-        """Go on with what the disk has done, and call back.
+        """Process completed disk work, and call the callbacks.
 
         Args:
-            timeout: seconds to wait for something to happen, if anything is under way; None for as long as it takes.
+            timeout: seconds to wait for a completion, if anything is under way; None for no limit.
         """
         self._background.collect()
         if timeout != 0.0 and self._background.is_busy and self.fileno() >= 0 and self._poller is not None:
@@ -313,7 +316,7 @@ class MessageStore:
         self._flusher.start()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `collect` has something to do; -1 where there never is one."""
+        """A descriptor that is readable when `collect` has work; -1 if there is none."""
         if self._poller is None:
             descriptors = [each for each in (self._flusher.fileno(), self._background.fileno()) if each >= 0]
             if not descriptors:
@@ -325,7 +328,7 @@ class MessageStore:
         return self._poller.fileno()
 
     def _driver_moved(self, old: int, new: int) -> None:
-        """Another driver, or none, has taken the place of one that is dead: its descriptor is readable for ever."""
+        """Handle the replacement of a dead driver by another or none: its descriptor would stay readable."""
         if self._poller is not None and old >= 0:
             self._poller.unregister(old)
             if new >= 0:
@@ -333,29 +336,29 @@ class MessageStore:
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing is synced any more; None if it is. Single journals may have failed all the same."""
+        """Why nothing is synced any more; None if syncing works. Single journals may have failed nevertheless."""
         return self._flusher.failure
 
     def look(self) -> None:
-        """See that the disk is not waited for in vain, and log it. To be called about every second."""
+        """Check that the disk makes progress, and log if it does not. Call it about every second."""
         self._flusher.look()
 
     def will_close(self) -> None:
-        """From now on nothing is waited for without a bound. May be called by any thread; `close` does it too."""
+        """Put a time limit on all waiting from now on. Thread-safe; `close` does it too."""
         self._flusher.supervision.is_closing = True
 
     @property
     def progress(self) -> int:
-        """How often the disk has done something. May be asked for by any thread."""
+        """Number of completed disk operations. Thread-safe."""
         return self._flusher.synced + self._background.finished
 
     # ---- closing ----
 
     def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
-        """Finish what is under way, seal every journal, and let the store go.
+        """Finish the work under way, seal every journal, and close the store.
 
         Args:
-            delivered: queue id -> record ids of the messages that had been delivered, and come back as redelivered.
+            delivered: queue id -> record ids of the messages delivered so far, to be marked as redelivered.
 
         Returns:
             Whether the store is marked clean. It is not if a journal has failed.
@@ -380,16 +383,16 @@ class MessageStore:
         return is_clean
 
     def _let_go(self) -> bool:
-        """Close everything that is open. Whether that was possible."""
+        """Close everything that is open. Returns whether that succeeded."""
         try:
             self._opened.close()
         except CatalogueError as error:
-            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {error}"))
+            self._log(LogLine(Level.CRITICAL, f"the store was not closed cleanly: {error}"))
             return False
         return True
 
     def _finish(self) -> None:
-        """Until nothing is under way any more, callbacks of callbacks included."""
+        """Wait until nothing is under way any more, callbacks of callbacks included."""
         everything = (*self.journals.values(), self.prepared_list)
         while True:
             self._background.wait()
@@ -407,7 +410,7 @@ class MessageStore:
         failed = [journal for journal in everything if journal.writer.failure is not None]
         if failed:
             what = f"{len(failed)} of its {len(everything)} journals failed; the first: {failed[0].writer.failure}"
-            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {what}"))
+            self._log(LogLine(Level.CRITICAL, f"the store was not closed cleanly: {what}"))
         return all(sealed) and not failed
 
     def __enter__(self) -> MessageStore:

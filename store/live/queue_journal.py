@@ -1,7 +1,7 @@
-"""The journal of one queue in a store that runs: its writer, its files, and what waits for it to be synced.
+"""The journal of one queue in a running store: its writer, its files, and the waiters for its syncs.
 
-The prepared list is one too. Counters are those of the management schema's class Journal; they are plain integers, and
-whoever is asked for them reads them.
+The prepared list is one too. Counters are those of the management schema's class Journal: plain integers, read on
+demand.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.records import decode_record
-from store.journal.write.space import SIZE_BITS, SIZE_MASK
-from store.journal.write.step import JournalError, JournalFailedError, Step
-from store.journal.write.storage import JournalStorage
-from store.journal.write.version_2_writer import Version2Writer
-from store.writable_disk import WritableFile
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.records import decode_record
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
+from qstore.store.journal.write.step import JournalError, JournalFailedError, Step
+from qstore.store.journal.write.storage import JournalStorage
+from qstore.store.journal.write.version_2_writer import Version2Writer
+from qstore.store.writable_disk import WritableFile
 
-#: Called once, when what it waits for is on the disk, or with the error because of which it never will be.
+#: Called once: with None when the awaited data is synced, or with the error that prevents it.
 Done = Callable[[Exception | None], None]
 
 TPL_NAME: Final = "TplStore"
 
 
-class Barrier:
-    """Waits until several journals have synced what had been appended to them when it was raised."""
+class SyncBarrier:
+    """Waits until several journals have synced everything appended to them before it was created."""
 
     __slots__ = ("_done", "_error", "_waiting")
 
@@ -38,7 +38,7 @@ class Barrier:
         self._error: Exception | None = None
 
     def reached(self, error: Exception | None) -> Done | None:
-        """One of the journals is there. Returns what to call with `error`, if it was the last."""
+        """One of the journals is synced. Returns the callback to call with `error`, if it was the last."""
         self._waiting -= 1
         self._error = self._error or error
         return self._done if self._waiting == 0 else None
@@ -56,21 +56,21 @@ class QueueJournal:
         queue_id: the queue's number.
         name: the queue's name.
         directory: the journal's directory.
-        base_name: what its files' names begin with.
+        base_name: the common prefix of its files' names.
         geometry: number and size of the files.
         writer: its writer.
         storage: its files.
-        bound: bytes that it may have unsynced: the pages of its write cache.
+        bound: maximum unsynced bytes: the pages of its write cache.
 
     Attributes:
         queue_id, name, directory, geometry, bound: as above.
-        writer: what appends records. The store does, so that it knows which journals are to be flushed.
-        enqueues, dequeues: records outside of transactions.
-        transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
-        is_leaving: the queue is being deleted: its files may be gone at any time, and that is no failure of the disk.
-        is_deleted: the queue is gone: nothing is written any more, and whoever waits need not.
-        refused_at: how many messages had been taken when it was last logged that no more are; -1 if never.
-        gathered: bytes of data that were appended since it was last seen to that they do not get too many.
+        writer: appends records. Only the store uses it, so that it knows which journals to flush.
+        enqueues, dequeues: number of records outside of transactions.
+        transaction_enqueues, transaction_dequeues, commits, aborts: number of records of transactions.
+        is_leaving: the queue is being deleted: its files may disappear at any time, which is not a disk failure.
+        is_deleted: the queue was deleted: nothing is written any more, and nothing is waited for.
+        refused_at: number of messages accepted when it was last logged as full; -1 if never.
+        gathered: bytes of data appended since backpressure was last applied.
     """
 
     __slots__ = (
@@ -117,29 +117,29 @@ class QueueJournal:
         self.gathered = 0
         self.refused_at = -1
         self.is_deleted = self.is_leaving = False
-        self._waiting: deque[tuple[int, Barrier]] = deque()
-        self._step: Step | None = None  # the last one, which may be under way
+        self._waiting: deque[tuple[int, SyncBarrier]] = deque()
+        self._step: Step | None = None  # the last step, which may be under way
 
     # ---- management ----
 
     @property
     def depth(self) -> int:
-        """Messages that are enqueued, those of open transactions included."""
+        """Number of enqueued messages, those of open transactions included."""
         return len(self.writer.live) - sum(len(each.dequeues) for each in self.writer.transactions.values())
 
     @property
     def open_transactions(self) -> int:
-        """Transactions that are open in this journal."""
+        """Number of open transactions in this journal."""
         return len(self.writer.transactions)
 
     @property
     def unsynced(self) -> int:
-        """Bytes that were appended and are not on the disk."""
+        """Bytes appended and not synced."""
         return self.writer.unsynced
 
     @property
     def outstanding_flushes(self) -> int:
-        """Flushes that are on their way to the disk: 0 or 1."""
+        """Flushes under way: 0 or 1."""
         return int(self.writer.is_under_way)
 
     # ---- messages ----
@@ -148,12 +148,12 @@ class QueueJournal:
         """The data of a message that is on the disk, verified.
 
         Raises:
-            JournalError: there is no such message, it is not written yet, or what is there is damaged.
+            JournalError: the message does not exist, is not written yet, or is damaged.
             OSError: it cannot be read.
         """
         packed = self.writer.live.get(rid)
         if packed is None:
-            raise JournalError(f'queue "{self.name}": there is no record 0x{rid:x}')
+            raise JournalError(f'queue "{self.name}": record 0x{rid:x} does not exist')
         place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
         if place + blocks > self.writer.unsynced_place:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is not on the disk yet')
@@ -163,18 +163,23 @@ class QueueJournal:
         except RhmError as error:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
         if header.rid != rid:
-            raise JournalError(f'queue "{self.name}": record 0x{header.rid:x} stands where 0x{rid:x} should')
+            raise JournalError(f'queue "{self.name}": record 0x{header.rid:x} found instead of 0x{rid:x}')
         return data
 
     # ---- flushes ----
 
     @property
-    def is_settled(self) -> bool:
-        """Whether there is nothing to wait for: all is on the disk, or nothing more will be."""
+    def is_drained(self) -> bool:
+        """Whether there is nothing to wait for: everything is synced, or nothing more will be."""
         return self.is_deleted or self.writer.failure is not None or not self.writer.is_dirty
 
+    @property
+    def must_go_on(self) -> bool:
+        """Whether the next step is due at once: it has waiters, or a flush has further steps."""
+        return self.writer.is_dirty and (bool(self._waiting) or self.writer.is_half_flushed)
+
     def begin(self) -> Sequence[WritableFile]:
-        """Write the next step. Returns the files that are to be synced; none if there is nothing to do now."""
+        """Write the next step. Returns the files to sync; none if there is nothing to do now."""
         try:
             step = None if self.is_deleted else self.writer.next_flush()
             if step is None:
@@ -188,10 +193,10 @@ class QueueJournal:
         return ()
 
     def begin_again(self) -> Sequence[WritableFile]:
-        """Write the step that is under way once more, to files that are opened anew: nobody knows what became of it.
+        """Write the step under way once more, to reopened files: the outcome of the first attempt is unknown.
 
         Returns:
-            The files that are to be synced; none if the queue is gone, or the step cannot be written.
+            The files to sync; none if the queue was deleted, or the step cannot be written.
         """
         assert self._step is not None
         if self.is_deleted:
@@ -207,7 +212,7 @@ class QueueJournal:
         return ()
 
     def finish(self, error: OSError | None) -> None:
-        """The files are synced, or not."""
+        """The files were synced, or failed with `error`."""
         self._step = None
         try:
             if error is not None:
@@ -221,29 +226,29 @@ class QueueJournal:
             self.storage.close()
 
     def out_of_memory(self) -> JournalFailedError:
-        """The system refused memory while the writer was at work, whose state is unknown now: the journal has failed.
+        """Fail the journal because memory ran out inside the writer, whose state is unknown now.
 
         Returns:
-            What whoever asked for something is told.
+            The error for the caller.
         """
         if self.writer.failure is None:
             self.writer.failed(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
         return JournalFailedError(str(self.writer.failure))
 
-    def wait(self, barrier: Barrier) -> bool:
-        """Let `barrier` wait for all that was appended so far. False if there is nothing to wait for."""
+    def wait(self, barrier: SyncBarrier) -> bool:
+        """Add `barrier` as a waiter for everything appended so far. Returns False if there is nothing to wait for."""
         writer = self.writer
         if self.is_deleted or (writer.failure is None and not writer.is_dirty):
             return False
         self._waiting.append((writer.last_dirty, barrier))
         return True
 
-    def reached(self) -> list[tuple[Barrier, Exception | None]]:
+    def reached(self) -> list[tuple[SyncBarrier, Exception | None]]:
         """The barriers whose flush is synced, or never will be."""
         writer, waiting = self.writer, self._waiting
         if self.is_deleted or writer.failure is not None:
             error = None if self.is_deleted else writer.failure
-            found: list[tuple[Barrier, Exception | None]] = [(barrier, error) for _, barrier in waiting]
+            found: list[tuple[SyncBarrier, Exception | None]] = [(barrier, error) for _, barrier in waiting]
             waiting.clear()
             return found
         found = []
@@ -252,11 +257,11 @@ class QueueJournal:
         return found
 
     def delete(self) -> None:
-        """The queue is gone, and so are the files, but for those that are being synced."""
+        """The queue was deleted, and its files are closed, except for those being synced."""
         self.is_deleted = True
         if not self.writer.is_under_way:
             self.storage.close()
 
     def close(self) -> None:
-        """Let the files go. Nothing may be under way."""
+        """Close the files. Nothing may be under way."""
         self.storage.close()

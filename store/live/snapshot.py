@@ -1,23 +1,23 @@
-"""A snapshot: the state of a whole store at one moment, held still while it is copied or followed.
+"""A snapshot: the state of a whole store at one moment, kept unchanged while it is copied or followed.
 
-    barrier      all that was appended so far is brought onto the disk
-    cut          then, at one moment of the event loop's thread: how far each journal, and the prepared list, is synced.
-                 The oldest file that holds anything live is pinned, so that none from there on is overwritten
-    checkpoint   the catalogue is copied by a job of the background that is given at that same moment
+    barrier      everything appended so far is synced
+    cut          then, at one moment on the event loop's thread: how far each journal, and the prepared list, is synced.
+                 The oldest file that holds live records is pinned, so that it and all later ones are not overwritten
+    checkpoint   the catalogue is copied by a background job that is submitted at that same moment
 
-A power loss at the moment of the cut could have left just this, so recovery's own rules make a consistent store of it:
-a transaction is in it wholly, in doubt, or not at all.
+A power loss at the moment of the cut could have left the same state, so recovery's own rules make a consistent store of
+it: a transaction is in it completely, in doubt, or not at all.
 
-The catalogue's changes are made in order. So the copy has every change that was asked for before the cut, and none that
-was asked for after it, and every record id up to the cut is reserved in it. A queue that only the catalogue's copy has
-was being made, and is empty; one that only the cut has was being deleted, and is left out. Directories of queues that
-are deleted later stay until the snapshot is let go (`held_directories`).
+The catalogue's changes are made in order. So the copy has every change requested before the cut and none requested
+after it, and every record id up to the cut is reserved in it. A queue that only the catalogue's copy has was being
+created, and is empty; one that only the cut has was being deleted, and is omitted. Directories of queues that are
+deleted later stay until the snapshot is released (`held_directories`).
 
-Pins never have a record refused: where a journal is short of room they are broken, and the snapshot is overtaken in
-that journal. Who copies a journal looks afterwards whether its pin held all the while.
+Pins never cause a record to be refused: if a journal is short of room they are broken, and the snapshot is overtaken in
+that journal. After copying a journal, check that its pin held all the time.
 
-Who follows a journal begins at `end`, after the flush of number `flush`, and takes a new snapshot, which is cheap,
-before it lets go of the old one.
+To follow a journal, start at `end`, after the flush of number `flush`, and take a new snapshot, which is cheap, before
+releasing the old one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from formats.catalogue import QueueEntry
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, decode_jinf
-from store.background import Background
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory, remove_tree
-from store.disk import read_whole
-from store.errors import StoreError
-from store.journal.directory import INFO_SUFFIX, data_path
-from store.journal.write.space import Cut
-from store.key_value import CatalogueError
-from store.live.flusher import Flusher
-from store.live.held_directories import HeldDirectories
-from store.live.queue_journal import QueueJournal
-from store.writable_disk import WritableDisk
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, decode_jinf
+from qstore.store.background import Background
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
+from qstore.store.disk import read_whole
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import INFO_SUFFIX, data_path
+from qstore.store.journal.write.space import Cut
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.held_directories import HeldDirectories
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.writable_disk import WritableDisk
 
 
 class JournalSnapshot(NamedTuple):
@@ -52,9 +52,9 @@ class JournalSnapshot(NamedTuple):
     Attributes:
         queue_id: its queue's number; 0 for the prepared list.
         directory: where it is.
-        base_name: what its files' names begin with.
+        base_name: the common prefix of its files' names.
         geometry: number and size of its files.
-        cut: how far it goes; None for a queue that was being made.
+        cut: its extent; None for a queue that was being created.
     """
 
     queue_id: int
@@ -69,12 +69,12 @@ class JournalSnapshot(NamedTuple):
         return self.cut is None or self.cut.pin.holds
 
     def let_go(self) -> None:
-        """Let its files be overwritten."""
+        """Release its pin, so that its files may be overwritten."""
         if self.cut is not None:
             self.cut.pin.holds = False
 
     def file_at(self, number: int) -> int | None:
-        """Counted over all laps, the file that has this number in the ring; None if it was never entered."""
+        """The file, counted over all laps, with this number in the ring; None if it was never entered."""
         cut = self.cut
         if cut is None or not self.size:
             return None
@@ -83,7 +83,7 @@ class JournalSnapshot(NamedTuple):
         return None if file < cut.first and cut.is_whole else file
 
     def bytes_in(self, file: int) -> int:
-        """Bytes of data area of a file, counted over all laps, that belong to the snapshot; 0 if it is dead."""
+        """Bytes of a file's data area, counted over all laps, that belong to the snapshot; 0 if it is dead."""
         cut = self.cut
         if cut is None or file < cut.first:
             return 0
@@ -107,18 +107,18 @@ class JournalSnapshot(NamedTuple):
 
 
 class Snapshot:
-    """A store at one moment. All but `release` may be used from any thread.
+    """A store at one moment. All methods but `release` are thread-safe.
 
     Args:
-        store_id: the store's own name.
-        software_version: what the store was last marked by.
-        catalogue: the directory of the catalogue's copy, which goes when the snapshot is let go.
+        store_id: the store's unique id.
+        software_version: the version that last marked the store.
+        catalogue: the directory of the catalogue's copy, removed when the snapshot is released.
         journals: those of the queues, by number.
         prepared_list: the prepared list's.
-        let_go: called once when it is let go.
+        let_go: called once when the snapshot is released.
 
     Attributes:
-        is_released: whether it was let go.
+        is_released: whether it was released.
         others: as above.
     """
 
@@ -144,11 +144,11 @@ class Snapshot:
 
     @property
     def overtaken(self) -> list[JournalSnapshot]:
-        """The journals in which something of the snapshot may be overwritten by now."""
+        """The journals in which a part of the snapshot may have been overwritten."""
         return [journal for journal in self.all_journals if not journal.holds]
 
     def release(self) -> None:
-        """Let it go. Twice is allowed, and so it is after the store was closed, which does it too."""
+        """Release the snapshot. May be called twice, and after the store was closed, which releases it too."""
         if not self.is_released:
             self.is_released = True
             for journal in self.all_journals:
@@ -166,12 +166,12 @@ class Snapshots:
     """Takes the snapshots of one store.
 
     Args:
-        disk: where the store is.
+        disk: the disk with the store.
         directory: the store's.
         catalogue: its catalogue.
-        background: where the catalogue is copied.
-        flusher: brings the journals onto the disk.
-        journals: queue id -> journal; kept up to date by others.
+        background: runs the copying of the catalogue.
+        flusher: writes the journals to disk.
+        journals: queue id -> journal; updated by others.
         prepared_list: the prepared list's journal.
         held: the directories of deleted queues.
     """
@@ -194,18 +194,18 @@ class Snapshots:
         self._is_closed = False
 
     def take(self, checkpoint: str, done: Taken) -> None:
-        """Take a snapshot of all that was appended so far.
+        """Take a snapshot of everything appended so far.
 
         Args:
-            checkpoint: a directory that does not exist, for the catalogue's copy. It goes with the snapshot.
+            checkpoint: a directory that does not exist, for the catalogue's copy. It is removed with the snapshot.
             done: called with the snapshot, or with the error: a journal has failed, or the catalogue cannot be copied.
         """
-        # A journal that fails is seen at the cut; it does not matter where its queue is being deleted.
+        # A failed journal is detected at the cut; it does not matter if its queue is being deleted.
         self._flusher.when_synced(self._everything, lambda _: self._cut(checkpoint, done))
         self._flusher.start()
 
     def close(self) -> None:
-        """Let go of all that are held, and give out none."""
+        """Release all snapshots, and refuse new ones."""
         self._is_closed = True
         for snapshot in list(self._taken):
             snapshot.release()
@@ -248,11 +248,11 @@ class Snapshots:
     def _make(
         self, checkpoint: str, cuts: Mapping[str, JournalSnapshot], failures: Mapping[str, Exception]
     ) -> Snapshot:
-        """Copy the catalogue, and match its queues with the journals that were cut."""
+        """Copy the catalogue, and match its queues with the journals in the cut."""
         directory, disk = self._directory, self._disk
         mark = directory.read_mark()
         if disk.is_directory(checkpoint):
-            raise StoreError(f"{checkpoint}: there is something already; name a directory that does not exist")
+            raise StoreError(f"{checkpoint}: already exists; choose a directory that does not exist")
         try:
             self._catalogue.checkpoint(checkpoint)
             entries = sorted(self._catalogue.queues(), key=lambda entry: entry.queue_id)
@@ -262,24 +262,24 @@ class Snapshots:
                 if journal.directory in failures:
                     raise StoreError(str(failures[journal.directory]))
         except BaseException:
-            with contextlib.suppress(OSError):  # what cannot be removed is of no use to anybody
+            with contextlib.suppress(OSError):  # the rest is useless, but harmless
                 if disk.is_directory(checkpoint):
                     remove_tree(disk, checkpoint)
             raise
         return Snapshot(mark.store_id, mark.software_version, checkpoint, journals, prepared_list, self._released)
 
     def _new(self, entry: QueueEntry) -> JournalSnapshot:
-        """The journal of a queue that was being made: its place and size."""
+        """The journal of a queue that was being created: its path and size."""
         directory = self._directory.journal(entry.journal_id)
         path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
         try:
             info = decode_jinf(read_whole(self._disk, path, MAX_JINF_SIZE + 1))
         except RhmError as error:
-            raise StoreError(f"{path}: {error.what}; the queue's journal is damaged: see qstore-check") from error
+            raise StoreError(f"{path}: {error.what}; the queue's journal is damaged: run qstore-check") from error
         return JournalSnapshot(entry.queue_id, directory, info.base_name, info.geometry, None)
 
     def _released(self, snapshot: Snapshot) -> None:
-        """Let deleted queues' directories go, and remove the catalogue's copy. What cannot be removed is left."""
+        """Release the directories of deleted queues, and remove the catalogue's copy. Errors are ignored."""
         del self._taken[snapshot]
 
         def work() -> None:

@@ -1,28 +1,28 @@
 """Copies a snapshot: a backup, which is a whole store in another directory.
 
-    rhm/STORE         made last, and not clean: the copy opens as after a crash
+    rhm/STORE         written last, and not clean: the copy opens as after a crash
         catalogue/    a copy of the snapshot's
         topology      the same in its second form
-        jrnl/<id>/    of each journal what lies before the cut
+        jrnl/<id>/    the part of each journal before the cut
         tpl/          likewise
 
-It is built in `rhm.new` under the target's lock, synced, and named `rhm` when it is whole, as every new store is. So
-half a copy is never taken for a store; a crash leaves a beginning, which the next copy to that place removes. Journals
-that the store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
+It is built in `rhm.new` under the target's lock, synced, and renamed to `rhm` when it is complete, as every new store.
+So a partial copy is never taken for a store; a crash leaves an incomplete one, which the next copy to that directory
+removes. Journals that the store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
 
-A journal's files in the copy, with the sizes that they have in the store:
+A journal's files in the copy, with the same sizes as in the store:
 
     file                                     in the copy
     ---------------------------------------  ------------------------------------------------------------------
-    holds something live, or is after such   its header, its bytes up to the cut, zeros
-    dead: older than those                   a header that says that no record begins in it, zeros
+    has live records, or is after one   its header, its bytes up to the cut, zeros
+    dead: older than those                   a header that states that no record begins in it, zeros
     never entered                            its creation header, if the journal has such headers, and zeros
 
-The dead ones are not read, since they may be overwritten at any time; but they have been there, and if they were blank
-the ring would seem never to have come round, or to have lost a file. Where one is dead, those that were never entered
-count as dead too, files of a lap before the first: then the ring is full, as every ring is in which something is dead.
+The dead ones are not read, since they may be overwritten at any time; but if they were blank, the ring would appear
+never to have wrapped, or to have lost a file. If one is dead, files that were never entered count as dead too, as files
+of a lap before the first: then the ring is full, like every ring with dead files.
 
-The bytes are not verified: what is damaged is copied as it is, and told by whoever opens or checks the copy.
+The bytes are not verified: damage is copied unchanged, and reported when the copy is opened or checked.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import store.outage as outage
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
-from formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
-from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
-from store.disk import read_whole
-from store.environment import Environment
-from store.errors import StoreError
-from store.journal.directory import INFO_SUFFIX, data_path
-from store.journal.write.storage import write_creation_header
-from store.key_value import CatalogueError
-from store.live.snapshot import JournalSnapshot, Snapshot
-from store.unfinished import DISCARDED, NEW
-from store.writable_disk import WritableDisk, WritableFile
+import qstore.store.outage as outage
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+from qstore.formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
+from qstore.store.disk import read_whole
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import INFO_SUFFIX, data_path
+from qstore.store.journal.write.storage import write_creation_header
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.snapshot import JournalSnapshot, Snapshot
+from qstore.store.unfinished import DISCARDED, NEW
+from qstore.store.writable_disk import WritableDisk, WritableFile
 
-#: Called now and then with the bytes of journals that are copied, and those that are to be.
+#: Called periodically with the bytes of journals copied so far, and in total.
 Progress = Callable[[int, int], None]
 
 _CHUNK: Final = 1 << 20
-_LEFT: Final = frozenset((LOCK, NEW, DISCARDED))  # what a copy that was cut short may leave
+_LEFT: Final = frozenset((LOCK, NEW, DISCARDED))  # what an interrupted copy may leave
 
 
 def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, progress: Progress | None = None) -> None:
-    """Copy a snapshot, from any thread; the store goes on meanwhile.
+    """Copy a snapshot, from any thread; the store continues to run.
 
     Args:
         environment: disk, clock and so on.
-        snapshot: what to copy. It has to be held until this returns.
-        target: the directory of the copy, which must not exist, or be empty; that above it must exist.
-        progress: told how far it is.
+        snapshot: the snapshot, which must be held until this returns.
+        target: the directory of the copy, which must not exist, or be empty; its parent must exist.
+        progress: receives the progress.
 
     Raises:
         StoreError: it cannot be copied; nothing is left of the copy.
@@ -78,7 +78,7 @@ def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, pro
         try:
             _copy_to(environment, snapshot, directory, progress or (lambda _, __: None))
         except BaseException:
-            with contextlib.suppress(OSError):  # what cannot be removed is no store
+            with contextlib.suppress(OSError):  # the remains are not a store
                 _remove(disk, directory, before)
             raise
     except OSError as error:
@@ -88,22 +88,22 @@ def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, pro
 
 
 def _names_before(disk: WritableDisk, target: str) -> list[str] | None:
-    """What is in `target`; None if there is no such directory. StoreError if it is more than a copy's beginning."""
+    """The names in `target`; None if it does not exist. StoreError if it is more than an interrupted copy."""
     if not disk.is_directory(target):
         return None
     names = disk.names(target)
     strange = [name for name in names if name not in _LEFT]
     if strange:
-        raise StoreError(f"{target}: there is something already ({strange[0]}); name a directory that is new or empty")
+        raise StoreError(f"{target}: is not empty ({strange[0]}); choose a new or empty directory")
     return names
 
 
 def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirectory, progress: Progress) -> None:
     lock = directory.lock()
     try:
-        directory.settle()
+        directory.finish_interrupted()
         if environment.disk.is_directory(directory.root):
-            raise StoreError(f"{directory.path}: there is a whole copy already; name another directory")
+            raise StoreError(f"{directory.path}: already contains a complete copy; choose another directory")
         new = directory.in_the_making
         _Copy(environment, snapshot, new, progress).make()
         directory.finish_new(new, snapshot.store_id)
@@ -112,11 +112,11 @@ def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirec
 
 
 def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | None) -> None:
-    """Remove what was made of the copy; first of all its name as a store, if it has it already."""
+    """Remove the parts of the copy; first of all its name as a store, if it has it already."""
     try:
         directory.discard()
     except OSError:
-        remove_tree(disk, directory.root)  # a full disk may not rename it, and it is no store that anybody waits for
+        remove_tree(disk, directory.root)  # renaming may fail on a full disk; nothing uses this store yet
     if disk.is_directory(directory.in_the_making.root):
         remove_tree(disk, directory.in_the_making.root)
     if before is None:
@@ -126,12 +126,12 @@ def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | N
 
 
 def _told(target: str, error: OSError) -> StoreError:
-    advice = "; make room, or name a directory on another disk" if error.errno == errno.ENOSPC else ""
+    advice = "; free some space, or choose a directory on another disk" if error.errno == errno.ENOSPC else ""
     return StoreError(f"{error.filename or target}: the snapshot cannot be copied: {error.strerror or error}{advice}")
 
 
 class _Copy:
-    """One copy that is made, in `directory`."""
+    """One copy being made in `directory`."""
 
     def __init__(
         self, environment: Environment, snapshot: Snapshot, directory: StoreDirectory, progress: Progress
@@ -142,7 +142,7 @@ class _Copy:
         self._copied, self._total = 0, sum(journal.size for journal in self._journals)
 
     def make(self) -> None:
-        """Make all of it but the STORE file. Raises StoreError, CatalogueError, OSError."""
+        """Copy everything but the STORE file. Raises StoreError, CatalogueError, OSError."""
         for journal in self._journals:
             self._check(journal)
         self._disk.make_directory(self._directory.root)
@@ -175,13 +175,13 @@ class _Copy:
         self._disk.sync_directory(target)
 
     def _write(self, path: str, size: int, fill: Callable[[WritableFile], None]) -> None:
-        """Make a file, fill it, and sync it."""
+        """Create a file, fill it, and sync it."""
         with closing(self._disk.create(path, size)) as file:
             fill(file)
             file.sync()
 
     def _fill(self, journal: JournalSnapshot, first: FileHeader | None, index: int, file: WritableFile) -> None:
-        """Fill the file that is `index`, counted over all laps; `first` is the header of the oldest that is copied."""
+        """Fill file `index`, counted over all laps; `first` is the header of the oldest file copied."""
         size = journal.bytes_in(index)
         if not size:
             assert first is not None
@@ -193,13 +193,13 @@ class _Copy:
         with closing(self._disk.open(journal.path_of(index))) as source:
             for offset in range(DATA_OFFSET, DATA_OFFSET + size, _CHUNK):
                 content = source.read(offset, min(_CHUNK, DATA_OFFSET + size - offset))
-                self._check(journal)  # after it was read: the pin held until then, or nobody knows what this is
+                self._check(journal)  # after reading: if the pin did not hold until now, the content is undefined
                 file.write(offset, content)
                 self._copied += len(content)
                 self._progress(self._copied, self._total)
 
     def _header(self, journal: JournalSnapshot, index: int) -> FileHeader:
-        """The header of a file that is copied."""
+        """The header of a file to be copied."""
         path = journal.path_of(index)
         sector = read_whole(self._disk, path, FILE_HEADER_SIZE)
         self._check(journal)
@@ -207,23 +207,23 @@ class _Copy:
         try:
             header = decode_file_header(sector)
         except RhmError as error:
-            raise StoreError(f"{path}: {error.what}: the journal is damaged, and cannot be copied") from error
+            raise StoreError(f"{path}: {error.what}: the journal is damaged and cannot be copied") from error
         if header is None or (header.file_number, header.overwrite_indicator) != (number, lap & 1):
-            raise StoreError(f"{path}: the file's header is not its own: the journal is damaged, and cannot be copied")
+            raise StoreError(f"{path}: the header belongs to another file: the journal is damaged and cannot be copied")
         return header
 
     def _check(self, journal: JournalSnapshot) -> None:
         if self._snapshot.is_released:
-            raise StoreError(f"{self._directory.path}: the snapshot was let go before it was copied; take another one")
+            raise StoreError(f"{self._directory.path}: the snapshot was released before it was copied; take a new one")
         if not journal.holds:
             raise StoreError(
-                f"{journal.directory}: the journal ran short of room before it was copied, and was overwritten; "
-                "take another snapshot, when there is less traffic or with larger journals"
+                f"{journal.directory}: the journal ran short of room and was overwritten before it was copied; "
+                "take another snapshot when there is less traffic, or use larger journals"
             )
 
 
 def _with_creation_headers(content: bytes) -> JournalInfo | None:
-    """What an info file says, if its journal's files have creation headers; a damaged one is copied as it is."""
+    """The content of an info file, if its journal's files have creation headers; None if it is damaged."""
     try:
         info = decode_jinf(content)
     except RhmError:

@@ -1,16 +1,16 @@
-"""From a journal's directory to a `QueueJournal` that takes records."""
+"""Resumes journals: from a journal's directory to a `QueueJournal` that accepts records."""
 
 from __future__ import annotations
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
-from formats.wording import printable
-from store.environment import Environment
-from store.journal.write.storage import JournalStorage
-from store.journal.write.version_2_writer import open_writer
-from store.journal.write.write_batch import Identity
-from store.journal.write.writer_state import WriterState
-from store.live.queue_journal import QueueJournal
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from qstore.formats.wording import printable
+from qstore.store.environment import Environment
+from qstore.store.journal.write.storage import JournalStorage
+from qstore.store.journal.write.version_2_writer import open_writer
+from qstore.store.journal.write.write_batch import JournalOwner
+from qstore.store.journal.write.writer_state import WriterState
+from qstore.store.live.queue_journal import QueueJournal
 
 
 def journal_info(
@@ -24,7 +24,7 @@ def journal_info(
     record: bytes = b"",
     base_name: str = DEFAULT_BASE_NAME,
 ) -> JournalInfo:
-    """The info file of a journal that is made now."""
+    """The info file of a new journal."""
     seconds, nanoseconds = divmod(environment.clock(), 1_000_000_000)
     return JournalInfo(
         2,
@@ -51,21 +51,21 @@ def take_up(
     page: int,
     bound: int,
 ) -> QueueJournal:
-    """A journal that is there already, ready to take records.
+    """Resume an existing journal, ready to accept records.
 
     Args:
         environment: disk, clock and so on.
         directory: the journal's.
-        info: what its info file says.
+        info: the content of its info file.
         geometry: number and size of its files.
-        state: what it holds.
-        page: bytes of one write.
-        bound: bytes that it may have unsynced.
+        state: its content.
+        page: maximum bytes of one write.
+        bound: maximum unsynced bytes.
     """
     storage = JournalStorage(environment.disk, directory, info.base_name, geometry)
     title = f'queue "{printable(info.queue_name)}"'
     writer = open_writer(
-        Identity(title, info.queue_id, info.incarnation),
+        JournalOwner(title, info.queue_id, info.incarnation),
         geometry,
         alignment=info.flush_alignment,
         page=page,

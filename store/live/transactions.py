@@ -1,25 +1,25 @@
-"""Transactions over the journals of several queues, and the prepared list that holds them together.
+"""Transactions over the journals of several queues, and the prepared list that ties them together.
 
-    journals touched    what is written                                                     commit point
+    journals touched    records written                                                     commit point
     ------------------  ------------------------------------------------------------------  ------------------------
     one                 its records and the commit, in one flush                            that flush
     several             records in all journals; when they are synced, an enqueue in the    the prepared list's
                         prepared list; when that is, commits in all journals; when they     enqueue
                         are, a dequeue and a commit in the prepared list
     distributed         prepare: records, then the prepared list's enqueue. commit or       the prepared list's
-                        abort: its dequeue, which says which; when that is synced, commits  dequeue
-                        or aborts in all journals; when they are, its own commit
+                        abort: its dequeue, flagged for commit; when that is synced,        dequeue
+                        commits or aborts in all journals; when they are, its own commit
 
-Room is checked in all journals before anything is written in one. Whatever is cut short by a crash is completed at the
-next start (`start`; formats/rhm/README.md, 6.2): what the prepared list does not know is aborted.
+Room is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed at
+the next start (`start`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
 
-A journal that fails before the commit point has its transaction aborted in the others. When the prepared list fails,
-nobody can say whether the commit point is on the disk: the transaction stays open until the next start, which can. So
-does one whose outcome a journal cannot take any more.
+If a journal fails before the commit point, its transaction is aborted in the others. If the prepared list fails, it is
+unknown whether the commit point is on the disk: the transaction stays open until the next start, which can tell. So
+does one whose outcome a journal cannot accept any more.
 
-The xid of a branch may come again when the branch is committed or aborted, but not before it is forgotten: what the
-prepared list still says of the old one would be taken for the new one's outcome, and what a journal still has of it,
-if that has failed, for a part of the new one.
+The xid of a branch may be reused when the branch is committed or aborted, but not before it is forgotten: the old entry
+in the prepared list would be taken for the new branch's outcome, and the remains in a journal that has failed for a
+part of the new branch.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from formats.broker_records.xids import encode_local_xid
-from formats.checksum import extend_crc32c
-from store.errors import StoreError
-from store.journal.recovery import Outcome
-from store.journal.write.step import JournalError, JournalFailedError
-from store.key_value import CatalogueError
-from store.live.appender import MOST_AROUND_DATA, Appender
-from store.live.flusher import Flusher
-from store.live.queue_journal import Done, QueueJournal
-from store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
+from qstore.formats.broker_records.xids import encode_local_xid
+from qstore.formats.checksum import extend_crc32c
+from qstore.store.errors import StoreError
+from qstore.store.journal.recovery import Outcome
+from qstore.store.journal.write.step import JournalError, JournalFailedError
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.appender import MAX_AROUND_DATA, Appender
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
 
 
 class Enqueue(NamedTuple):
-    """A message that a transaction enqueues: see `Appender.enqueue`."""
+    """A message to be enqueued by a transaction: see `Appender.enqueue`."""
 
     journal: QueueJournal
     parts: Sequence[bytes]
@@ -54,30 +54,30 @@ class Enqueue(NamedTuple):
 
 
 class Dequeue(NamedTuple):
-    """A message that a transaction dequeues."""
+    """A message to be dequeued by a transaction."""
 
     journal: QueueJournal
     rid: int
 
 
 class _Stage(Enum):
-    """How far a branch has come."""
+    """The progress of a branch."""
 
-    PREPARING = auto()  # its records, or its prepare record, are on their way
+    PREPARING = auto()  # its records, or its prepare record, are not synced yet
     PREPARED = auto()
-    DECIDED = auto()  # the decision is on its way
-    ENDING = auto()  # decided on the disk, or never prepared, and to be forgotten
+    DECIDED = auto()  # the decision is not synced yet
+    ENDING = auto()  # the decision is synced, or it was never prepared; to be forgotten
 
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A distributed transaction that the prepared list holds, or is about to.
+    """A distributed transaction in the prepared list, or about to be added to it.
 
     Attributes:
-        stage: how far it has come.
-        rid: record id of its enqueue in the prepared list; 0 as long as there is none.
-        journals: those in which it is open.
-        commits: its outcome, from when it is decided.
+        stage: its progress.
+        rid: record id of its enqueue in the prepared list; 0 before there is one.
+        journals: the journals in which it is open.
+        commits: its outcome, once decided.
     """
 
     stage: _Stage
@@ -90,13 +90,13 @@ class Transactions:
     """The transactions of one store.
 
     Args:
-        appender: gives record ids and makes room.
-        flusher: says when something is synced.
+        appender: assigns record ids and makes room.
+        flusher: reports syncs.
         prepared_list: the prepared list's journal.
         process: a random number, part of the ids of local transactions.
 
     Attributes:
-        prepares, commits, aborts: how many were written to the prepared list.
+        prepares, commits, aborts: number of these written to the prepared list.
     """
 
     def __init__(self, appender: Appender, flusher: Flusher, prepared_list: QueueJournal, process: UUID) -> None:
@@ -108,18 +108,18 @@ class Transactions:
 
     @property
     def in_doubt(self) -> list[bytes]:
-        """The distributed transactions that are prepared and wait for their outcome."""
+        """The distributed transactions that are prepared and undecided."""
         return [xid for xid, branch in self._branches.items() if branch.stage is _Stage.PREPARED]
 
     # ---- local ----
 
     def commit(self, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
-        """Do all of this or nothing.
+        """Do all operations or none.
 
         Args:
-            enqueues: the messages that come.
-            dequeues: the messages that go.
-            done: called when it is committed on the disk; with an error when it is not, or nobody can say.
+            enqueues: the messages to enqueue.
+            dequeues: the messages to dequeue.
+            done: called when the commit is synced; or with an error if it failed or its outcome is unknown.
 
         Returns:
             The record ids of the messages enqueued.
@@ -141,10 +141,10 @@ class Transactions:
     # ---- distributed ----
 
     def prepare(self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
-        """Write a branch, so that it can be committed or aborted whatever happens; then as `commit`.
+        """Write a branch, so that it can be committed or aborted in any event; otherwise as `commit`.
 
         Raises:
-            StoreError: there is a branch of that xid already. Or as `commit`.
+            StoreError: a branch with that xid exists already. Otherwise as `commit`.
         """
         before = self._branches.get(xid)
         if before is not None and before.stage is _Stage.ENDING:
@@ -153,7 +153,7 @@ class Transactions:
             raise StoreError("a distributed transaction needs an id")
         if xid in self._branches:
             is_over = self._branches[xid].stage is _Stage.ENDING
-            what = "was there before, in a journal that has failed" if is_over else "is prepared already"
+            what = "existed before, in a journal that has failed" if is_over else "is already prepared"
             raise StoreError(f"transaction {xid.hex()} {what}")
         journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
         branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
@@ -161,11 +161,11 @@ class Transactions:
         return rids
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
-        """Commit a branch that is prepared; `done` is called when that is on the disk. Raises StoreError."""
+        """Commit a prepared branch; `done` is called when that is synced. Raises StoreError."""
         self._decide(xid, done, commits=True)
 
     def abort_prepared(self, xid: bytes, done: Done) -> None:
-        """Abort a branch that is prepared; `done` is called when that is on the disk. Raises StoreError."""
+        """Abort a prepared branch; `done` is called when that is synced. Raises StoreError."""
         self._decide(xid, done, commits=False)
 
     def _decide(self, xid: bytes, done: Done, *, commits: bool) -> None:
@@ -186,10 +186,10 @@ class Transactions:
     # ---- at start ----
 
     def complete(self, found: Iterable[PreparedTransaction], journals: Sequence[QueueJournal]) -> None:
-        """Bring what was open when the store was left to its end, and wait until that is on the disk.
+        """Complete the transactions that were open when the store was last in use, and wait until that is synced.
 
         Args:
-            found: what the prepared list holds.
+            found: the transactions in the prepared list.
             journals: those of all queues.
 
         Raises:
@@ -214,7 +214,7 @@ class Transactions:
                     self._forget(xid, commits=transaction.outcome is Outcome.COMMITTING)
             self._drain((self._list,))
         except JournalError as error:
-            raise StoreError(f"transactions that were open cannot be brought to their end: {error}") from error
+            raise StoreError(f"transactions left open cannot be completed: {error}") from error
 
     def _drain(self, journals: Sequence[QueueJournal]) -> None:
         self._flusher.drain(journals)
@@ -227,16 +227,16 @@ class Transactions:
     def _write(
         self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], *, listed: bool
     ) -> tuple[list[QueueJournal], list[int], int]:
-        """Write the records, once it is sure that all of them can be written.
+        """Write the records, after checking that all of them fit.
 
         Args:
             xid: the transaction.
-            enqueues: its messages that come.
-            dequeues: its messages that go.
+            enqueues: its messages to enqueue.
+            dequeues: its messages to dequeue.
             listed: whether the prepared list is needed, even if there is only one journal.
 
         Returns:
-            The journals; the messages' ids; and one more, for an outcome.
+            The journals; the messages' ids; and one more id, for an outcome.
         """
         sizes: dict[QueueJournal, list[int]] = {}
         targets: dict[QueueJournal, set[int]] = {}
@@ -270,13 +270,13 @@ class Transactions:
             journal.transaction_dequeues += 1
         for journal in journals:
             data, records = sizes.get(journal, []), len(targets.get(journal, ()))
-            self._appender.touched(journal, sum(data) + MOST_AROUND_DATA * (len(data) + records))
+            self._appender.touched(journal, sum(data) + MAX_AROUND_DATA * (len(data) + records))
         return journals, ids[: len(enqueues)], ids[-1]
 
     def _written(
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
-        """The records are synced in all journals, or not. Local transactions have no `branch`."""
+        """The records are synced in all journals, or failed. Local transactions have no `branch`."""
         writer, kind = self._list.writer, LOCAL if branch is None else DISTRIBUTED
         crc = extend_crc32c(0, kind)
         if error is None:
@@ -301,7 +301,7 @@ class Transactions:
     def _listed(
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
-        """The prepared list's enqueue is synced, or nobody can say."""
+        """The prepared list's enqueue is synced, or its state is unknown."""
         if error is None:
             if branch is None:
                 self._end(xid, journals, None, commits=True)
@@ -310,12 +310,12 @@ class Transactions:
         done(error)
 
     def _end(self, xid: bytes, journals: list[QueueJournal], branch: _Branch | None, *, commits: bool) -> None:
-        """The commit point is on the disk: say so in all journals, and then forget the transaction."""
+        """The commit point is synced: write the outcome to all journals, and then forget the transaction."""
         is_said = self._outcomes(xid, journals, commits=commits)
 
         def ended(error: Exception | None) -> None:
             if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
-                with contextlib.suppress(JournalError, CatalogueError):  # then the next start forgets it
+                with contextlib.suppress(JournalError, CatalogueError):  # otherwise the next start forgets it
                     self._forget(xid, commits=commits)
                     self._flusher.when_synced((self._list,), forgotten)
                     self._flusher.start()
@@ -328,7 +328,7 @@ class Transactions:
         self._flusher.start()
 
     def _forget_now(self, xid: bytes, branch: _Branch) -> None:
-        """The xid of a branch that ends comes again: wait until it is forgotten. Raises as `prepare`."""
+        """Wait until a finished branch is forgotten, since its xid is reused. Raises as `prepare`."""
         self._flusher.drain(branch.journals)
         has_outcome = [each.writer.failure is None and xid not in each.writer.transactions for each in branch.journals]
         if all(has_it or each.is_deleted for has_it, each in zip(has_outcome, branch.journals, strict=True)):
@@ -337,7 +337,7 @@ class Transactions:
             del self._branches[xid]
 
     def _outcomes(self, xid: bytes, journals: Iterable[QueueJournal], *, commits: bool) -> bool:
-        """Write the outcome in all journals. False if one cannot take it, and has to wait for the next start."""
+        """Write the outcome to all journals. Returns False if one cannot accept it and must wait for the next start."""
         is_said = True
         for journal in journals:
             if not journal.is_deleted:
@@ -362,7 +362,7 @@ class Transactions:
         self._appender.touched(self._list)
 
     def _forget(self, xid: bytes, *, commits: bool) -> None:
-        """Every journal has the outcome: close the transaction in the prepared list."""
+        """Close the transaction in the prepared list: every journal has the outcome."""
         writer = self._list.writer
         if xid not in writer.transactions:
             return

@@ -1,1 +1,1 @@
-"""Recovering one journal, whatever its format, and what can be said of it afterwards."""
+"""Recovering one journal of any format, and checking the result."""

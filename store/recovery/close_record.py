@@ -1,16 +1,16 @@
-"""What each journal of a version-2 store held at the last clean close, and whether it still does.
+"""The record of the last clean close: the content of each journal of a version-2 store then, compared with the present.
 
-The rule that every reader has, for the journals that the CLOSED file (`formats.rhm.close_record`) tells of:
+All readers apply this rule to the journals named in the CLOSED file (`formats.rhm.close_record`):
 
-    the store was closed cleanly    a journal's last flush, and the number of its messages, are those of the record;
-                                    each queue of the record is in the catalogue
-    it was not: it was in use,      a journal's last flush is that of the record or a later one: flush numbers only
-    and its broker died             rise, and what the record tells of was synced before it was written
+    the store was closed cleanly    a journal's last flush, and its number of messages, are those of the record; each
+                                    queue of the record is in the catalogue
+    it was in use, and its broker   a journal's last flush is that of the record or a later one: flush numbers only
+    died                            increase, and everything in the record was synced before the record was written
 
-A journal that was built anew since, by a start that saved what it could of a damaged one or by qstore-resize, has
-another journal id or, the prepared list, a higher incarnation. It is not compared: it is newer than the record.
+A journal that was rebuilt since, by a start that saved the readable content of a damaged one or by qstore-resize, has
+another journal id or, for the prepared list, a higher incarnation. It is not compared: it is newer than the record.
 
-Where the STORE file says that there is a record, and there is none that can be read, that is damage too.
+If the STORE file states that there is a record, but none is readable, that is damage too.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from formats.rhm import store_file
-from formats.rhm.close_record import (
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.close_record import (
     MAX_SIZE,
     ClosedJournal,
     CloseRecordError,
     decode_close_record,
     encode_close_record,
 )
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.catalogue.store_directory import StoreDirectory
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk, read_whole
-from store.inspect.layout import StoreLayout
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.live.queue_journal import QueueJournal
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, read_whole
+from qstore.store.inspect.layout import StoreLayout
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.live.queue_journal import QueueJournal
 
 NAME: Final = "CLOSED"
 
@@ -48,11 +48,11 @@ class Closing:
 
     Args:
         is_clean: whether it was closed cleanly, and nothing was written since.
-        journals: what they held at the last clean close; none where nothing tells.
+        journals: their content at the last clean close; empty if unknown.
 
     Attributes:
         is_clean: as above.
-        journals: journal id, 0 for the prepared list -> what the journal held at the last clean close.
+        journals: journal id, 0 for the prepared list -> its content at the last clean close.
     """
 
     __slots__ = ("is_clean", "journals")
@@ -62,32 +62,35 @@ class Closing:
         self.journals = {each.journal_id: each for each in journals}
 
     def of(self, path: str, base_name: str) -> ClosedJournal | None:
-        """What the journal in the directory `path` held; None if nothing tells."""
+        """The recorded content of the journal in the directory `path`; None if unknown."""
         if base_name == TPL_BASE_NAME:
             return self.journals.get(0)
         name = posixpath.basename(path)
         return self.journals.get(int(name)) if name.isdecimal() else None
 
     def about(self, journal: Journal) -> Closing:
-        """What concerns one journal alone: for somebody who reads a part of it, without its info file."""
+        """The part about one journal, for reading a single file of it without its info file."""
         closed = self.of(journal.path, journal.base_name)
         is_newer = closed is not None and journal.info is not None and journal.info.incarnation > closed.incarnation
         return Closing(is_clean=self.is_clean, journals=() if closed is None or is_newer else (closed,))
 
     def contradicted(self, journal: Journal, end: JournalEnd | None, messages: int | None) -> Iterator[Damage]:
-        """Damage, if a journal does not hold what it held at the close.
+        """Damage, if a journal does not have its content at the close.
 
         Args:
             journal: the journal.
-            end: where it ends; None if no record of it can be read.
-            messages: how many it holds, those that open transactions enqueue included; None to compare flushes only.
+            end: where it ends; None if it has no readable record.
+            messages: number of its messages, those that open transactions enqueue included; None to compare flushes
+                only.
         """
         closed = self.of(journal.path, journal.base_name)
         if closed is None or (journal.info is not None and journal.info.incarnation > closed.incarnation):
             return
         if journal.info is not None and journal.info.incarnation < closed.incarnation:
-            told, incarnation = journal.info.incarnation, closed.incarnation
-            yield Damage(journal.path, None, None, DamageKind.OLD_INCARNATION, told=told, incarnation=incarnation)
+            recorded, incarnation = journal.info.incarnation, closed.incarnation
+            yield Damage(
+                journal.path, None, None, DamageKind.OLD_INCARNATION, recorded=recorded, incarnation=incarnation
+            )
             return
         flush = 0 if end is None else end.flush
         if flush < closed.flush or (self.is_clean and flush > closed.flush):
@@ -99,7 +102,7 @@ class Closing:
             yield Damage(journal.path, None, None, kind, effect, messages=held, now=messages, lost=lost)
 
     def lost_queues(self, catalogue: str, queue_ids: Collection[int]) -> Iterator[Damage]:
-        """Damage, if the catalogue at that path does not have a queue any more: those with these ids are all it has."""
+        """Damage, if queues of the record are missing in the catalogue at that path, which has only `queue_ids`."""
         for each in self.journals.values() if self.is_clean else ():
             if each.queue_id and each.queue_id not in queue_ids:
                 queue, journal, messages = each.queue_id, each.journal_id, each.messages
@@ -108,7 +111,7 @@ class Closing:
 
 
 def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
-    """A journal ends with another flush than at the close."""
+    """The damage of a journal that ends with another flush than at the close."""
     if not closed.flush:
         return Damage(path, None, None, DamageKind.NO_LONGER_EMPTY, now=flush)
     then, held = closed.flush, closed.messages
@@ -123,7 +126,7 @@ def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
 
 
 def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
-    """How a store was closed; nothing where that cannot be read, which `surroundings` tells as damage."""
+    """How a store was closed; empty if that is unreadable, which `surroundings` reports as damage."""
     if layout.store_file is not None:
         with contextlib.suppress(store_file.StoreFileError, OSError):
             mark = store_file.decode(read_whole(disk, layout.store_file, store_file.MAX_SIZE + 1))
@@ -132,11 +135,11 @@ def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
 
 
 def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Closing, list[Damage]]:
-    """How the store in the directory `root`, whose STORE file says `mark`, was closed, and what is wrong with that."""
+    """How the store in `root`, with the STORE file `mark`, was closed, and the damage to that information."""
     path = posixpath.join(root, NAME)
     nothing = Closing(is_clean=mark.clean_close)
     if mark.clean_close and not mark.close_record:
-        return nothing, []  # closed before there were such records
+        return nothing, []  # closed by a version without such records
     if not disk.is_file(path):
         if not mark.close_record:
             return nothing, []
@@ -150,18 +153,18 @@ def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Clo
         reason = error.strerror or str(error)
         return nothing, [Damage(path, None, None, DamageKind.CLOSE_RECORD_UNREADABLE, reason=reason)]
     if closed.store_id != mark.store_id:
-        told, own = str(closed.store_id), str(mark.store_id)
-        return nothing, [Damage(path, 16, None, DamageKind.CLOSE_RECORD_OF_OTHER_STORE, told=told, store=own)]
+        recorded, own = str(closed.store_id), str(mark.store_id)
+        return nothing, [Damage(path, 16, None, DamageKind.CLOSE_RECORD_OF_OTHER_STORE, recorded=recorded, store=own)]
     return Closing(is_clean=mark.clean_close, journals=closed.journals), []
 
 
 def closed_journal(journal: QueueJournal) -> ClosedJournal:
-    """What a journal holds that is sealed."""
+    """The content of a sealed journal."""
     is_queue = journal.queue_id != 0
     return ClosedJournal(
         journal.queue_id,
         int(posixpath.basename(journal.directory)) if is_queue else 0,
-        journal.writer.identity.incarnation,
+        journal.writer.owner.incarnation,
         journal.writer.last_flush,
         journal.depth,
     )

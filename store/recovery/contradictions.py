@@ -1,10 +1,10 @@
-"""What a journal's records say that cannot be true together: ids used twice, records about nothing that is there.
+"""Contradictions between a journal's records: ids used twice, records that refer to missing messages or transactions.
 
-A dequeue of a message that is not there, and the end of a transaction that is not open, are normal where the journal's
-beginning is gone: a ring overwrites it, a line gives it back. Where everything ever written is still there, they are
-not; and never can a message be dequeued by a record that is older, since record ids come from one counter, nor twice.
+A dequeue of a missing message, and the end of a transaction that is not open, are normal if the journal's beginning is
+missing: a ring overwrites it, a line gives it back. If everything ever written still exists, they are not; and in no
+case can a message be dequeued by an older record, since record ids come from one counter, or twice.
 
-A plain dequeue has no tail and no checksum outside of version 2: the last record of all may be one that was torn.
+A plain dequeue has no tail and no checksum outside of version 2: the very last record may be a torn one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from formats.rhm.file_header import FIRST_FLUSH_OFFSET
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.journal.directory import data_path
-from store.journal.enqueue_map import Entry
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.line.file import LinearFile
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery, Unfounded
-from store.journal.ring.order import RingFile
+from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.directory import data_path
+from qstore.store.journal.enqueue_map import Entry
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery, Unfounded
+from qstore.store.journal.ring.order import RingFile
 
-_SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
+_SEVERAL: Final = 2  # a single one may be a damaged dequeue
 
 
 def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
@@ -54,7 +54,7 @@ def _duplicates(journal: Journal, duplicates: Sequence[Entry], count: int) -> It
 
 
 def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
-    """Files of a line that are missing, where later records dequeue messages that must have stood in them.
+    """Files missing in a line, if later records dequeue messages that must have been in them.
 
     A number alone may be missing though no file is (formats/qls/README.md, 4).
     """
@@ -71,15 +71,16 @@ def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
 def _lost_flushes(journal: Journal, end: JournalEnd | None) -> Iterator[Damage]:
     """Version 2: a file that was entered by a later flush than one that can follow the journal's last record.
 
-    A torn flush may have entered it: that after the last record's, or the first after a restart, which is far ahead.
+    A torn flush may have entered it: the one after the last record's, or the first after a restart, with a much higher
+    number.
     """
     if end is None or journal.format is not JournalFormat.VERSION_2:
         return
     headers = [(file.path, file.header) for file in journal.files.files if isinstance(file, RingFile)]
     for path, header in headers:
         if header is not None and end.flush + 1 < header.first_flush < end.flush + RESTART_GAP:
-            kind, told, last = DamageKind.FLUSHES_LOST, header.first_flush, end.flush
-            yield Damage(path, FIRST_FLUSH_OFFSET, None, kind, told=told, last=last)
+            kind, recorded, last = DamageKind.FLUSHES_LOST, header.first_flush, end.flush
+            yield Damage(path, FIRST_FLUSH_OFFSET, None, kind, recorded=recorded, last=last)
             return
 
 
@@ -87,22 +88,22 @@ def _unfounded(
     journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, *, has_duplicates: bool
 ) -> Iterator[Damage]:
     last_place = -1 if end is None else end.place - BLOCK_SIZE
-    # What other damage took away, or recovery ignores, may be what these records are about.
+    # These records may refer to something that other damage removed, or that recovery ignores.
     whole = not (recovery.damage or journal.damage or recovery.transients or has_duplicates)
     all_there = whole and journal.holds_everything
     lost = _lost_beginning(journal, recovery.unfounded) if all_there else None
     if lost is not None:
         all_there = False
         yield lost
-    told = 0
+    recorded = 0
     for record in (*recovery.unfounded, *recovery.open_without_target()):
         is_contradiction = all_there or (whole and record.again) or _is_impossible(record)
         if not is_contradiction or (record.place == last_place and not record.xid):
             continue
-        told += 1
+        recorded += 1
         yield _contradiction(journal, record)
     more = recovery.unfounded_count - len(recovery.unfounded)
-    if more and all_there and told:
+    if more and all_there and recorded:
         yield Damage(journal.path, None, None, DamageKind.MORE_UNFOUNDED, records=more)
 
 
@@ -111,9 +112,9 @@ def _is_impossible(record: Unfounded) -> bool:
 
 
 def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage | None:
-    """A ring seems never to have come to its last files, but several messages were older than all that is in it.
+    """A ring whose last files seem never written, though several dequeued messages were older than all its records.
 
-    So it had gone round, and what is all zeros now held its oldest records.
+    So it had wrapped, and the files that are all zeros now held its oldest records.
     """
     files = journal.files
     first = files.files[0].first_record(files.geometry)
@@ -128,7 +129,7 @@ def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage 
 
 
 def _contradiction(journal: Journal, record: Unfounded) -> Damage:
-    """The damage that a record is which is about something that is not there."""
+    """The damage of a record that refers to something missing."""
     file, offset = journal.stream.locate(record.place)
     if record.kind is Kind.DEQUEUE:
         kind = DamageKind.DEQUEUED_TWICE if record.again else DamageKind.DEQUEUED_NOT_THERE

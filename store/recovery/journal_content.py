@@ -1,8 +1,8 @@
-"""What a journal of any format holds that a new one is to take, and which geometry of version 2 takes it.
+"""The content of a journal of any format that is to be copied, and the geometries of version 2 that hold it.
 
-It is counted before the new journal is built: every message that is kept, and what the transactions that stay open
-enqueue and dequeue. Whether it fits is told by the rules of `space`, for the journal as it is when everything is in it
-and nothing was ever removed.
+It is counted before the new journal is built: every message that is kept, and the enqueues and dequeues of transactions
+that stay open. Whether it fits is decided by the rules of `space`, for a journal that holds everything and from which
+nothing was ever removed.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
-from formats.rhm.headers import record_blocks
-from formats.wording import plural, printable
-from store.errors import StoreError
-from store.inspect.sizing import MAX_PAGES
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.journal.transaction_map import Operation, Transaction
-from store.journal.write.compaction import MAX_COPIED_BLOCKS
-from store.journal.write.space import RingSpace
-from store.recovery.prepared import DISTRIBUTED
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from qstore.formats.rhm.headers import record_blocks
+from qstore.formats.wording import plural, printable
+from qstore.store.errors import StoreError
+from qstore.store.inspect.sizing import MAX_PAGES
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.transaction_map import Operation, Transaction
+from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS
+from qstore.store.journal.write.space import RingSpace
+from qstore.store.recovery.prepared import DISTRIBUTED
 
-FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
-WRITE_BYTES: Final = 1 << 20  # of one write
+FLUSH_BYTES: Final = 4 << 20  # collected before a write
+WRITE_BYTES: Final = 1 << 20  # maximum of one write
 MAX_VERSION_1_PAGES: Final = 32767  # of a file, as qpidd has it (formats/rhm/README.md, 1.2)
-_LEAST_FILES: Final = 2  # that a writer can do with
+_MIN_FILES: Final = 2  # minimum for a writer
 
 
 @dataclass(slots=True)
 class JournalContent:
-    """What a journal is to hold.
+    """The content of a journal to be built, in numbers.
 
     Attributes:
         blocks: of all records that are kept.
         removal_blocks: of the dequeues of open transactions among them.
-        messages: how many messages there are among them.
-        transactions: how many open transactions.
+        messages: number of messages among them.
+        transactions: number of open transactions.
         outcome_blocks: of the records that will end these.
         largest: blocks of the longest record.
     """
@@ -51,17 +51,17 @@ class JournalContent:
     largest: int = 1
 
     def message(self, size: int, xid_size: int = 0) -> None:
-        """One more message with `size` bytes of data, enqueued by a transaction if there is an xid."""
+        """Count a message with `size` bytes of data, enqueued by a transaction if there is an xid."""
         self.messages += 1
         self._record(record_blocks(size, xid_size))
 
     def removal(self, xid_size: int) -> None:
-        """One more dequeue by an open transaction."""
+        """Count a dequeue by an open transaction."""
         self.removal_blocks += record_blocks(0, xid_size)
         self._record(record_blocks(0, xid_size))
 
     def transaction(self, xid_size: int) -> None:
-        """One more open transaction."""
+        """Count an open transaction."""
         self.transactions += 1
         self.outcome_blocks += record_blocks(0, xid_size)
 
@@ -70,33 +70,33 @@ class JournalContent:
         self.largest = max(self.largest, blocks)
 
     def fits(self, geometry: Geometry, alignment: int) -> bool:
-        """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
-        if geometry.files < _LEAST_FILES:
+        """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, holds all of it."""
+        if geometry.files < _MIN_FILES:
             return False
         space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS))
         outcomes = self.outcome_blocks + self.transactions * space.flush
         if self.blocks + self.messages + outcomes > space.threshold:
             return False
         flushes = self.blocks * BLOCK_SIZE // FLUSH_BYTES + 2
-        kept = self.blocks + space.reserve  # as the writer asks for, with the last message
+        kept = self.blocks + space.reserve  # as the writer checks for the last message
         free = space.files * space.file - kept - flushes * space.flush
         return space.drains(free, self.messages, outcomes) or space.compacts(kept, self.largest, self.removal_blocks)
 
 
 def content_of(journal: Journal, recovery: JournalRecovery, *, is_prepared_list: bool = False) -> JournalContent:
-    """How much recovery keeps of a journal, at most: of two removals of one message both count.
+    """An upper bound of the content that recovery keeps of a journal: two removals of one message both count.
 
     Args:
         journal: the journal, open.
-        recovery: what a walk over it found: before anything is resolved all open transactions count, and afterwards
-            those in doubt.
-        is_prepared_list: in which a decision without its prepare record gets one again (`rebuild`).
+        recovery: the result of a walk over it: before it is resolved all open transactions count, and afterwards those
+            in doubt.
+        is_prepared_list: in which a decision without its prepare record gets a new one (`rebuild`).
 
     Raises:
         OSError: the journal cannot be read.
     """
     content, transactions = JournalContent(), list(recovery.transactions)
-    # Once they are resolved, what transactions in doubt would enqueue is among the messages too.
+    # Once they are resolved, messages that transactions in doubt would enqueue are among the messages too.
     own = {each.place for transaction in transactions for each in transaction if each.is_enqueue}
     enqueued = {each.rid for transaction in transactions for each in transaction if each.is_enqueue}
     for _, place, _ in recovery.messages.in_place_order():
@@ -120,7 +120,7 @@ def content_of(journal: Journal, recovery: JournalRecovery, *, is_prepared_list:
 def _kept(
     transaction: Transaction, recovery: JournalRecovery, enqueued: set[int], *, is_prepared_list: bool
 ) -> list[Operation]:
-    """The operations of an open transaction but for removals of what is not there."""
+    """The operations of an open transaction except removals of missing messages."""
     return [
         each
         for each in transaction
@@ -131,14 +131,14 @@ def _kept(
 def content_at_most(
     journal: Journal, recovery: JournalRecovery, fits: Callable[[JournalContent], bool]
 ) -> JournalContent:
-    """How much recovery keeps of a journal, at most; where all that the journal ever held fits, that.
+    """An upper bound of the content that recovery keeps of a journal: everything it ever held, if that fits.
 
-    Then nobody looks at each record.
+    Then the single records need not be read.
 
     Args:
         journal: the journal, open.
-        recovery: what recovery keeps of it, resolved.
-        fits: whether the new journal takes so much.
+        recovery: the content that recovery keeps, resolved.
+        fits: whether the new journal holds the content.
 
     Raises:
         OSError: the journal cannot be read.
@@ -150,54 +150,54 @@ def content_at_most(
     return content_of(journal, recovery)
 
 
-def nearest_geometries(geometry: Geometry, most_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
-    """The geometries that `fits` takes, the nearest to `geometry` first: itself, then more files, then 64 larger ones.
+def nearest_geometries(geometry: Geometry, max_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
+    """The geometries for which `fits` holds, the nearest to `geometry` first: itself, more files, then 64 larger ones.
 
     Args:
         geometry: where the search begins.
-        most_pages: pages of the largest file.
-        fits: asked for more and more room.
+        max_pages: pages of the largest file.
+        fits: called with larger and larger geometries.
     """
     for files in range(geometry.files, MAX_FILES + 1):
         candidate = replace(geometry, files=files)
         if fits(candidate):
             yield candidate
-    yield from larger_files(replace(geometry, files=MAX_FILES), most_pages, fits)
+    yield from larger_files(replace(geometry, files=MAX_FILES), max_pages, fits)
 
 
-def larger_files(geometry: Geometry, most_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
-    """The geometries that `fits` takes with as many files as `geometry` has, but larger ones, the smallest first."""
-    sizes = range(geometry.data_size // PAGE_SIZE + 1, most_pages + 1)
+def larger_files(geometry: Geometry, max_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
+    """The geometries for which `fits` holds with as many files as `geometry`, but larger ones, the smallest first."""
+    sizes = range(geometry.data_size // PAGE_SIZE + 1, max_pages + 1)
     first = bisect_left(sizes, True, key=lambda pages: fits(Geometry.from_pages(geometry.files, pages)))
     for pages in sizes[first:]:
         yield Geometry.from_pages(geometry.files, pages)
 
 
 def version_2_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> Iterator[Geometry]:
-    """The geometries of version 2 that take `content`, the nearest to `geometry` first."""
-    least = Geometry(max(geometry.files, _LEAST_FILES), geometry.data_size)
+    """The geometries of version 2 that hold `content`, the nearest to `geometry` first."""
+    least = Geometry(max(geometry.files, _MIN_FILES), geometry.data_size)
     return nearest_geometries(least, MAX_PAGES, lambda candidate: content.fits(candidate, alignment))
 
 
 def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
-    """The first of these, which has at most 64 files of 32,768 pages; None if even that is too small."""
+    """The first of these, with at most 64 files of 32,768 pages; None if even that is too small."""
     return next(version_2_geometries(content, geometry, alignment), None)
 
 
 def described(geometry: Geometry) -> str:
-    """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
+    """A geometry as text: `8 files of 24 pages`, in pages of 64 KiB if the files are whole pages."""
     pages, rest = divmod(geometry.data_size, PAGE_SIZE)
     size = f"{geometry.data_size:,} bytes" if rest else plural(pages, "page")
     return f"{plural(geometry.files, 'file')} of {size}"
 
 
 def too_much(name: str, content: JournalContent, version: int = 2) -> StoreError:
-    """The error where even the largest journal of a version does not take what the queue called `name` holds."""
+    """The error if even the largest journal of a version does not hold the content of the queue called `name`."""
     if version == 1:
         largest = f"journal of version 1, {described(Geometry.from_pages(MAX_FILES, MAX_VERSION_1_PAGES))}"
     else:
         largest = f"journal, {described(Geometry.from_pages(MAX_FILES, MAX_PAGES))}"
-        largest += ": have some consumed by the broker that wrote them"
+        largest += ": consume some of them with the broker that wrote them"
     return StoreError(
         f'queue "{printable(name)}": {plural(content.messages, "message")} of '
         f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest {largest}"

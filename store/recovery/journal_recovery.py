@@ -1,29 +1,29 @@
-"""Recovers one journal: the one way in which a start, a tool that reads a store, and a resize do it.
+"""Recovers one journal: shared by a start, the tools that read a store, and a resize.
 
-    open     `recover_directory`; who has a journal open already begins with the walk
+    open     `recover_directory`; callers with an open journal begin with the walk
     walk     over all records, into an enqueue map and a transaction map (`journal.recovery`)
-    judge    what the walk met, what contradicts itself, and what differs from the last clean close (`damage_of`)
+    check    damage met by the walk, contradictions, and differences from the last clean close (`damage_of`)
 
-Nothing is resolved yet: what becomes of open transactions is told by the transaction prepared list, which is recovered
-first (`RecoveredJournal.prepared`), and by the caller. Nothing here is written.
+Nothing is resolved yet: the outcome of open transactions depends on the transaction prepared list, which is recovered
+first (`RecoveredJournal.prepared`), and on the caller. Nothing here writes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.records import RecordSink
-from store.journal.recovery import JournalRecovery
-from store.recovery.close_record import Closing
-from store.recovery.contradictions import contradictions
-from store.recovery.ends import missing_seal, torn_tail, unexplained_end
-from store.recovery.prepared import PreparedTransaction, prepared_in
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.records import RecordSink
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.contradictions import contradictions
+from qstore.store.recovery.ends import missing_seal, torn_tail, unexplained_end
+from qstore.store.recovery.prepared import PreparedTransaction, prepared_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class RecoveredJournal:
 
     Attributes:
         journal: the journal, open for reading.
-        recovery: what the walk found; nothing of it is resolved.
-        end: where the walk ended; None if no record can be read.
+        recovery: the result of the walk; nothing of it is resolved.
+        end: where the walk ended; None if it has no readable record.
         damage: everything that is wrong with it.
-        notices: one line each, from reading it: what a user should know, and no damage.
+        notices: one line each from reading it, for the user, about things that are not damage.
         end_notices: the same, about its end.
     """
 
@@ -48,12 +48,12 @@ class RecoveredJournal:
 
     @property
     def messages(self) -> int:
-        """Messages in it, those that open transactions enqueue included. To be asked before it is resolved."""
+        """Messages in it, those that open transactions enqueue included. Use it before it is resolved."""
         return messages_in(self.recovery)
 
     @property
     def flush(self) -> int:
-        """Number of its last flush; 0 if nothing was ever written, or nothing can be read."""
+        """Number of its last flush; 0 if nothing was ever written, or nothing is readable."""
         return 0 if self.end is None else self.end.flush
 
     def prepared(self) -> list[PreparedTransaction]:
@@ -65,13 +65,13 @@ def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> Rec
     """Open and recover the journal in a directory. Its files are closed again if it cannot be read.
 
     Args:
-        disk: where it is.
+        disk: reads it.
         path: its directory.
         name: the queue's, or "TplStore".
         closing: how the store was closed.
 
     Raises:
-        NotAJournalError: there is none.
+        NotAJournalError: there is no journal.
         OSError: it cannot be read.
     """
     journal = open_journal(disk, path, name)
@@ -83,12 +83,12 @@ def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> Rec
 
 
 def recover_journal(journal: Journal, closing: Closing, *, if_readable: bool = False) -> RecoveredJournal:
-    """Recover a journal that is open.
+    """Recover an open journal.
 
     Args:
         journal: the journal.
         closing: how the store was closed.
-        if_readable: whether it is damage, and not an error, if the system refuses to read on.
+        if_readable: report it as damage, and not as an error, if the system refuses to continue reading.
 
     Raises:
         OSError: it cannot be read.
@@ -107,7 +107,7 @@ def recover_journal(journal: Journal, closing: Closing, *, if_readable: bool = F
 
 
 def walk_readable(journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-    """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
+    """As `journal.walk`, but if the system refuses to continue reading, that is damage and the end of the journal."""
     try:
         return journal.walk(sink, every_record=every_record)
     except OSError as error:
@@ -124,12 +124,12 @@ def messages_in(recovery: JournalRecovery) -> int:
 
 
 def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, closing: Closing) -> list[Damage]:
-    """Everything that is wrong with a journal that was walked over: the one rule of all readers.
+    """Everything that is wrong with a journal after a walk: the same rule for all readers.
 
     Args:
         journal: the journal.
-        recovery: what the walk found, its open transactions not yet resolved.
-        end: where the walk ended; None if no record can be read.
+        recovery: the result of the walk, its open transactions not yet resolved.
+        end: where the walk ended; None if it has no readable record.
         closing: how the store was closed.
     """
     found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]

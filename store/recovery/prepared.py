@@ -1,10 +1,9 @@
 """The transaction prepared list (TPL): which open transactions are in doubt, and which are decided.
 
-The TPL is a journal like any other. A transaction that was prepared has an enqueue in it, whose data is one byte: 0
-local, 1 distributed (two-phase). The decision is a dequeue of that enqueue, flagged if it is to commit. When every
-queue's journal has its own commit or abort record, the TPL gets one too, and the transaction is forgotten
-(formats/rhm/README.md, 6.1). So what is open in the TPL tells what to do with what is open in the queues (6.2
-there):
+The TPL is a journal like any other. A prepared transaction has an enqueue in it, whose data is one byte: 0 local, 1
+distributed (two-phase). The decision is a dequeue of that enqueue, flagged for a commit. When every queue's journal has
+its own commit or abort record, the TPL gets one too, and the transaction is forgotten (formats/rhm/README.md, 6.1). So
+the open transactions in the TPL determine the outcome of those open in the queues (6.2 there):
 
     enqueue only, distributed    in doubt
     enqueue only, local          commit: being prepared was the promise
@@ -16,10 +15,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from formats.rhm.records import COMMIT_DECISION
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.transaction_map import TransactionMap
+from qstore.formats.rhm.records import COMMIT_DECISION
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.transaction_map import TransactionMap
 
 LOCAL: Final = b"\0"  # the data of a prepare record
 DISTRIBUTED: Final = b"\1"
@@ -31,8 +30,8 @@ class PreparedTransaction(NamedTuple):
     Attributes:
         xid: its id.
         rid: rid of the TPL's enqueue record; None if only the dequeue is left of it.
-        two_phase: distributed, or local; None if only the dequeue is left of it, which does not tell.
-        outcome: what recovery does with it.
+        two_phase: distributed, or local; None if only the dequeue is left of it, which does not show that.
+        outcome: how recovery resolves it.
     """
 
     xid: bytes
@@ -45,8 +44,8 @@ def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int
     """The TPL's open transactions and their outcomes.
 
     Args:
-        open_transactions: what the walk over the TPL left open.
-        two_phase: for the place of each open enqueue, whether its data byte says distributed.
+        open_transactions: the transactions open after the walk over the TPL.
+        two_phase: log offset of each open enqueue -> whether its data byte is that of a distributed one.
     """
     prepared = []
     for transaction in open_transactions:
@@ -55,7 +54,7 @@ def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int
         decisions: dict[int, bool] = {}
         for operation in transaction:
             if operation.is_enqueue:
-                # A branch whose xid was used again: the later prepare counts, and an earlier decision is not about it.
+                # A reused xid: the later prepare counts, and an earlier decision does not apply to it.
                 rid, distributed = operation.rid, two_phase[operation.place]
             else:
                 decisions[operation.rid] = bool(operation.flags & COMMIT_DECISION)
@@ -73,7 +72,7 @@ def prepared_in(journal: Journal, recovery: JournalRecovery) -> list[PreparedTra
 
     Args:
         journal: the TPL's.
-        recovery: what the walk over it found; nothing of it is resolved.
+        recovery: the result of a walk over it; nothing of it is resolved.
 
     Raises:
         OSError: it cannot be read.

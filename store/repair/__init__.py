@@ -1,1 +1,1 @@
-"""Changing a store that nobody runs: recovery into a new one, conversion, resizing, quarantine."""
+"""Changing a store that is not running: recovery into a new one, conversion, resizing, quarantine."""

@@ -1,27 +1,28 @@
-"""Makes a store of version 2 of qpidd's, at its first open; the way back is not this one.
+"""Converts a store of qpidd's to version 2 when it is first opened; there is no conversion back.
 
-The old store is read as qpidd itself would recover it (`offline`), and a whole new one is built beside it in `rhm.new`:
+The old store is read as qpidd itself would recover it (`offline`), and a complete new one is built next to it in
+`rhm.new`:
 
     catalogue       queues, exchanges, bindings and general objects with their ids and records; stale bindings, which
-                    qpidd drops at recovery, are left out
-    journals        every outstanding message with its data, in the order in which qpidd would have recovered it. In
-                    version 1 a message has one record id on all of its queues, and the order is that of the journal; in
-                    version 2 each record has its own, and their order is the queue's. So all get new ones
-    transactions    what is in doubt stays in doubt: open in the journals, with its prepare record in the prepared list.
-                    What was decided, or local and prepared, is rolled forward; the rest is dropped
+                    qpidd drops at recovery, are omitted
+    journals        every outstanding message with its data, in the order in which qpidd would have recovered it, with a
+                    new record id: in version 1 a message has one record id on all of its queues, and the order is that
+                    of the journal; in version 2 each record has its own, and their order is the queue's
+    transactions    those in doubt stay so: open in the journals, with a prepare record in the prepared list. Decided
+                    ones, and local prepared ones, are rolled forward; the rest is dropped
 
-Then the two change places, and the old one is kept:
+Then the two are switched, and the old one is kept:
 
     step                                                             a crash before it
     ---------------------------------------------------------------  --------------------------------------------------
     1. all of the new store is synced, and its STORE file written    the next start removes rhm.new, and converts again
     2. rhm is renamed to rhm.version-1                               likewise
-    3. rhm.version-1 gets a file CONVERTED that says what it is      the next start does that, and goes on with step 4
+    3. rhm.version-1 gets a file CONVERTED that explains it          the next start does that, and continues with step 4
     4. rhm.new is renamed to rhm                                     the next start does that
 
-Up to step 2 nothing in the old store was touched, and each step is on the disk before the next begins.
+Up to step 2 nothing in the old store is touched, and each step is synced before the next begins.
 
-What is damaged in the old store is refused, or told and left out (option on-damage); the old store keeps it either way.
+Damage in the old store is refused, or reported and omitted (option on-damage); the old store keeps it either way.
 """
 
 from __future__ import annotations
@@ -35,55 +36,55 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import store.outage as outage
-from formats.broker_records.wiring import (
+import qstore.store.outage as outage
+from qstore.formats.broker_records.topology import (
     Queue,
 )
-from formats.catalogue import Kind
-from formats.wording import plural, printable
-from store.builders.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import Found, StoreDirectory, remove_tree
-from store.catalogue.wiring import Wiring
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
-from store.journal.recovery import Outcome
-from store.key_value import CatalogueError
-from store.log_lines import Level, LogLine, journal_created
-from store.parameters import OnDamage, StoreParameters
-from store.recovery.journal_content import described
-from store.unfinished import CONVERTED, NEW
+from qstore.formats.catalogue import Kind
+from qstore.formats.wording import plural, printable
+from qstore.store.builders.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import Found, StoreDirectory, remove_tree
+from qstore.store.catalogue.topology import Topology
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
+from qstore.store.journal.recovery import Outcome
+from qstore.store.key_value import CatalogueError
+from qstore.store.log_lines import Level, LogLine, journal_created
+from qstore.store.parameters import OnDamage, StoreParameters
+from qstore.store.recovery.journal_content import described
+from qstore.store.unfinished import CONVERTED, NEW
 
 Log = Callable[[LogLine], None]
 
 MARK: Final = "CONVERTED"
-_MOST_TOLD: Final = 200  # lines about damage, and notices; qstore-check tells all
+_MAX_TOLD: Final = 200  # maximum lines about damage, and notices; qstore-check reports all
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MARK_TEXT: Final = """\
-This is a message store of qpidd's (legacystore, version 1). On {time} a new store was made of
-it, which is in the directory rhm beside this one. What is here was left as it was, but for this file, and is not
-used any more.
+This is a message store of qpidd's (legacystore, version 1). On {time} a new store was created from
+it, in the directory rhm next to this one. The content of this directory was not changed, except for this file,
+and is not used any more.
 
-To be rid of it:      remove this directory, when the new store is in good order.
-To go back to qpidd:  stop the broker; move rhm elsewhere; rename this directory to rhm; remove this file. What
-                      happened since then is in the new store only.
+To discard it:        remove this directory, after checking that the new store works.
+To return to qpidd:   stop the broker; move rhm elsewhere; rename this directory to rhm; remove this file. All
+                      later changes are in the new store only.
 """
 
 
 class ConversionReport(NamedTuple):
-    """What was converted.
+    """The result of a conversion.
 
     Attributes:
-        queues, exchanges, bindings, general: how many of each.
+        queues, exchanges, bindings, general: number of each.
         messages: messages on all queues, one on several queues counted for each; those in doubt included.
         in_doubt: transactions that wait for their transaction manager.
-        resized: journals that had to be made larger.
-        damage: what was found damaged in the old store, and left out.
-        kept: where the old store is now.
+        resized: journals that had to be enlarged.
+        damage: damage found in the old store, and omitted.
+        kept: path of the old store now.
     """
 
     queues: int
@@ -100,25 +101,25 @@ class ConversionReport(NamedTuple):
 def convert(
     environment: Environment, directory: StoreDirectory, parameters: StoreParameters, log: Log
 ) -> ConversionReport:
-    """Make a store of version 2 of the store of version 1 in `directory`, which is locked and settled.
+    """Convert the store of version 1 in `directory`, which is locked and without interrupted work, to version 2.
 
     Args:
         environment: disk, clock and so on.
         directory: the store's.
-        parameters: the options: what to do about damage, sizes of what has none yet.
-        log: takes lines for the log.
+        parameters: the options: how to treat damage, and default sizes.
+        log: receives log lines.
 
     Raises:
-        StoreDamagedError: the old store is damaged, and the option on-damage says to refuse it.
-        StoreError: there is no store of version 1, it cannot be read, does not fit, or the new one cannot be made.
-            Unless the new one was whole already, nothing of it is left.
+        StoreDamagedError: the old store is damaged, and the option on-damage is set to refuse it.
+        StoreError: there is no store of version 1, it cannot be read or does not fit, or the new one cannot be created.
+            Unless the new one was already complete, nothing of it is left.
     """
     disk, kept = environment.disk, directory.below(CONVERTED)
     if directory.look() is not Found.VERSION_1:
-        raise StoreError(f"{directory.path}: there is no store of version 1 that could be converted")
+        raise StoreError(f"{directory.path}: there is no store of version 1 to convert")
     if disk.is_directory(kept):
-        raise StoreError(f"{kept}: there is a converted store already; move it elsewhere first")
-    log(LogLine(Level.NOTICE, f"Store of version 1 found, which is converted now; dir={printable(directory.path)}"))
+        raise StoreError(f"{kept}: a converted store already exists; move it elsewhere first")
+    log(LogLine(Level.NOTICE, f"Converting store of version 1; dir={printable(directory.path)}"))
     try:
         source = open_store(disk, directory.root)
     except UnusableInputError as error:
@@ -132,7 +133,7 @@ def convert(
     except OSError as error:
         raise _failure(directory, error) from error
     except CatalogueError as error:
-        raise StoreError(f"{error}; {outage.advice()}; the old store is as it was") from error
+        raise StoreError(f"{error}; {outage.advice()}; the old store is unchanged") from error
     finally:
         source.close()
     try:
@@ -140,9 +141,9 @@ def convert(
         mark_converted(environment, directory)
     except OSError as error:
         if disk.is_directory(directory.root):
-            with contextlib.suppress(OSError):  # the next start does it
+            with contextlib.suppress(OSError):  # the next start repeats it
                 remove_tree(disk, new.root)
-        raise _failure(directory, error, "start again to have it finished") from error
+        raise _failure(directory, error, "start again to finish it") from error
     directory.finish_new(new, store_id)
     report = conversion.report(kept)
     log(_converted(report))
@@ -150,19 +151,19 @@ def convert(
 
 
 def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
-    """Say in the old store what it is, unless that was done: a crash may have come before it.
+    """Write the explanation into the old store, unless that was done: a crash may have come before it.
 
-    Every start does this before it settles the directory, since the kept store's new name may not be durable yet.
+    Every start does this before `finish_interrupted`, since the kept store's new name may not be durable yet.
 
     Raises:
-        OSError: the disk does not do it.
+        OSError: the disk fails.
     """
     disk = environment.disk
     kept = directory.below(CONVERTED)
     is_marked = disk.is_file(posixpath.join(kept, MARK))
     if not disk.is_directory(kept) or (is_marked and not disk.is_directory(directory.below(NEW))):
         return
-    disk.sync_directory(directory.path)  # or the mark might be found in a store that has its old name again
+    disk.sync_directory(directory.path)  # or the mark might be in a store that has its old name again
     if is_marked:
         disk.sync_directory(kept)
         return
@@ -172,9 +173,9 @@ def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
     old.replace(MARK, _MARK_TEXT.format(time=f"{time:%Y-%m-%d %H:%M:%S} UTC").encode())
 
 
-def _failure(directory: StoreDirectory, error: OSError, advice: str = "the old store is as it was") -> StoreError:
+def _failure(directory: StoreDirectory, error: OSError, advice: str = "the old store is unchanged") -> StoreError:
     if error.errno == errno.ENOSPC:
-        advice = "make room and start again"
+        advice = "free some space and start again"
     where = error.filename or directory.path
     return StoreError(f"{where}: the store of version 1 cannot be converted: {error.strerror or error}; {advice}")
 
@@ -193,7 +194,7 @@ def _converted(report: ConversionReport) -> LogLine:
 
 
 class _Conversion:
-    """One conversion, up to where the new store is whole in `rhm.new`."""
+    """One conversion, until the new store is complete in `rhm.new`."""
 
     def __init__(
         self,
@@ -210,11 +211,11 @@ class _Conversion:
         self._made: Counter[str] = Counter()
 
     def report(self, kept: str) -> ConversionReport:
-        """What was converted."""
+        """The result of the conversion."""
         return ConversionReport(**{name: self._made[name] for name in ConversionReport._fields[:-1]}, kept=kept)
 
     def build(self, store_id: UUID) -> StoreDirectory:
-        """Build the new store, all of it synced and marked. Raises as `convert` does, or OSError, CatalogueError."""
+        """Build the new store, synced and marked. Raises as `convert`, or OSError, CatalogueError."""
         recovered = self._source.recover()
         self._tell_what_was_found()
         new = self._directory.in_the_making
@@ -230,7 +231,7 @@ class _Conversion:
                 self._disk.sync_directory(path)
             new.mark(store_id, clean=False)
         except BaseException:
-            with contextlib.suppress(OSError):  # the next start does it
+            with contextlib.suppress(OSError):  # the next start repeats it
                 remove_tree(self._disk, new.root)
             raise
         return new
@@ -240,14 +241,14 @@ class _Conversion:
         xids = [each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT]
         self._made["in_doubt"] = len(xids)
         build.prepared_list(xids)
-        wiring = self._source.wiring or Wiring()
-        for number, exchange in wiring.exchanges.items():
+        topology = self._source.topology or Topology()
+        for number, exchange in topology.exchanges.items():
             if self._is_legal(number, "exchanges.db"):
                 build.exchange(number, exchange)
                 self._made["exchanges"] += 1
         queues = self._convert_queues(recovered, build, catalogue)
-        self._convert_bindings(wiring, queues, build)
-        for number, general in wiring.general.items():
+        self._convert_bindings(topology, queues, build)
+        for number, general in topology.general.items():
             if self._is_legal(number, "general.db"):
                 build.general(number, general)
                 self._made["general"] += 1
@@ -255,8 +256,8 @@ class _Conversion:
     # ---- queues ----
 
     def _convert_queues(self, recovered: RecoveredStore, build: StoreBuild, catalogue: Catalogue) -> set[int]:
-        """The queues that the old catalogue has, by id, then those that only a journal tells of. Returns their ids."""
-        known = [] if self._source.wiring is None else list(self._source.wiring.queues)
+        """Convert the queues in the old catalogue, by id, then those known only from a journal. Returns their ids."""
+        known = [] if self._source.topology is None else list(self._source.topology.queues)
         numbers: set[int] = set()
         names: set[str] = set()
         for position, queue in enumerate(recovered.queues):
@@ -294,13 +295,13 @@ class _Conversion:
 
     # ---- bindings ----
 
-    def _convert_bindings(self, wiring: Wiring, queues: set[int], build: StoreBuild) -> None:
-        """Bindings have no ids in version 1: they are numbered in the order in which they were read."""
-        numbers = {exchange.name: number for number, exchange in wiring.exchanges.items() if number > 0}
-        for binding in wiring.bindings:
+    def _convert_bindings(self, topology: Topology, queues: set[int], build: StoreBuild) -> None:
+        """Convert the bindings. They have no ids in version 1: they are numbered in the order of reading."""
+        numbers = {exchange.name: number for number, exchange in topology.exchanges.items() if number > 0}
+        for binding in topology.bindings:
             exchange_id = numbers.get(binding.exchange.name)
             if exchange_id is None or binding.record.queue_id not in queues:
-                continue  # it was told that one of them is left out
+                continue  # the omitted one has been reported
             build.binding(exchange_id, binding.record)
             self._made["bindings"] += 1
 
@@ -310,16 +311,16 @@ class _Conversion:
         self._found(Damage(self._file(file), None, None, DamageKind.OBJECT_WITHOUT_ID))
         return False
 
-    # ---- what is told ----
+    # ---- reporting ----
 
     def _tell_what_was_found(self) -> None:
-        """Damage, and what a user should know besides. Raises StoreDamagedError."""
+        """Log damage and notices. Raises StoreDamagedError."""
         source = self._source
         for damage in source.damage:
             self._found(damage)
-        if source.wiring is not None and not source.wiring.complete and not source.wiring.damage:
+        if source.topology is not None and not source.topology.complete and not source.topology.damage:
             self._found(Damage(self._directory.part("dat"), None, None, DamageKind.ENVIRONMENT_NOT_RECOVERED))
-        for notice in source.notices[:_MOST_TOLD]:
+        for notice in source.notices[:_MAX_TOLD]:
             self._log(LogLine(Level.NOTICE, printable(notice)))
 
     def _file(self, name: str) -> str:
@@ -330,16 +331,16 @@ class _Conversion:
         text = printable(f"{damage.where}: {damage.what}: {damage.consequence}")
         if self._parameters.on_damage is OnDamage.REFUSE:
             raise StoreDamagedError(
-                f"{text}; the store of version 1 is not converted, since on-damage is refuse: "
-                f"see qstore-check {self._directory.path}"
+                f"{text}; the store of version 1 is not converted, because on-damage is refuse: "
+                f"run qstore-check {self._directory.path}"
             )
         self._made["damage"] += 1
-        if self._made["damage"] <= _MOST_TOLD:
+        if self._made["damage"] <= _MAX_TOLD:
             self._log(LogLine(Level.CRITICAL, text))
 
 
 def _resized(name: str, old: str, new: str) -> LogLine:
     return LogLine(
         Level.WARNING,
-        f'Journal "{printable(name)}": its messages need more room in version 2 than its {old}; it is made with {new}',
+        f'Journal "{printable(name)}": its messages need more room in version 2 than its {old}; it will have {new}',
     )

@@ -1,13 +1,13 @@
-r"""The quarantine: what was damaged and could not be saved, kept as it was, with an index.
+r"""The quarantine: damaged data that could not be saved, kept unchanged, with an index.
 
     <directory>/index.jsonl      one JSON object a line, by number
                 NNNNNN.raw       the bytes of one entry, 000001.raw and so on; mode 0600
-                index.jsonl.new  an index that is being written; it gets its name when it is whole and synced
-                index.lock       held while entries are marked
+                index.jsonl.new  an index being written; renamed when it is complete and synced
+                index.lock       locked while entries are marked
 
-No file's name comes from the data. The index is told in `formats.quarantine_index`.
+No file name is derived from the data. The index is described in `formats.quarantine_index`.
 
-Whoever reads an index that is damaged gets each line that cannot be used as an `IndexProblem`, and all others.
+Readers of a damaged index get each unusable line as an `IndexProblem`, and all others.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Final
 
-from formats.quarantine_index import (
-    MOST_RAW_FILES,
+from qstore.formats.quarantine_index import (
+    MAX_RAW_FILES,
     IndexProblem,
     Injection,
     QuarantineEntry,
@@ -30,9 +30,9 @@ from formats.quarantine_index import (
     marked,
     raw_name,
 )
-from store.disk import Disk, ReadableFile
-from store.unfinished import RECOVERING, Unfinished
-from store.writable_disk import DiskLock, WritableDisk, WritableFile
+from qstore.store.disk import Disk, ReadableFile
+from qstore.store.unfinished import RECOVERING, Unfinished
+from qstore.store.writable_disk import DiskLock, WritableDisk, WritableFile
 
 INDEX: Final = "index.jsonl"
 _NEW, _LOCK = "index.jsonl.new", "index.lock"
@@ -43,21 +43,21 @@ _GATHERED: Final = 1 << 16
 
 
 class QuarantineError(Exception):
-    """One line: what, where, and what to do."""
+    """An error in one line: what is wrong, where, and what to do."""
 
 
 # ---------------------------------------------------------------------------------------------- writing
 
 
 class QuarantineWriter:
-    """Writes a quarantine. The directory is made with the first entry; without any there is none.
+    """Writes a quarantine. The directory is created with the first entry; without any there is none.
 
     Args:
-        disk: where it is.
-        directory: its path; its parent is there.
+        disk: the disk for it.
+        directory: its path; its parent exists.
 
     Attributes:
-        entries: how many there are.
+        entries: number of entries.
     """
 
     def __init__(self, disk: WritableDisk, directory: str) -> None:
@@ -78,28 +78,28 @@ class QuarantineWriter:
         *,
         salt: int | None = None,
     ) -> int:
-        """Keep an entry; its bytes are synced, and the index will be by `close`.
+        """Add an entry; its bytes are synced, and the index will be by `close`.
 
         Args:
-            queue: the queue's name, or what is known of it.
-            file: path of the file in which the bytes stand.
-            offset: where in it they begin.
+            queue: the queue's name, or a substitute.
+            file: path of the file with the bytes.
+            offset: their offset in it.
             raw: the bytes, as one or in chunks.
-            what: what is wrong with them, one line.
-            rid: their record id, where it is known.
-            salt: version 2: that of the file's header, where it is known.
+            what: what is wrong with them, in one line.
+            rid: their record id, if known.
+            salt: version 2: that of the file's header, if known.
 
         Returns:
             The entry's number.
 
         Raises:
-            OSError: it cannot be written, or `raw` not be read; there is no such entry then.
+            OSError: it cannot be written, or `raw` cannot be read; there is no such entry then.
         """
         if not self._begun:
             self._begin()
             self._begun = True
         number = self.entries + 1
-        name = raw_name(number) if number <= MOST_RAW_FILES else None
+        name = raw_name(number) if number <= MAX_RAW_FILES else None
         chunks = (raw,) if isinstance(raw, bytes) else raw
         size, digest = self._keep(name, chunks)
         entry = QuarantineEntry(number, queue, file, offset, size, name, what, rid, digest, salt)
@@ -125,11 +125,11 @@ class QuarantineWriter:
         if not self._disk.is_directory(self._directory):
             self._disk.make_directory(self._directory)
         elif self._disk.is_file(self._path(INDEX)):
-            raise FileExistsError(errno.EEXIST, "there is a quarantine already", self._path(INDEX))
+            raise FileExistsError(errno.EEXIST, "a quarantine already exists", self._path(INDEX))
         self._disk.create(self._path(_NEW), 0).close()
 
     def _keep(self, name: str | None, chunks: Iterable[bytes]) -> tuple[int, str]:
-        """Write the bytes of an entry, or only look at them. Returns their number and digest."""
+        """Write the bytes of an entry, or only read them. Returns their number and digest."""
         digest, size = sha256(), 0
         if name is None:
             for chunk in chunks:
@@ -167,28 +167,28 @@ class QuarantineWriter:
 
 
 class Quarantine:
-    """A quarantine that is there.
+    """An existing quarantine.
 
     Args:
-        disk: where it is.
+        disk: reads it.
         directory: its path.
 
     Raises:
-        QuarantineError: it is none, or cannot be read.
+        QuarantineError: it is not a quarantine, or cannot be read.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self.directory = directory
         if not disk.is_directory(directory):
-            raise QuarantineError(f"{directory}: there is no such directory")
+            raise QuarantineError(f"{directory}: no such directory")
         mark = posixpath.join(posixpath.dirname(disk.real_path(directory)), RECOVERING)
-        if disk.is_file(mark):  # the next run of that recovery removes it, with all its marks
+        if disk.is_file(mark):  # the next run of that recovery removes it, including its marks
             raise QuarantineError(Unfinished.BEGUN_RECOVERY.notice(mark))
         if not disk.is_file(self.path(INDEX)):
             raise QuarantineError(
-                f"{directory}: there is no {INDEX} here, as qstore-recover writes one; the whole journals that a store "
-                "keeps in rhm/quarantine are read by qstore-check and qstore-dump"
+                f"{directory}: there is no {INDEX} here, so it was not written by qstore-recover; use qstore-check and "
+                "qstore-dump to read the whole journals that a store has in rhm/quarantine"
             )
 
     def path(self, name: str) -> str:
@@ -196,26 +196,26 @@ class Quarantine:
         return posixpath.join(self.directory, name)
 
     def entries(self) -> Iterator[QuarantineEntry | IndexProblem]:
-        """All entries, by number, and what cannot be used of the index, as it stands. Raises QuarantineError."""
+        """All entries, by number, and the unusable parts of the index. Raises QuarantineError."""
         return decode_index(self.chunks())
 
     def find(self, numbers: Iterable[int]) -> dict[int, QuarantineEntry]:
-        """Number -> entry, of those that there are. Raises QuarantineError."""
+        """Number -> entry, of those that exist. Raises QuarantineError."""
         wanted = set(numbers)
         found = (each for each in self.entries() if isinstance(each, QuarantineEntry))
         return {entry.number: entry for entry in found if entry.number in wanted}
 
     def raw_names(self) -> list[str]:
-        """The files of entries that are there, whatever the index says. Raises QuarantineError."""
+        """The existing files of entries, whatever is in the index. Raises QuarantineError."""
         try:
             return [name for name in self._disk.names(self.directory) if RAW_NAME.fullmatch(name)]
         except OSError as error:
             raise _unreadable(self.directory, error) from error
 
     def raw(self, entry: QuarantineEntry) -> Iterator[bytes]:
-        """The bytes of an entry, in chunks, as far as the index says. Raises QuarantineError."""
+        """The bytes of an entry, in chunks, up to the size in the index. Raises QuarantineError."""
         if entry.raw is None:
-            raise QuarantineError(f"entry {entry.number}: its bytes were not kept here; they are in {entry.file}")
+            raise QuarantineError(f"entry {entry.number}: its bytes were not stored here; they are in {entry.file}")
         path = self.path(entry.raw)
         try:
             file = self._open(path)
@@ -228,9 +228,9 @@ class Quarantine:
             raise _unreadable(path, error) from error
 
     def size_problem(self, entry: QuarantineEntry) -> str | None:
-        """Why the bytes of an entry cannot be those that were put here, at a glance; None if they can."""
+        """Why the bytes of an entry cannot be the original ones, from their size; None if they can."""
         if entry.raw is None:
-            return f"entry {entry.number}: its bytes were not kept here; they are in {entry.file}"
+            return f"entry {entry.number}: its bytes were not stored here; they are in {entry.file}"
         path = self.path(entry.raw)
         try:
             file = self._open(path)
@@ -238,10 +238,10 @@ class Quarantine:
             return str(_unreadable(path, error))
         size = file.size
         file.close()
-        return None if size == entry.size else f"{path}: {size} bytes, where the index says {entry.size}"
+        return None if size == entry.size else f"{path}: {size} bytes, but the index states {entry.size}"
 
     def raw_problem(self, entry: QuarantineEntry) -> str | None:
-        """The same, of each byte."""
+        """As `size_problem`, by comparing all bytes."""
         problem = self.size_problem(entry)
         if problem is not None:
             return problem
@@ -252,23 +252,23 @@ class Quarantine:
         except QuarantineError as error:
             return str(error)
         if digest.hexdigest() != entry.sha256:
-            return f"{self.path(raw_name(entry.number))}: the bytes are not those that were put here (SHA-256)"
+            return f"{self.path(raw_name(entry.number))}: the bytes have changed (SHA-256 mismatch)"
         return None
 
     def _open(self, path: str) -> ReadableFile:
-        """A file of the quarantine itself, and nothing that a link leads to."""
+        """A file of the quarantine itself; links are refused."""
         if self._disk.link_target(path) is not None:
             raise OSError(errno.ELOOP, "it is a symbolic link", path)
         return self._disk.open(path)
 
     def chunks(self) -> Iterator[bytes]:
-        """The index as it stands, in chunks. Raises QuarantineError."""
+        """The raw index, in chunks. Raises QuarantineError."""
         path = self.path(INDEX)
         try:
             file = self._open(path)
             try:
                 if file.size > _MAX_INDEX:
-                    raise QuarantineError(f"{path}: {file.size} bytes are no index of a quarantine")
+                    raise QuarantineError(f"{path}: {file.size} bytes are too large for the index of a quarantine")
                 for offset in range(0, file.size, _CHUNK):
                     yield file.read(offset, _CHUNK)
             finally:
@@ -278,14 +278,14 @@ class Quarantine:
 
 
 class QuarantineMarks:
-    """Marks entries of a quarantine as injected, and lets nobody else do so meanwhile.
+    """Marks entries of a quarantine as injected, under an exclusive lock.
 
     Args:
-        disk: where it is.
+        disk: the disk with it.
         directory: its path.
 
     Raises:
-        QuarantineError: somebody else marks entries, or it is not to be written to.
+        QuarantineError: another process marks entries, or it is not writable.
     """
 
     def __init__(self, disk: WritableDisk, directory: str) -> None:
@@ -299,14 +299,14 @@ class QuarantineMarks:
             raise QuarantineError(f"{path}: cannot be locked: {error.strerror}") from error
 
     def release(self) -> None:
-        """Others may mark entries again."""
+        """Release the lock."""
         self._lock.release()
 
     def mark(self, injections: Mapping[int, Injection | None]) -> None:
-        """Say of some entries where they were injected, or that they were not, in one step that is whole or not at all.
+        """Record for some entries where they were injected, or that they were not, atomically.
 
         Raises:
-            QuarantineError: the index cannot be read or written. It is as it was, or as it should be.
+            QuarantineError: the index cannot be read or written. It has its old or its new content.
         """
         index, new = self._quarantine.path(INDEX), self._quarantine.path(_NEW)
         try:

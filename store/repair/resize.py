@@ -1,27 +1,27 @@
-"""Gives journals of a store that nobody runs another geometry: more files or fewer, larger or smaller ones.
+"""Changes the geometry of journals of a store that is not running: more or fewer, larger or smaller files.
 
-A journal is not changed where it is. A new one is built beside it from what recovery finds in the old: the same record
-ids, and so the same order, and every transaction that is open, in doubt or not. Then the two change places:
+A journal is not changed in place. A new one is built next to it from the recovered content of the old one: the same
+record ids, and so the same order, and every open transaction, in doubt or not. Then the two are switched:
 
-    step                                                            the next start, after a crash in this step or behind
+    step                                                            the next start, after a crash in or after this step
     --------------------------------------------------------------  ----------------------------------------------------
-    1. build all new journals in resized.new, read them again,      has the old journals; what is there means nothing
+    1. build all new journals in resized.new, read them back,       uses the old journals and ignores that directory
        mark them as "deleted"
-    2. move them into jrnl under new ids                            has the old ones, and removes those that are marked
-    3. the catalogue's batch: the queue has the other journal       has the new journal; the mark is taken away
-    4. take the mark away; move the old journal into `resized`      has the new one. If it finds the old one in its old
-                                                                    place still, it moves it into `resized`
+    2. move them into jrnl under new ids                            uses the old ones, and removes those that are marked
+    3. the catalogue's batch: the queue has the other journal       uses the new journal, and removes the mark
+    4. remove the mark; move the old journal into `resized`         uses the new one. If it finds the old one in its old
+                                                                    place, it moves it into `resized`
 
-Steps 3 and 4 are done for one queue after the other. The prepared list has no number: it goes to `tpl.new` in step 2,
-and in step 3 the old one is moved into `resized` and the new one gets its name; a start that finds `tpl.new` alone
+Steps 3 and 4 are done for one queue after the other. The prepared list has no number: it is moved to `tpl.new` in step
+2, and in step 3 the old one is moved into `resized` and the new one is renamed; a start that finds `tpl.new` alone
 finishes that (`start`).
 
-All that needs room on the disk, but the catalogue's batches, is done before step 2. If a step fails, journals that no
-queue can have are removed at once; with the one whose batch failed the next start does what the table says.
+Everything that needs room on the disk, except the catalogue's batches, is done before step 2. If a step fails, journals
+that no queue can have are removed at once; with the one whose batch failed the next start proceeds as in the table.
 
-What does not fit is known before step 1, from the sizes of all records and the rules of `space`, and then nothing is
-done for any journal. Old journals stay in `resized` until `discard_old`. Damaged journals are left to those who build
-them anew: the next start, or qstore-recover.
+Whether everything fits is known before step 1, from the sizes of all records and the rules of `space`; if not, no
+journal is changed. Old journals stay in `resized` until `discard_old`. Damaged journals are refused: the next start, or
+qstore-recover, rebuilds them.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple
 
-import store.outage as outage
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import decode_queue
-from formats.catalogue import QueueEntry
-from formats.rhm.close_record import ClosedJournal
-from formats.rhm.errors import RhmError
-from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
-from formats.wording import plural, printable
-from store.builders.rebuild import Rebuilt, rebuild
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.opening import CatalogueOpening
-from store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
-from store.disk import read_whole
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
-from store.journal.directory import INFO_SUFFIX
-from store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
-from store.key_value import CatalogueError
-from store.live.queue_journal import TPL_NAME
-from store.log_lines import LogLine
-from store.recovery.close_record import read_closing, write_close_record
-from store.recovery.journal_content import described
-from store.recovery.journal_recovery import RecoveredJournal
-from store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
-from store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
+import qstore.store.outage as outage
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import decode_queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.close_record import ClosedJournal
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
+from qstore.formats.wording import plural, printable
+from qstore.store.builders.rebuild import Rebuilt, rebuild
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.opening import CatalogueOpening
+from qstore.store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
+from qstore.store.disk import read_whole
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
+from qstore.store.journal.directory import INFO_SUFFIX
+from qstore.store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.log_lines import LogLine
+from qstore.store.recovery.close_record import read_closing, write_close_record
+from qstore.store.recovery.journal_content import described
+from qstore.store.recovery.journal_recovery import RecoveredJournal
+from qstore.store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
+from qstore.store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
 
 _BUILDING: Final = "resized.new"
 
@@ -67,13 +67,13 @@ Progress = Callable[[str], None]
 
 
 class _Built(NamedTuple):
-    """A journal that was built.
+    """A new journal.
 
     Attributes:
-        plan: what it is.
+        plan: its plan.
         path: where it is.
         moved: the queue's entry once it has this journal; None for the prepared list.
-        closed: what the record of the store's clean close is to say of it.
+        closed: its entry for the record of the store's clean close.
     """
 
     plan: JournalPlan
@@ -83,19 +83,19 @@ class _Built(NamedTuple):
 
 
 class StoreResize(AbstractContextManager["StoreResize"]):
-    """A store of version 2 that is held to have its journals resized.
+    """A locked store of version 2 whose journals are to be resized.
 
     Args:
         environment: disk, clock and so on.
         path: the store directory.
         software_version: of this program.
-        read_only: only `plan` is wanted: nothing is written, and `environment` opens a catalogue that is only read.
-        log: takes warnings.
+        read_only: only `plan` will be called: nothing is written, and `environment` opens the catalogue read-only.
+        log: receives warnings.
 
     Raises:
-        StoreLockedError: a broker has it.
+        StoreLockedError: a broker has locked it.
         StoreDamagedError: its catalogue is damaged.
-        StoreError: it is no store of version 2, or cannot be read.
+        StoreError: it is not a store of version 2, or cannot be read.
     """
 
     def __init__(
@@ -126,42 +126,42 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _take(self, *, read_only: bool) -> None:
         directory, disk = self._directory, self._disk
         if not disk.is_directory(directory.path):
-            raise StoreError(f"{directory.path}: there is no directory of that name")
-        self._check_version(is_settled=False)  # before anything is made in a directory that is somebody else's
+            raise StoreError(f"{directory.path}: no such directory")
+        self._check_version(is_finished=False)  # before anything is created in a foreign directory
         if not read_only or disk.is_file(directory.below(LOCK)):
             try:
                 self._opened.callback(directory.lock().release)
             except StoreLockedError:
-                text = "another process has the store: stop the broker first"
+                text = "another process has locked the store: stop the broker first"
                 raise StoreLockedError(f"{directory.path}: {text}") from None
         if not read_only:
-            directory.settle()
-        self._check_version(is_settled=True)
+            directory.finish_interrupted()
+        self._check_version(is_finished=True)
         mark = directory.read_mark()
         self._mark = mark
         self._closing, found = read_closing(disk, directory.root, mark)
         if found:
-            raise StoreDamagedError(f"{found[0].file}: {found[0].what}; see qstore-check {directory.path}")
+            raise StoreDamagedError(f"{found[0].file}: {found[0].what}; run qstore-check {directory.path}")
         if not read_only:
             self._clear()
-        refusal = f"a start of the broker restores it, unless on-damage is refuse; see qstore-check {directory.path}"
+        refusal = f"starting the broker restores it, unless on-damage is refuse; run qstore-check {directory.path}"
         opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal)
         key_value = opening.open(read_only=read_only)
         self._opened.callback(key_value.close)
         self._catalogue = Catalogue(key_value)
         self._entries = {self._name(entry): entry for entry in self._catalogue.queues()}
 
-    def _check_version(self, *, is_settled: bool) -> None:
-        """Raise StoreError unless there is a store of version 2, or one that `settle` will finish."""
+    def _check_version(self, *, is_finished: bool) -> None:
+        """Raise StoreError unless there is a store of version 2, or one that `finish_interrupted` completes."""
         directory = self._directory
         found = directory.look()
         if found is Found.VERSION_1:
             raise StoreError(
                 f"{directory.path}: this is qpidd's store (version 1): resize its journals with qpid-store-resize, or "
-                "have it converted first, by qpidd --load-module store or by qstore-recover"
+                "convert it first, with qpidd --load-module store or with qstore-recover"
             )
-        if found is Found.NOTHING and (is_settled or not self._disk.is_directory(directory.below(NEW))):
-            raise StoreError(f"{directory.path}: there is no store here")
+        if found is Found.NOTHING and (is_finished or not self._disk.is_directory(directory.below(NEW))):
+            raise StoreError(f"{directory.path}: no store here")
 
     def _name(self, entry: QueueEntry) -> str:
         try:
@@ -170,7 +170,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
 
     def _clear(self) -> None:
-        """Finish, or remove, what an earlier run left when it was cut short."""
+        """Finish, or remove, the remains of an interrupted run."""
         directory, disk = self._directory, self._disk
         building, tpl, new = directory.part(_BUILDING), directory.prepared_list, directory.part(NEW_LIST)
         if disk.is_directory(building):
@@ -184,7 +184,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What the system or the catalogue says, as one line."""
+        """Convert errors of the system or the catalogue to one line."""
         try:
             yield
         except CatalogueError as error:
@@ -198,15 +198,15 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         """The names of the queues, by id."""
         return self._entries.keys()
 
-    # ---- what is to be done ----
+    # ---- planning ----
 
     def plan(self, names: Collection[str], choose: Choose, *, prepared_list: bool = False) -> list[JournalPlan]:
-        """Read journals, and see what would become of them.
+        """Read journals, and plan their change.
 
         Args:
-            names: the queues', which are there.
-            choose: says what each is to be.
-            prepared_list: the prepared list's, too.
+            names: names of existing queues.
+            choose: chooses the new geometry of each.
+            prepared_list: whether to include the prepared list.
 
         Raises:
             StoreDamagedError: a journal is damaged.
@@ -229,20 +229,20 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _read(self, path: str, name: str) -> RecoveredJournal:
         return read_journal(self._disk, path, name, self._closing)
 
-    # ---- doing it ----
+    # ---- resizing ----
 
     def resize(self, plans: Sequence[JournalPlan], progress: Progress | None = None) -> dict[str, str]:
-        """Do what was planned: all of it, or nothing if a journal cannot be built.
+        """Apply the plans: all of them, or nothing if a journal cannot be built.
 
         Args:
             plans: all of which fit.
-            progress: told of each journal.
+            progress: called for each journal.
 
         Returns:
-            Name -> where the old journal is kept, of those that were changed.
+            Name -> path of the old journal, of those that were changed.
 
         Raises:
-            StoreError: it cannot be done. The text says whether anything was changed.
+            StoreError: it failed. The text states whether anything was changed.
         """
         assert all(plan.fits for plan in plans)
         changes = [plan for plan in plans if plan.is_change]
@@ -260,16 +260,16 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return kept
 
     def _half_done(self, error: OSError | CatalogueError, kept: Collection[str], count: int) -> StoreError:
-        """The error of a resize that came to its switch."""
+        """The error of a resize that failed during the switch."""
         text, told, where = str(error), f"; {outage.advice()}", self._directory.path
         if isinstance(error, OSError):
             text, told, where = error.strerror or text, advice(error), error.filename or where
         done = ", ".join(map(printable, kept)) or "no queue"
-        rest = ", and for one more it is not known: the next start finds the old or the new one whole"
-        return StoreError(f"{where}: {text}{told}; {done} got another journal before that{rest * (len(kept) < count)}")
+        rest = ", and for one more this is unknown: the next start finds the complete old or new one"
+        return StoreError(f"{where}: {text}{told}; {done} had been switched before{rest * (len(kept) < count)}")
 
     def _build_all(self, plans: Sequence[JournalPlan], progress: Progress) -> list[_Built]:
-        """Build the new journals, and have them where the switch wants them. If that fails, nothing is left of it."""
+        """Build the new journals, and move them where the switch needs them. On failure nothing is left of them."""
         built: list[_Built] = []
         try:
             self._disk.make_directory(self._directory.part(_BUILDING))
@@ -283,7 +283,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return built
 
     def _place(self, built: Sequence[_Built]) -> None:
-        """Have all new journals in the directories where they are to be, marked, and one to keep the old ones in."""
+        """Move all new journals to their final directories, marked, and create one for the old ones."""
         directory, disk = self._directory, self._disk
         kept, building = directory.part(KEPT), directory.part(_BUILDING)
         if not disk.is_directory(kept):
@@ -297,18 +297,18 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             disk.sync_directory(path)
 
     def _place_of(self, built: _Built) -> str:
-        """Where a new journal is at its switch."""
+        """The directory of a new journal at its switch."""
         moved, directory = built.moved, self._directory
         return directory.part(NEW_LIST) if moved is None else directory.journal(moved.journal_id)
 
     def _take_back(self, built: Sequence[_Built]) -> None:
-        """Remove new journals whose switch was not begun, and whatever only they need; as far as the disk does it."""
+        """Remove new journals whose switch did not begin, and what only they need; as far as the disk permits."""
         directory, disk = self._directory, self._disk
         for each in built:
             if each.moved is not None and disk.is_directory(self._place_of(each)):
-                with contextlib.suppress(OSError):  # the next start does it
+                with contextlib.suppress(OSError):  # the next start repeats it
                     remove_journal(disk, self._place_of(each))
-        with contextlib.suppress(OSError):  # the next run does it
+        with contextlib.suppress(OSError):  # the next run repeats it
             if unfinished_list(disk, directory.root) is Unfinished.UNUSED_LIST:
                 remove_tree(disk, directory.part(NEW_LIST))
         with contextlib.suppress(OSError):  # likewise
@@ -342,7 +342,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return _Built(plan, path, moved, closed)
 
     def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> RecoveredJournal:
-        """Read the new journal as the next start will. Returns what is in it; it is closed again."""
+        """Read the new journal as the next start will. Returns its content; it is closed again."""
         walked = self._read(path, plan.name)
         walked.journal.close()
         found = walked.messages
@@ -350,19 +350,19 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         if rebuilt.unreadable or rebuilt.messages < plan.messages or not whole:
             raise StoreDamagedError(
                 f"{plan.source.journal.path}: of {plural(plan.messages, 'message')} {found:,} were found in "
-                "the new journal: the disk gives other bytes now; nothing was changed, see qstore-check"
+                "the new journal: the disk returns other data now; nothing was changed; run qstore-check"
             )
         return walked
 
     def _switch_all(self, built: Sequence[_Built], kept: dict[str, str]) -> None:
-        """Let new journals take the places of the old ones. Raises OSError, CatalogueError."""
+        """Switch all journals. Raises OSError, CatalogueError."""
         for each in built:
             kept[each.plan.name] = self._switch(each)
         remove_tree(self._disk, self._directory.part(_BUILDING))
         self._disk.sync_directory(self._directory.root)
 
     def _switch(self, built: _Built) -> str:
-        """The step that counts, and what follows from it. Returns where the old journal is kept."""
+        """Do the committing step of one switch, and the steps after it. Returns the path of the old journal."""
         directory, old = self._directory, built.plan.source.journal.path
         if built.moved is None:
             kept = directory.set_aside(old, KEPT)
@@ -374,7 +374,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return directory.set_aside(old, KEPT)
 
     def _record_close(self, built: Sequence[_Built]) -> None:
-        """Let the record of a clean close tell of the new journals. Until then it says nothing of them."""
+        """Add the new journals to the record of a clean close. Until then it has no entries for them."""
         if not self._mark.close_record:
             return
         journals = {each.queue_id: each for each in self._closing.journals.values()}
@@ -384,14 +384,14 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     # ---- old journals ----
 
     def discard_old(self, names: Collection[str] | None = None, *, prepared_list: bool = False) -> list[str]:
-        """Remove the journals that are kept since they were resized.
+        """Remove old journals of earlier resizes.
 
         Args:
-            names: of these queues; None for everything that is kept.
-            prepared_list: with names, the prepared list's, too.
+            names: of these queues; None for all of them.
+            prepared_list: with names, whether to include the prepared list's.
 
         Returns:
-            Where they were.
+            Their paths.
 
         Raises:
             StoreError: one cannot be removed.
@@ -417,7 +417,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return removed
 
     def _owner(self, path: str) -> int | None:
-        """The number of the queue whose journal that was, 0 for the prepared list; None where nothing tells."""
+        """The number of the queue that had this journal, 0 for the prepared list; None if unknown."""
         for base in (DEFAULT_BASE_NAME, TPL_BASE_NAME):
             try:
                 return decode_jinf(

@@ -1,8 +1,9 @@
-"""What would become of a journal that is given another geometry: whether everything fits, and what would if not.
+"""Plans another geometry for a journal: whether everything fits, and what would fit if not.
 
-What counts is what recovery finds before anything is resolved: every message that is there, and all that open
-transactions enqueue and dequeue, since whether they were prepared is told elsewhere. Whether that fits is a matter of
-`space`: enqueues of so many messages must have been possible in the new ring, and all that is to come for them too.
+The content is what recovery finds before anything is resolved: every existing message, and the enqueues and dequeues of
+all open transactions, since whether they were prepared is stored elsewhere. The rules of `space` decide whether it
+fits: it must have been possible to enqueue these messages in the new ring, with room for everything still to come for
+them.
 """
 
 from __future__ import annotations
@@ -11,35 +12,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from formats.catalogue import QueueEntry
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.wording import printable
-from store.disk import Disk
-from store.errors import StoreDamagedError
-from store.inspect.sizing import MAX_PAGES
-from store.journal.directory import NotAJournalError
-from store.recovery.close_record import Closing
-from store.recovery.journal_content import JournalContent, content_of, fitting_geometry, larger_files
-from store.recovery.journal_recovery import RecoveredJournal, recover_directory
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.wording import printable
+from qstore.store.disk import Disk
+from qstore.store.errors import StoreDamagedError
+from qstore.store.inspect.sizing import MAX_PAGES
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.journal_content import JournalContent, content_of, fitting_geometry, larger_files
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
 
-#: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.
+#: Chooses a journal's geometry: called with its name and its present one; None to leave it unchanged.
 Choose = Callable[[str, Geometry], Geometry | None]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
-    """What is to become of one journal.
+    """The plan for one journal.
 
     Attributes:
         name: the queue's, or "TplStore".
         source: the journal, which is sound.
-        info: what its info file says.
-        before, after: its geometry; the same where nothing is to be done.
-        live_bytes: bytes of blocks of all that is kept.
-        fits: whether all of that fits into `after`.
-        would_fit: if not, geometries into which it would, the nearest ones; none if the largest is too small.
-        entry: the queue's in the catalogue; None for the prepared list.
+        info: its info file.
+        before, after: its geometries; the same if nothing is to be done.
+        live_bytes: bytes of blocks of everything that is kept.
+        fits: whether that fits into `after`.
+        would_fit: if not, the nearest geometries into which it would; none if the largest is too small.
+        entry: the queue's entry in the catalogue; None for the prepared list.
     """
 
     name: str
@@ -59,23 +60,23 @@ class JournalPlan:
 
     @property
     def messages(self) -> int:
-        """Messages that move, those that open transactions enqueue included."""
+        """Number of messages to move, those that open transactions enqueue included."""
         return self.source.messages
 
     @property
     def transactions(self) -> int:
-        """Open transactions that move."""
+        """Number of open transactions to move."""
         return len(self.source.recovery.transactions)
 
 
 def plan_of(source: RecoveredJournal, name: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
-    """What becomes of a journal, whose files are closed.
+    """Plan a journal, whose files are closed.
 
     Args:
         source: the journal.
         name: the queue's, or "TplStore".
-        entry: the queue's in the catalogue; None for the prepared list.
-        choose: says what it is to be.
+        entry: the queue's entry in the catalogue; None for the prepared list.
+        choose: chooses the new geometry.
     """
     content = content_of(source.journal, source.recovery, is_prepared_list=entry is None)
     source.journal.close()
@@ -90,10 +91,10 @@ def plan_of(source: RecoveredJournal, name: str, entry: QueueEntry | None, choos
 
 
 def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal:
-    """Recover a journal of version 2 that is sound.
+    """Recover a sound journal of version 2.
 
     Args:
-        disk: where it is.
+        disk: reads it.
         path: its directory.
         name: the queue's, or "TplStore".
         closing: how the store was closed.
@@ -116,16 +117,17 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> Recovere
 
 def _refused(where: str, what: str) -> StoreDamagedError:
     return StoreDamagedError(
-        f"{where}: {what}; nothing is resized: start the broker, which saves what can be read of a damaged "
-        "journal, or see qstore-recover"
+        f"{where}: {what}; nothing was resized: start the broker, which rebuilds damaged journals from their "
+        "readable content, or use qstore-recover"
     )
 
 
 def larger_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> tuple[Geometry, ...]:
-    """Geometries into which `content` fits though it does not into `geometry`: more files, or as many larger ones.
+    """Geometries into which `content` fits though not into `geometry`: more files, or the same number of larger ones.
 
     Returns:
-        At most one of either kind; one that is more of both where neither does; none where the largest is too small.
+        At most one of either kind; one with more and larger files if neither suffices; none if the largest is too
+        small.
     """
 
     def fits(candidate: Geometry) -> bool:

@@ -1,18 +1,18 @@
-"""Gives a journal of qpidd's (version 1) another geometry, where it is: its live records are packed into new files.
+"""Changes the geometry of a journal of qpidd's (version 1) in place: its live records are packed into new files.
 
-What moves is what qpidd's own tool moves (formats/rhm/README.md, 7.3), in the order of record ids:
+The same records move as in qpidd's own tool (formats/rhm/README.md, 7.3), in the order of record ids:
 
-    every message that is there, with its record id, flags and transaction id
+    every existing message, with its record id, flags and transaction id
     for each transaction id among those, the record of its last commit
     every record of each transaction that is still open, prepared or not
 
-Overwrite indicators are cleared and the records stand one behind the other from the first file on; the rest of the
-files is zeros. Unlike qpidd's tool this reads as recovery does, by `store.journal`: past a first file that a giant
-message fills, up to a torn tail; it refuses a damaged journal instead of leaving out what stands behind the damage; it
-keeps a message that has neither data nor transaction id; and it leaves out what recovery ignores, transient messages.
+Overwrite indicators are cleared, and the records are contiguous from the first file on; the rest of the files is zeros.
+Unlike qpidd's tool this reads like recovery, by `store.journal`: past a first file that a giant message fills, up to a
+torn tail; it refuses a damaged journal instead of omitting everything after the damage; it keeps a message that has
+neither data nor transaction id; and it omits what recovery ignores, transient messages.
 
-The new journal is built in a directory of its own within the old one's, synced, and read again. Only then are files
-moved (`version_1_switch`).
+The new journal is built in a subdirectory of the old one's, synced, and read back. Only then are files moved
+(`version_1_switch`).
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
-from formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
-from store.builders.journal_build import JournalBuild
-from store.builders.version_1_packing import SECTOR_BLOCKS, padded_blocks
-from store.catalogue.store_directory import remove_tree
-from store.damage import Damage
-from store.disk import Disk, read_whole
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError
-from store.inspect.sizing import MAX_PAGES
-from store.journal.directory import INFO_SUFFIX, data_path
-from store.journal.journal import Journal
-from store.journal.records import RecordHeader as AnyHeader
-from store.journal.recovery import JournalRecovery
-from store.journal.ring.files import read_ring
-from store.journal.write.storage import create_journal
-from store.recovery.close_record import Closing
-from store.recovery.journal_content import described
-from store.recovery.journal_recovery import recover_journal
-from store.repair.version_1_switch import Target
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
+from qstore.store.builders.journal_build import JournalBuild
+from qstore.store.builders.version_1_packing import SECTOR_BLOCKS, padded_blocks
+from qstore.store.catalogue.store_directory import remove_tree
+from qstore.store.damage import Damage
+from qstore.store.disk import Disk, read_whole
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.inspect.sizing import MAX_PAGES
+from qstore.store.journal.directory import INFO_SUFFIX, data_path
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader as AnyHeader
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.files import read_ring
+from qstore.store.journal.write.storage import create_journal
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.journal_content import described
+from qstore.store.recovery.journal_recovery import recover_journal
+from qstore.store.repair.version_1_switch import Target
 
 
 class TooSmallError(StoreError):
-    """What a journal holds does not fit into the new files. Nothing was changed."""
+    """The content of a journal does not fit into the new files. Nothing was changed."""
 
 
 class _Commits:
@@ -65,10 +65,10 @@ class _Commits:
         self.last: dict[bytes, tuple[int, int]] = {}
 
     def enqueue(self, rid: int, place: int) -> None:
-        """Nothing to note."""
+        """Ignored."""
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
-        """Nothing to note."""
+        """Ignored."""
 
     def record(self, header: AnyHeader, place: int, xid: bytes) -> None:
         """A record that is not plain."""
@@ -76,18 +76,18 @@ class _Commits:
             self.last[xid] = (header.rid, place)
 
     def damaged(self, damage: Damage) -> None:
-        """The first walk has told it."""
+        """Ignored: the first walk has reported it."""
 
 
 @dataclass(slots=True)
 class Version1Content:
-    """What a journal of version 1 holds that has to be kept.
+    """The content of a journal of version 1 that must be kept.
 
     Attributes:
         journal: the journal, open for reading.
-        info: what its info file says.
-        recovery: what a walk over it found.
-        records: how many records there are.
+        info: its info file.
+        recovery: the result of a walk over it.
+        records: number of records.
         blocks: their blocks.
     """
 
@@ -100,16 +100,16 @@ class Version1Content:
 
     @property
     def enqueued(self) -> int:
-        """Messages that are there."""
+        """Number of existing messages."""
         return len(self.recovery.messages)
 
     @property
     def open_transactions(self) -> int:
-        """Transactions that are open."""
+        """Number of open transactions."""
         return len(self.recovery.transactions)
 
     def places(self) -> Iterator[int]:
-        """Where the records stand, in the order of their ids."""
+        """Log offsets of the records, in the order of their ids."""
         messages = ((rid, place) for rid, place, _ in self.recovery.messages.in_rid_order())
         return (place for _, place in heapq.merge(messages, self._others))
 
@@ -128,7 +128,7 @@ def read_content(disk: Disk, directory: str, base_name: str) -> Version1Content:
 
     Raises:
         StoreDamagedError: it is damaged.
-        StoreError: there is none of version 1.
+        StoreError: there is no journal of version 1.
         OSError: it cannot be read.
     """
     info_path = posixpath.join(directory, base_name + INFO_SUFFIX)
@@ -142,14 +142,14 @@ def read_content(disk: Disk, directory: str, base_name: str) -> Version1Content:
     ring = read_ring(disk, paths, info.geometry, info)
     journal = Journal(disk, info.queue_name, directory, base_name, info, ring, list(ring.damage))
     recovery = recover_journal(journal, Closing(is_clean=False)).recovery
-    damage = [*journal.damage, *recovery.damage]  # what contradicts itself is no obstacle, as with the original
+    damage = [*journal.damage, *recovery.damage]  # contradictions are no obstacle, as in the original
     if damage:
         where = damage[0].file if damage[0].offset is None else f"{damage[0].file} at offset 0x{damage[0].offset:x}"
-        raise StoreDamagedError(f"{where}: {damage[0].what}; nothing was changed: see qstore-check and qstore-recover")
+        raise StoreDamagedError(f"{where}: {damage[0].what}; nothing was changed: run qstore-check or qstore-recover")
     if recovery.messages.duplicate_count:
         rid = recovery.messages.duplicates[0].rid
         raise StoreDamagedError(
-            f"{directory}: record 0x{rid:x} is enqueued twice; nothing was changed: see qstore-check"
+            f"{directory}: record 0x{rid:x} is enqueued twice; nothing was changed: run qstore-check"
         )
     return _counted(journal, info, recovery)
 
@@ -177,16 +177,16 @@ def _counted(journal: Journal, info: JournalInfo, recovery: JournalRecovery) -> 
     return Version1Content(journal, info, recovery, records, blocks, sorted(others))
 
 
-# ---- what fits ----
+# ---- capacity ----
 
 
 def bytes_needed(content: Version1Content) -> int:
-    """Bytes that the records take at most, with the fillers up to the end of a sector behind each flush."""
+    """Maximum bytes of the records, with the fillers up to the end of a sector after each flush."""
     return -(-padded_blocks(content.blocks) // SECTOR_BLOCKS) * SECTOR_SIZE
 
 
 def check_fit(content: Version1Content, geometry: Geometry) -> None:
-    """Raise TooSmallError, which says what would do, unless everything fits.
+    """Raise TooSmallError, which suggests sizes, unless everything fits.
 
     A journal that is full to the last block cannot be recovered by qpidd (formats/rhm/README.md, 5.4): one block
     less.
@@ -201,7 +201,7 @@ def check_fit(content: Version1Content, geometry: Geometry) -> None:
     advice = ", or ".join(f"-N {files} -s {pages}" for files, pages in choices) or "no size"
     raise TooSmallError(
         f"Ran out of journal space while writing records: {content.records:,} records take {needed:,} bytes, and "
-        f"{described(geometry)} have {geometry.capacity:,}; nothing was changed; what would do: {advice}"
+        f"{described(geometry)} have {geometry.capacity:,}; nothing was changed; sizes that suffice: {advice}"
     )
 
 
@@ -209,18 +209,18 @@ def check_fit(content: Version1Content, geometry: Geometry) -> None:
 
 
 class BuiltFile(NamedTuple):
-    """How many records end in one of the new files, and how many fillers stand behind them."""
+    """The number of records that end in one of the new files, and the number of fillers after them."""
 
     records: int
     fillers: int
 
 
 def build(environment: Environment, content: Version1Content, geometry: Geometry, target: Target) -> list[BuiltFile]:
-    """Build the new journal, all of it synced, and read it again. Returns what went into each file.
+    """Build the new journal, synced, and read it back. Returns the content of each file.
 
     Raises:
-        StoreDamagedError: what is read again is not what was written.
-        OSError: it cannot be made.
+        StoreDamagedError: the data read back differ from those written.
+        OSError: it cannot be created.
     """
     disk, limit = environment.disk, content.info.auto_expand_limit
     info = replace(
@@ -236,18 +236,18 @@ def build(environment: Environment, content: Version1Content, geometry: Geometry
         _verify(disk, content, target)
         disk.sync_directory(target.directory)
     except BaseException:
-        with suppress(OSError):  # the next run does it
+        with suppress(OSError):  # the next run repeats it
             remove_tree(disk, target.building)
         raise
     return built
 
 
 def _filled(environment: Environment, content: Version1Content, info: JournalInfo, target: Target) -> list[BuiltFile]:
-    """Write all records into the new journal's files, and sync them. Returns what went into each file."""
+    """Write all records into the new journal's files, and sync them. Returns the content of each file."""
     geometry = info.geometry
     blocks = geometry.data_size // BLOCK_SIZE
     files = array("Q", bytes(8 * geometry.files))
-    limit = geometry.capacity // BLOCK_SIZE  # as the original has it: whether qpidd takes more is told in a warning
+    limit = geometry.capacity // BLOCK_SIZE  # as in the original; a warning states whether qpidd accepts more
     with closing(JournalBuild(environment, target.building, info, limit=limit)) as journal:
         for place in content.places():
             journal.record(*content.read(place))
@@ -262,7 +262,7 @@ def _filled(environment: Environment, content: Version1Content, info: JournalInf
 
 
 def _verify(disk: Disk, content: Version1Content, target: Target) -> None:
-    """The new journal holds the same messages, and the same transactions are open in it."""
+    """Check that the new journal has the same messages, and the same open transactions."""
     new = read_content(disk, target.building, target.new_base)
     new.journal.close()
     old, now = content.recovery, new.recovery
@@ -272,7 +272,7 @@ def _verify(disk: Disk, content: Version1Content, target: Target) -> None:
     )
     if not same or _operations(old) != _operations(now):
         raise StoreDamagedError(
-            f"{target.building}: the new journal does not hold what the old one does, which should never happen; "
+            f"{target.building}: the content of the new journal differs from the old one's, which should never happen; "
             "nothing was changed"
         )
 

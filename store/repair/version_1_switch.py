@@ -1,15 +1,16 @@
-"""Lets a journal of version 1 that was built anew, and the old one, change places (`version_1_resize` builds it).
+"""Switches a rebuilt journal of version 1 and the old one (`version_1_resize` builds it).
 
-Each file that stands in the way of another is moved first:
+Files are moved before others take their names:
 
-    1. the old files go where they are kept; the old info file, with its new place in it, is written there, and removed
-       here last
-    2. the new files come, the info file last
+    1. the old files are moved to their kept place; the old info file, with its new path in it, is written there, and
+       removed here last
+    2. the new files are moved in, the info file last
 
-A crash within that leaves no journal under its own name, but both of them whole: the new one in `_resize.new`, or with
-some files here already, and the old one in part here and in part where it is to be kept. What reads stores then has the
-new one (`journal.directory`). The next run, with the same options, moves the old files back as long as the old info
-file is here, and otherwise the new ones on (`settle`); so does a run that the disk stops, as far as it can.
+After a crash in between no journal is complete under its own name, but both exist completely: the new one in
+`_resize.new`, or with some files already here, and the old one partly here and partly in its kept place. Readers of
+stores then use the new one (`journal.directory`). The next run, with the same options, moves the old files back if the
+old info file is here, and otherwise the new ones on (`finish_interrupted`); so does a run that the disk stops, as far
+as it can.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
-from store.catalogue.store_directory import remove_tree
-from store.disk import read_whole
-from store.errors import StoreError
-from store.journal.directory import DATA_SUFFIX, INFO_SUFFIX, RESIZING, data_path
-from store.writable_disk import WritableDisk, write_new
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
+from qstore.store.catalogue.store_directory import remove_tree
+from qstore.store.disk import read_whole
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import DATA_SUFFIX, INFO_SUFFIX, RESIZING, data_path
+from qstore.store.writable_disk import WritableDisk, write_new
 
 
 class Target(NamedTuple):
-    """Where everything goes.
+    """The paths of everything.
 
     Attributes:
-        directory: the journal's, as it was typed.
-        kept: the directory in which the old files are kept: one in it, or itself.
-        old_base, new_base, kept_base: base names: of the journal now, of the new one, of the old one where it is kept.
+        directory: the journal's, as given by the user.
+        kept: the directory for the old files: a subdirectory, or itself.
+        old_base, new_base, kept_base: base names: of the present journal, of the new one, of the kept old one.
     """
 
     directory: str
@@ -51,18 +52,18 @@ class Target(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether the old files stay as they are."""
+        """Whether the old files are not moved."""
         return self.kept == self.directory and self.kept_base == self.old_base
 
 
-def settle(disk: WritableDisk, target: Target) -> Geometry | None:
-    """Undo, or finish, what an earlier run to the same target left when it was cut short.
+def finish_interrupted(disk: WritableDisk, target: Target) -> Geometry | None:
+    """Undo, or finish, an interrupted run with the same target.
 
     Returns:
-        The geometry of the new journal, if it is in its place now and was not before.
+        The geometry of the new journal, if it is in place now and was not before.
 
     Raises:
-        OSError: the disk does not do it.
+        OSError: the disk fails.
     """
     directory = target.directory
     if not disk.is_directory(target.building):
@@ -80,7 +81,7 @@ def settle(disk: WritableDisk, target: Target) -> Geometry | None:
 
 
 def _put_back(disk: WritableDisk, target: Target) -> None:
-    """Move the old files back that are where they are kept, if that makes the old journal whole. Raises OSError."""
+    """Move the old files back from their kept place, if that makes the old journal complete. Raises OSError."""
     info = _info(disk, target.directory, target.old_base)
     if info is None:
         return
@@ -93,7 +94,7 @@ def _put_back(disk: WritableDisk, target: Target) -> None:
     for kept, here in pairs:
         if not disk.is_file(here):
             disk.rename(kept, here)
-        elif disk.is_file(kept):  # the same file: a power loss can leave both names
+        elif disk.is_file(kept):  # the same file: a power failure can leave both names
             disk.remove(kept)
     disk.sync_directory(target.directory)
     kept_info = posixpath.join(target.kept, target.kept_base + INFO_SUFFIX)
@@ -103,10 +104,10 @@ def _put_back(disk: WritableDisk, target: Target) -> None:
 
 
 def _finish(disk: WritableDisk, target: Target) -> Geometry | None:
-    """Move the new files that are still where they were built, if the new journal is whole then. Raises OSError.
+    """Move the new files that are still where they were built, if that completes the new journal. Raises OSError.
 
     Returns:
-        The new journal's geometry; None if it cannot be made whole.
+        The new journal's geometry; None if it cannot be completed.
     """
     info = _info(disk, target.building, target.new_base) or _info(disk, target.directory, target.new_base)
     if info is None:
@@ -122,18 +123,18 @@ def _finish(disk: WritableDisk, target: Target) -> Geometry | None:
 
 
 def check_place(disk: WritableDisk, target: Target) -> None:
-    """Remove the beginning that an earlier run left.
+    """Remove the incomplete result of an earlier run.
 
     Raises:
-        StoreError: it was cut short while it moved files; or files of the names that are to be made are there.
+        StoreError: the earlier run was interrupted while it moved files; or files with the new names exist.
     """
     building = target.building
     if disk.is_directory(building):
         if not _is_complete(disk, target.directory, target.old_base):
             raise StoreError(
-                f"{building}: an earlier run was cut short while it moved files; the new journal's are in {building}, "
-                f"or in {target.directory} already, and the old one's there or in {target.kept}: move those of the new "
-                f"one into {target.directory}, the .jinf file last, and remove {building}"
+                f"{building}: an earlier run was interrupted while it moved files; those of the new journal are in "
+                f"{building} or already in {target.directory}, and those of the old one there or in {target.kept}: "
+                f"move the new ones into {target.directory}, the .jinf file last, and remove {building}"
             )
         remove_tree(disk, building)
     made = {target.new_base} if target.new_base != target.old_base else set()
@@ -141,7 +142,7 @@ def check_place(disk: WritableDisk, target: Target) -> None:
         made.add(target.kept_base)
     for base in sorted(made):
         for name in _files_of(disk, target.directory, base):
-            raise StoreError(f"{target.directory}: {name} is there already; choose another base name")
+            raise StoreError(f"{target.directory}: {name} already exists; choose another base name")
 
 
 def _files_of(disk: WritableDisk, directory: str, base: str) -> list[str]:
@@ -151,7 +152,7 @@ def _files_of(disk: WritableDisk, directory: str, base: str) -> list[str]:
 
 
 def _is_complete(disk: WritableDisk, directory: str, base_name: str) -> bool:
-    """Whether the info file of a journal is there, and all files that it names."""
+    """Whether the info file of a journal and all of its files exist."""
     info = _info(disk, directory, base_name)
     return info is not None and all(
         disk.is_file(data_path(directory, base_name, number)) for number in range(info.geometry.files)
@@ -159,7 +160,7 @@ def _is_complete(disk: WritableDisk, directory: str, base_name: str) -> bool:
 
 
 def _info(disk: WritableDisk, directory: str, base_name: str) -> JournalInfo | None:
-    """What the info file of a journal says; None if there is none that can be read."""
+    """The info file of a journal; None if it is missing or unreadable."""
     try:
         return decode_jinf(read_whole(disk, posixpath.join(directory, base_name + INFO_SUFFIX), MAX_JINF_SIZE + 1))
     except (OSError, RhmError):
@@ -167,23 +168,23 @@ def _info(disk: WritableDisk, directory: str, base_name: str) -> JournalInfo | N
 
 
 def move(disk: WritableDisk, old: JournalInfo, geometry: Geometry, target: Target) -> None:
-    """Let the new files take the places of the old ones, which are kept.
+    """Replace the old files, which are kept, by the new ones.
 
     Args:
-        disk: where they are.
+        disk: the disk with them.
         old: the info file of the old journal.
         geometry: of the new one.
-        target: where everything goes.
+        target: the paths.
 
     Raises:
-        OSError: the disk does not do it. What was moved is moved back or on, unless the disk does not do that either.
+        OSError: the disk fails. Moved files are moved back or on, unless the disk refuses that too.
     """
     try:
         _set_aside(disk, old, target)
         _bring(disk, geometry, target)
     except OSError:
-        with suppress(OSError):  # the next run does it
-            if settle(disk, target) is not None:
+        with suppress(OSError):  # the next run repeats it
+            if finish_interrupted(disk, target) is not None:
                 return
         with suppress(OSError):  # likewise
             if target.stays or _is_undone(disk, target):
@@ -192,13 +193,13 @@ def move(disk: WritableDisk, old: JournalInfo, geometry: Geometry, target: Targe
 
 
 def _is_undone(disk: WritableDisk, target: Target) -> bool:
-    """Whether the old journal is whole in its place, and the new one where it was built."""
+    """Whether the old journal is complete in its place, and the new one where it was built."""
     new_info = posixpath.join(target.building, target.new_base + INFO_SUFFIX)
     return disk.is_file(new_info) and _is_complete(disk, target.directory, target.old_base)
 
 
 def _give_back(disk: WritableDisk, target: Target) -> None:
-    """The old journal is whole in its place: remove what was made for the new one. Raises OSError."""
+    """Remove the files of the new journal: the old one is complete in its place. Raises OSError."""
     if target.stays:
         for name in _files_of(disk, target.directory, target.new_base):
             disk.remove(posixpath.join(target.directory, name))
@@ -209,7 +210,7 @@ def _give_back(disk: WritableDisk, target: Target) -> None:
 
 
 def _set_aside(disk: WritableDisk, old: JournalInfo, target: Target) -> None:
-    """Move the old files to where they are kept, the info file last."""
+    """Move the old files to their kept place, the info file last."""
     directory = target.directory
     old_info = posixpath.join(directory, target.old_base + INFO_SUFFIX)
     if target.kept != directory:
@@ -225,7 +226,7 @@ def _set_aside(disk: WritableDisk, old: JournalInfo, target: Target) -> None:
 
 
 def _bring(disk: WritableDisk, geometry: Geometry, target: Target) -> None:
-    """Move the new files from where they were built, the info file last; those that were moved already are there."""
+    """Move the new files from where they were built, the info file last; some may be in place already."""
     directory, building = target.directory, target.building
     for number in range(geometry.files):
         new = data_path(building, target.new_base, number)
@@ -236,8 +237,8 @@ def _bring(disk: WritableDisk, geometry: Geometry, target: Target) -> None:
     if disk.is_file(posixpath.join(building, name)):
         disk.rename(posixpath.join(building, name), posixpath.join(directory, name))
         disk.sync_directory(directory)
-    with suppress(OSError):  # it means nothing any more, and the next run does it
-        remove_tree(disk, building)  # in which a power loss can leave names of files that were moved
+    with suppress(OSError):  # it has no meaning any more, and the next run removes it
+        remove_tree(disk, building)  # a power failure can leave names of moved files in it
         disk.sync_directory(directory)
 
 

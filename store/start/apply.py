@@ -1,12 +1,12 @@
-"""Starts a store: what was planned (`start_plan`) is done, journal by journal, and each is taken up.
+"""Starts a store: the plan (`start_plan`) is applied, journal by journal, and each journal is resumed.
 
-The way is qpidd's (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
-resolved through it. What was open and is not in doubt is brought to its end: a transaction that was decided, or local
-and prepared, is committed or aborted in each journal that still has it open, and forgotten in the prepared list when
-that is synced; one that was never prepared is aborted.
+The order is qpidd's (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
+resolved through it. Transactions that are open but not in doubt are completed: one that was decided, or local and
+prepared, is committed or aborted in each journal that still has it open, and forgotten in the prepared list when that
+is synced; one that was never prepared is aborted.
 
-A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
-store is refused (option on-damage), before anything is done to it.
+A damaged journal is rebuilt from its readable content, and the damaged one is moved to `quarantine`; or the store is
+refused (option on-damage), before anything is changed.
 
     plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
     started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
@@ -18,36 +18,36 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Iterable
 
-import store.log_lines as log_lines
-from formats.broker_records.wiring import Queue
-from formats.catalogue import QueueEntry
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
-from formats.wording import plural, printable
-from store.builders.rebuild import rebuild
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory
-from store.damage import Damage
-from store.environment import Environment
-from store.errors import StoreDamagedError
-from store.journal.recovery import Outcome
-from store.journal.write.resumption import NotToBeTakenUpError, state_of
-from store.journal.write.storage import (
+import qstore.store.log_lines as log_lines
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
+from qstore.formats.wording import plural, printable
+from qstore.store.builders.rebuild import rebuild
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import Damage
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreDamagedError
+from qstore.store.journal.recovery import Outcome
+from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
+from qstore.store.journal.write.storage import (
     create_journal,
     mark_deleted,
     remove_journal,
     unmark_deleted,
     withdraw_journal,
 )
-from store.key_value import CatalogueError
-from store.live.queue_journal import TPL_NAME, QueueJournal
-from store.live.taking_up import journal_info, take_up
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage, StoreParameters
-from store.recovery.journal_content import described
-from store.recovery.journal_recovery import RecoveredJournal
-from store.recovery.prepared import PreparedTransaction
-from store.start.plan import (
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.queue_journal import TPL_NAME, QueueJournal
+from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage, StoreParameters
+from qstore.store.recovery.journal_content import described
+from qstore.store.recovery.journal_recovery import RecoveredJournal
+from qstore.store.recovery.prepared import PreparedTransaction
+from qstore.store.start.plan import (
     Need,
     PlannedJournal,
     PlannedQueue,
@@ -55,8 +55,8 @@ from store.start.plan import (
     plan_prepared_list,
     read_if_any,
 )
-from store.start.started import StartedQueue, StartedStore
-from store.unfinished import MAKING, NEW_LIST, Unfinished
+from qstore.store.start.started import StartedQueue, StartedStore
+from qstore.store.unfinished import MAKING, NEW_LIST, Unfinished
 
 Log = Callable[[LogLine], None]
 
@@ -70,21 +70,21 @@ def apply_start(
     *,
     log: Log,
 ) -> StartedStore:
-    """Do what was planned, and take the journals up.
+    """Apply the plan, and resume the journals.
 
     Args:
         environment: disk, clock and so on.
         directory: the store's.
         catalogue: its catalogue.
         parameters: the store's options.
-        plan: what is to be done, made of the store as it is. Its files are closed if that cannot be done.
-        log: takes lines for the log.
+        plan: the plan, made from the present state. Its files are closed if it cannot be applied.
+        log: receives log lines.
 
     Raises:
-        StoreDamagedError: something is damaged, and the option on-damage says to refuse the store.
+        StoreDamagedError: something is damaged, and the option on-damage is set to refuse the store.
         StoreError: a journal cannot be built.
         CatalogueError: the catalogue cannot be written.
-        OSError: the disk does not do it.
+        OSError: the disk fails.
     """
     with contextlib.ExitStack() as opened:
         opened.callback(plan.close)
@@ -94,7 +94,7 @@ def apply_start(
 
 
 class _Start:
-    """One plan that is carried out."""
+    """One plan being applied."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class _Start:
         self._disk = environment.disk
         self._parameters, self._plan, self._closing = parameters, plan, plan.closing
         self._log = log
-        self._opened = opened  # closes what is open by then, if the start cannot go on
+        self._opened = opened  # closes everything opened so far if the start fails
         self._damage: list[Damage] = []
         self._highest_rid = 0
 
     def apply(self) -> StartedStore:
-        """Do everything, in the order that a crash at any step allows."""
+        """Apply everything, in an order that permits a crash at any step."""
         plan = self._plan
         if self._parameters.on_damage is OnDamage.REFUSE:
-            self._found_all(plan.all_damage)  # before anything is done: a store that is refused stays as it is
+            self._found_all(plan.all_damage)  # before any change: a refused store is not changed
         if not plan.was_clean:
             self._sync_moves()
         self._found_all(plan.damage)
@@ -132,7 +132,7 @@ class _Start:
         return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid)
 
     def _sync_moves(self) -> None:
-        """Directories that an earlier process removed or set aside are where they are found to be."""
+        """Sync the directories in which an earlier process may have removed or moved names."""
         for name in ("orphans", "quarantine", "jrnl"):
             path = self._directory.part(name)
             if self._disk.is_directory(path):
@@ -159,7 +159,7 @@ class _Start:
         return journal, prepared
 
     def _rebuild_prepared_list(self, walked: RecoveredJournal) -> RecoveredJournal:
-        """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
+        """Rebuild the list, and quarantine the damaged one. If there is only a `tpl.new`, that is complete."""
         path = self._directory.prepared_list
         info = self._tpl_info(walked.journal.files.geometry, walked.journal.info)
         new = self._directory.part(NEW_LIST)
@@ -194,7 +194,7 @@ class _Start:
         return queue
 
     def _ready(self, planned: PlannedQueue) -> tuple[QueueEntry, RecoveredJournal]:
-        """What the queue has by now, and its journal, which is sound."""
+        """The queue's entry after replacements, and its sound journal."""
         entry, record, found = planned.entry, planned.record, planned.journal.found
         if found is not None:
             self._read(found)
@@ -207,11 +207,11 @@ class _Start:
         return entry, self._walked_anew(self._directory.journal(entry.journal_id), record.name)
 
     def _moved(self, entry: QueueEntry) -> QueueEntry:
-        """The queue with another journal, whose directory is still to be made."""
+        """The queue's entry with another journal, whose directory is still to be created."""
         return self._catalogue.moved_journal(entry, self._directory.has_journal)
 
     def _replace_withdrawn(self, entry: QueueEntry, record: Queue) -> QueueEntry:
-        """Give the queue another, empty journal; the mark of the old one stays until the catalogue has the new one."""
+        """Give the queue another, empty journal; the old one keeps its mark until the catalogue has the new one."""
         old, moved = self._directory.journal(entry.journal_id), self._moved(entry)
         self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(old)))
         path = self._directory.journal(moved.journal_id)
@@ -219,7 +219,7 @@ class _Start:
         try:
             self._catalogue.replace_queue(moved)
         except CatalogueError:
-            with contextlib.suppress(OSError):  # the next start has the one or the other, and removes what it has not
+            with contextlib.suppress(OSError):  # the next start uses one of them and removes the other
                 withdraw_journal(self._disk, path, DEFAULT_BASE_NAME)
             raise
         remove_journal(self._disk, old)
@@ -229,12 +229,12 @@ class _Start:
     def _rebuild_queue(
         self, entry: QueueEntry, record: Queue, walked: RecoveredJournal
     ) -> tuple[QueueEntry, RecoveredJournal]:
-        """Build the journal anew, switch over in one batch, and keep the damaged one."""
+        """Rebuild the journal, switch to it in one batch, and quarantine the damaged one."""
         moved = self._moved(entry)
         path = self._directory.journal(moved.journal_id)
         self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
         try:
-            mark_deleted(self._disk, path)  # until the catalogue has it: nobody misses what is in it
+            mark_deleted(self._disk, path)  # until the catalogue has it, its content is not needed
             self._disk.sync_directory(posixpath.dirname(path))
         except OSError:
             self._remove_made(path)
@@ -245,7 +245,7 @@ class _Start:
         return moved, self._walked_anew(path, record.name)
 
     def _clear_leftovers(self) -> None:
-        """Journals that the catalogue does not know."""
+        """Deal with journals that are not in the catalogue."""
         parent, disk, found = self._directory.part("jrnl"), self._disk, self._plan.leftovers
         self._have_directory(parent)
         self._highest_rid = max(self._highest_rid, found.highest_rid)
@@ -259,7 +259,7 @@ class _Start:
         for aside in found.aside:
             path, what = aside.damage.file, aside.damage.what
             target = self._directory.set_aside(path, aside.parent)
-            text = f"{path}: {what}; it is kept in {target}: see qstore-check {self._directory.path}"
+            text = f"{path}: {what}; it was moved to {target}: run qstore-check {self._directory.path}"
             self._log(LogLine(Level.WARNING if aside.damage.costs else Level.NOTICE, printable(text)))
 
     # ---- one journal ----
@@ -270,7 +270,7 @@ class _Start:
         return found
 
     def _walked_anew(self, path: str, name: str) -> RecoveredJournal:
-        """Read a journal that was made here, and is sound."""
+        """Read a sound journal that was created here."""
         walked = read_if_any(self._disk, path, name, self._closing)
         assert walked is not None
         self._opened.callback(walked.journal.close)
@@ -282,7 +282,7 @@ class _Start:
         try:
             state = state_of(reader, walked.recovery, walked.end)
         except NotToBeTakenUpError as error:
-            raise StoreDamagedError(f"{error}; see qstore-check {self._directory.path}") from error
+            raise StoreDamagedError(f"{error}; run qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
         journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
         self._opened.callback(journal.close)
@@ -291,9 +291,9 @@ class _Start:
         return journal
 
     def _make_journal(self, path: str, info: JournalInfo) -> None:
-        """Make an empty journal where there is none. What is there, if anything, is no journal.
+        """Create an empty journal where there is none; anything already there is not a journal.
 
-        It gets its name when it is whole: the next start would take a part of one for a journal that is damaged.
+        It gets its name when it is complete: the next start would take a partial one for a damaged journal.
         """
         parent, making = posixpath.dirname(path), path + MAKING
         self._have_directory(parent)
@@ -305,12 +305,12 @@ class _Start:
                 self._directory.set_aside(path, "quarantine")
             self._disk.rename(making, path)
             self._disk.sync_directory(parent)
-        except OSError:  # the next start would find what has its name already, and never say what is missing
+        except OSError:  # the next start would find the named parts, and never report the missing ones
             self._remove_made(making if self._disk.is_directory(making) else path)
             raise
 
     def _remove_made(self, path: str) -> None:
-        """Give back the space of a journal that nobody has yet, since the start cannot go on."""
+        """Free the space of a journal that is not in use yet, since the start failed."""
         with contextlib.suppress(OSError):
             remove_journal(self._disk, path)
 
@@ -320,14 +320,14 @@ class _Start:
             self._disk.sync_directory(posixpath.dirname(path))
 
     def _rebuild(self, path: str, walked: RecoveredJournal, info: JournalInfo) -> None:
-        """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
+        """Rebuild a damaged journal from its readable content. The remains of an earlier attempt are removed."""
         self._found_all(walked.damage)
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, seal=True)
         walked.journal.close()
         size = described(built.info.geometry)
-        text = f"{walked.journal.path}: built anew with {plural(built.messages, 'message')}, {size}"
+        text = f"{walked.journal.path}: rebuilt with {plural(built.messages, 'message')}, {size}"
         self._log(LogLine(Level.WARNING, text + (f"; {built.unreadable} unreadable" if built.unreadable else "")))
 
     def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:
@@ -342,7 +342,7 @@ class _Start:
         )
 
     def _tpl_info(self, geometry: Geometry, before: JournalInfo | None) -> JournalInfo:
-        """The info file of a prepared list that takes the place of another, of which `before` tells, if it is there."""
+        """The info file of a prepared list that replaces another, `before`, if that is known."""
         closed = self._closing.journals.get(0)
         known = [each.incarnation for each in (before, closed) if each is not None]
         return journal_info(
@@ -354,14 +354,14 @@ class _Start:
             base_name=TPL_BASE_NAME,
         )
 
-    # ---- what is told ----
+    # ---- reporting ----
 
     def _found_all(self, damages: Iterable[Damage]) -> None:
         """Note damage, or refuse the store because of it."""
         for damage in damages:
             text = f"{damage.where}: {damage.what}: {damage.consequence}"
             if self._parameters.on_damage is OnDamage.REFUSE:
-                raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
+                raise StoreDamagedError(f"{text}; the store is not opened (on-damage is refuse): run qstore-check")
             self._damage.append(damage)
             self._log(LogLine(Level.CRITICAL, text))
 

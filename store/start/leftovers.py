@@ -1,21 +1,22 @@
-"""The journals in a store that its catalogue does not know: what each is, and what is to be done with it.
+"""The journals in a store that are not in its catalogue: what each is, and what to do with it.
 
-    what it is                                               how it is told                     what is done
+    what it is                                               recognized by                      action
     -------------------------------------------------------  ---------------------------------  ---------------------
-    of a queue that was deleted, or a resize that was cut    the mark of a deletion             it is removed
-    short before its switch
-    of a queue that was being made                           nothing was ever written to it     it is removed
-    another journal of a queue that the catalogue knows: a   its queue's number, and another    it is kept aside; in
-    resize or a rebuild was cut short on either side of its  incarnation                        the quarantine if it is
-    switch, and the queue's own journal holds the same                                          damaged
+    of a deleted queue, or an interrupted resize before its  the mark of a deletion             it is removed
+    switch
+    of a queue that was being created                        nothing was ever written to it     it is removed
+    another journal of a queue in the catalogue: a resize    its queue's number, and another    it is moved aside; to
+    or a rebuild was interrupted before or after its         incarnation                        the quarantine if it is
+    switch, and the queue's own journal has the same content                                    damaged
     of a queue that the catalogue lost                       a number that no queue has         damage: the queue is
-                                                                                                made again
-    a journal that cannot be read, or told from another      none of these                      damage: it is kept aside
-    no journal at all                                        no file of it is a journal's       it is kept aside
+                                                                                                recreated
+    a journal that is unreadable or unidentifiable           none of these                      damage: it is moved
+    aside
+    not a journal                                            no file of it is a journal's       it is moved aside
 
-A deleted queue never comes back: its mark is on the disk before the catalogue's batch, and is the last thing to go. The
-queue that is made again has the record in its journal's info file; where that cannot be read, or another queue has the
-name by now, it is called `lost.found.<id>`, after the journal's directory.
+A deleted queue never reappears: its mark is synced before the catalogue's batch, and is removed last. A recreated queue
+has the record in its journal's info file; if that is unreadable, or another queue has the name, it is called
+`lost.found.<id>`, after the journal's directory.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import Queue, decode_queue, encode_queue
-from formats.catalogue import QueueEntry
-from formats.rhm.geometry import FILE_HEADER_SIZE
-from store.catalogue.topology_salvage import MOST_ID
-from store.catalogue.wiring import LOST_AND_FOUND
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
-from store.journal.journal import Journal
-from store.journal.ring.identity import identity
-from store.journal.ring.order import RingFile
-from store.recovery.journal_recovery import RecoveredJournal
-from store.unfinished import KEPT
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import Queue, decode_queue, encode_queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.store.catalogue.topology import LOST_AND_FOUND
+from qstore.store.catalogue.topology_salvage import MAX_ID
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.owner import owner_of
+from qstore.store.recovery.journal_recovery import RecoveredJournal
+from qstore.store.unfinished import KEPT
 
 
 class LostQueue(NamedTuple):
     """A queue that only its journal knows.
 
     Attributes:
-        entry: what the catalogue is to have.
-        damage: the loss, for people.
-        renamed: why its journal has to be built anew under another name; None if it has not.
+        entry: its new entry in the catalogue.
+        damage: the loss.
+        renamed: why its journal must be rebuilt under another name; None if it need not be.
     """
 
     entry: QueueEntry
@@ -58,11 +59,11 @@ class LostQueue(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """A directory that is kept aside.
+    """A directory to be moved aside.
 
     Attributes:
-        damage: what it is, and whether it may hold messages that nothing else has.
-        parent: the directory, beside those of the journals, in which it is kept.
+        damage: its kind, and whether it may hold messages that exist nowhere else.
+        parent: the directory, next to that of the journals, to which it is moved.
     """
 
     damage: Damage
@@ -71,13 +72,13 @@ class Aside(NamedTuple):
 
 @dataclass(slots=True)
 class Leftovers:
-    """What is to be done, by directory.
+    """Planned actions, by directory.
 
     Attributes:
-        kept: journals of known queues whose deletion did not happen: the mark is taken away.
-        removed: what nobody misses.
-        aside: what is kept aside.
-        lost: queues that are made again.
+        kept: journals of known queues whose deletion did not happen: their mark is removed.
+        removed: directories whose content is not needed.
+        aside: directories to be moved aside.
+        lost: queues to be recreated.
         highest_rid: the highest record id in any of these journals.
     """
 
@@ -89,7 +90,7 @@ class Leftovers:
 
     @property
     def damage(self) -> Iterator[Damage]:
-        """What of all this is damage."""
+        """The damage among all of this."""
         yield from (each.damage for each in self.lost)
         yield from (each.damage for each in self.aside if each.damage.costs)
 
@@ -99,24 +100,24 @@ def find_leftovers(
     parent: str,
     queues: Collection[QueueEntry],
     replaced: Collection[int],
-    settled: Collection[str],
+    handled: Collection[str],
     walk: Callable[[str, str], RecoveredJournal | None],
 ) -> Leftovers:
-    """Look at every journal in the directory `parent` that `queues` do not have. Nothing is changed.
+    """Examine every journal in the directory `parent` that none of `queues` has. Nothing is changed.
 
     Args:
-        disk: where they are.
+        disk: reads them.
         parent: the directory of all journals.
         queues: the catalogue's.
-        replaced: the numbers of those that get another journal, of the next incarnation: what an earlier one of theirs
-            holds is replaced by that, and one of the next incarnation is what a killed start had built of it.
-        settled: names of directories of which the queues' own plan disposes.
-        walk: reads the journal in a directory, under a name; None where there is none.
+        replaced: the numbers of those that get another journal, of the next incarnation: it replaces earlier ones of
+            theirs, and an existing one of the next incarnation was built by an interrupted start.
+        handled: names of directories that the queues' own plan deals with.
+        walk: reads the journal in a directory, under a name; returns None if there is none.
 
     Raises:
         OSError: a directory cannot be read.
     """
-    return _Search(disk, queues, replaced, settled, walk).all(parent)
+    return _Search(disk, queues, replaced, handled, walk).all(parent)
 
 
 class _Search:
@@ -125,10 +126,10 @@ class _Search:
         disk: Disk,
         queues: Collection[QueueEntry],
         replaced: Collection[int],
-        settled: Collection[str],
+        handled: Collection[str],
         walk: Callable[[str, str], RecoveredJournal | None],
     ) -> None:
-        self._disk, self._settled, self._walk = disk, settled, walk
+        self._disk, self._handled, self._walk = disk, handled, walk
         self._journals = {str(entry.journal_id) for entry in queues}
         self._names = {entry.queue_id: decode_queue(entry.record).name for entry in queues}
         self._incarnations = {entry.queue_id: entry.incarnation for entry in queues if entry.queue_id not in replaced}
@@ -136,10 +137,10 @@ class _Search:
         self._found = Leftovers()
 
     def all(self, parent: str) -> Leftovers:
-        """Every directory in `parent`."""
+        """Examine every directory in `parent`."""
         for name in self._disk.names(parent):
             path = posixpath.join(parent, name)
-            if name not in self._settled and self._disk.is_directory(path):
+            if name not in self._handled and self._disk.is_directory(path):
                 self._one(path, name)
         return self._found
 
@@ -169,7 +170,7 @@ class _Search:
         self._with_content(path, name, walked)
 
     def _unreadable(self, path: str, names: list[str], *, is_flat: bool) -> None:
-        """What cannot be opened as a journal: its files were just allocated, or it is none, or all of it is damaged."""
+        """A directory that cannot be opened as a journal: just allocated, not a journal, or completely damaged."""
         if not names or (journal_base_names(names) and is_flat and self._is_blank(path, names)):
             self._found.removed.append(path)
         elif journal_base_names(names):
@@ -199,7 +200,7 @@ class _Search:
             damage = Damage(path, None, None, kind, effect, queue=queue, messages=messages, transactions=transactions)
             replaced = "quarantine" if walked.damage else KEPT
             self._found.aside.append(Aside(damage, "orphans" if is_loss else replaced))
-        elif name.isdecimal() and 0 < int(name) < MOST_ID and 0 < queue_id < MOST_ID:
+        elif name.isdecimal() and 0 < int(name) < MAX_ID and 0 < queue_id < MAX_ID:
             self._lost(path, name, walked, queue_id, incarnation)
         else:
             kind = DamageKind.UNKNOWN_JOURNAL
@@ -233,10 +234,10 @@ class _Search:
 
 
 def _identity(journal: Journal) -> tuple[int, int]:
-    """The number of a journal's queue and its incarnation: what its files say, or else its info file; 0 for nothing."""
+    """The number of a journal's queue and its incarnation, from its files or else its info file; 0 if unknown."""
     for file in journal.files.files:
         if isinstance(file, RingFile) and file.header is not None:
-            return identity(file.header)
+            return owner_of(file.header)
     return (0, 0) if journal.info is None else (journal.info.queue_id, journal.info.incarnation)
 
 

@@ -1,18 +1,19 @@
-"""What a start finds in a store, and what each of its journals needs: a plan, which is made without changing anything.
+"""What a start must do with each journal of a store: a plan, which is made without changing anything.
 
-    need       what was found                                 what `start` does
+    need       found                                          action of `start`
     ---------  ---------------------------------------------  ---------------------------------------------------------
-    TAKE_UP    a journal that is sound                        it is taken up where it ends
-    REBUILD    a journal that is damaged                      what can be read is built anew; the old one is quarantined
-    MAKE       none, or what cannot be opened as one          damage; an empty one is made
-    REPLACE    a journal that was withdrawn: its queue was    the queue gets an empty one under another number; this one
-               refused, and is in the catalogue all the same  is removed
-    FINISH     only the prepared list's successor, which is   it gets its name, and what it needs is found out then
-               whole
+    TAKE_UP    a sound journal                                it is resumed where it ends
+    REBUILD    a damaged journal                              rebuilt from its readable content; the old one is
+                                                              quarantined
+    MAKE       none, or one that cannot be opened             damage; an empty one is created
+    REPLACE    a withdrawn journal: its queue was refused,    the queue gets an empty one under another number; this one
+               but is in the catalogue nevertheless           is removed
+    FINISH     only the prepared list's successor, which is   it gets its name, and its need is determined then
+               complete
 
-What becomes of journals that the catalogue does not know is planned in `leftovers`. All damage is known from the plan,
-so a store that is to be refused for it stays as it is. One thing is found out later: the prepared list's successor is
-read when it has its name, since the files of a journal that was read are opened again by their paths.
+Actions for journals that are not in the catalogue are planned in `leftovers`. All damage is known from the plan, so a
+store that is to be refused is not changed. One need is determined later: the prepared list's successor is read when it
+has its name, since the files of a journal that was read are reopened by their paths.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import Queue, decode_queue
-from formats.catalogue import QueueEntry
-from formats.rhm.store_file import StoreFile
-from store.catalogue.store_directory import StoreDirectory
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.errors import StoreDamagedError
-from store.journal.directory import NotAJournalError
-from store.journal.write.storage import is_withdrawn
-from store.live.queue_journal import TPL_NAME
-from store.recovery.close_record import Closing, read_closing
-from store.recovery.journal_recovery import RecoveredJournal, recover_directory
-from store.start.leftovers import Leftovers, find_leftovers
-from store.unfinished import MAKING, Unfinished, unfinished_list
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import Queue, decode_queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.store_file import StoreFile
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.errors import StoreDamagedError
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.journal.write.storage import is_withdrawn
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.recovery.close_record import Closing, read_closing
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
+from qstore.store.start.leftovers import Leftovers, find_leftovers
+from qstore.store.unfinished import MAKING, Unfinished, unfinished_list
 
 
 class Need(Enum):
-    """What a journal needs before it can take records."""
+    """What a journal needs before it can accept records."""
 
     TAKE_UP = "take up"
     REBUILD = "rebuild"
@@ -53,14 +54,14 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedJournal:
-    """A journal, and what it needs.
+    """A journal, and its need.
 
     Attributes:
         path: its directory.
         name: the queue's, or "TplStore".
         need: what it needs.
-        found: what was read, for those that are taken up or rebuilt, open for reading; else None.
-        missing: the damage that its loss is, for those that are made.
+        found: the recovered journal, open for reading, if it is to be resumed or rebuilt; else None.
+        missing: the damage to report if it is lost and to be created.
     """
 
     path: str
@@ -70,13 +71,13 @@ class PlannedJournal:
     missing: Damage | None = None
 
     def close(self) -> None:
-        """Let its files go. Twice is allowed."""
+        """Close its files. May be called twice."""
         if self.found is not None:
             self.found.journal.close()
 
     @property
     def damage(self) -> Sequence[Damage]:
-        """What is wrong with it."""
+        """The damage found in it."""
         if self.found is not None:
             return self.found.damage
         return () if self.missing is None else (self.missing,)
@@ -87,7 +88,7 @@ class PlannedQueue:
     """A queue of the catalogue.
 
     Attributes:
-        entry: what the catalogue has.
+        entry: its entry in the catalogue.
         record: its record.
         journal: its journal.
     """
@@ -99,16 +100,16 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """What a start is to do.
+    """The actions of a start.
 
     Attributes:
         was_clean: whether the store had been closed cleanly.
         closing: how it was closed.
-        damage: what is wrong with the store besides its journals.
+        damage: damage to the store outside of its journals.
         prepared_list: the prepared list.
         queues: the queues, by number.
-        leftovers: the journals that the catalogue does not know.
-        lost: of these, the queues that are made again.
+        leftovers: the journals that are not in the catalogue.
+        lost: of these, the queues to be recreated.
     """
 
     was_clean: bool
@@ -121,7 +122,7 @@ class StartPlan:
 
     @property
     def all_damage(self) -> Iterator[Damage]:
-        """Everything that is damaged, in the order in which it is told."""
+        """All damage, in the order in which it is reported."""
         yield from self.damage
         yield from self.prepared_list.damage
         for queue in self.queues:
@@ -131,20 +132,20 @@ class StartPlan:
             yield from queue.journal.damage
 
     def close(self) -> None:
-        """Let all files go. Twice is allowed."""
+        """Close all files. May be called twice."""
         self.prepared_list.close()
         for queue in (*self.queues, *self.lost):
             queue.journal.close()
 
 
 def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEntry], mark: StoreFile) -> StartPlan:
-    """Read every journal of a store that nobody else has, and tell what it needs. Nothing is changed.
+    """Read every journal of a locked store, and determine its need. Nothing is changed.
 
     Args:
-        disk: where the store is.
+        disk: reads the store.
         directory: the store's.
-        entries: the queues that its catalogue has, by number.
-        mark: what its STORE file says.
+        entries: the queues in its catalogue, by number.
+        mark: the content of its STORE file.
 
     Returns:
         The plan. The journals that were read are open; `StartPlan.close` closes them.
@@ -174,25 +175,25 @@ def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEnt
 def _plan_leftovers(
     disk: Disk, directory: StoreDirectory, queues: Sequence[PlannedQueue], closing: Closing
 ) -> Leftovers:
-    """What becomes of the journals that none of `queues` has. Raises OSError."""
+    """Plan the journals that none of `queues` has. Raises OSError."""
     parent = directory.part("jrnl")
     if not disk.is_directory(parent):
         return Leftovers()
     needs = {queue.entry.queue_id: queue.journal.need for queue in queues}
     replaced = {number for number, need in needs.items() if need in (Need.REBUILD, Need.REPLACE)}
-    settled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.TAKE_UP}
+    handled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.TAKE_UP}
     if Need.MAKE in needs.values() or Need.REPLACE in needs.values():
-        # One that a start began to make is made anew under the same number, which is not known before it is taken.
-        settled.update(name for name in disk.names(parent) if name.endswith(MAKING))
+        # A journal that a start began to create is created again under the same number, which is not known yet.
+        handled.update(name for name in disk.names(parent) if name.endswith(MAKING))
 
     def walk(path: str, name: str) -> RecoveredJournal | None:
         return read_if_any(disk, path, name, closing)
 
-    return find_leftovers(disk, parent, [queue.entry for queue in queues], replaced, settled, walk)
+    return find_leftovers(disk, parent, [queue.entry for queue in queues], replaced, handled, walk)
 
 
 def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) -> PlannedJournal:
-    """What the prepared list needs. Raises OSError."""
+    """Determine the need of the prepared list. Raises OSError."""
     path = directory.prepared_list
     if unfinished_list(disk, directory.root) is Unfinished.NEW_LIST:
         return PlannedJournal(path, TPL_NAME, Need.FINISH)
@@ -202,14 +203,14 @@ def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) 
 def plan_queue(
     disk: Disk, directory: StoreDirectory, entry: QueueEntry, closing: Closing, renamed: Damage | None = None
 ) -> PlannedQueue:
-    """What a queue's journal needs.
+    """Determine the need of a queue's journal.
 
     Args:
-        disk: where the store is.
+        disk: reads the store.
         directory: the store's.
-        entry: what the catalogue has, or is to have.
+        entry: its entry in the catalogue, or its future one.
         closing: how the store was closed.
-        renamed: why the journal has to be built anew under another name; None if it has not.
+        renamed: why the journal must be rebuilt under another name; None if it need not be.
 
     Raises:
         StoreDamagedError: the queue's record cannot be decoded.

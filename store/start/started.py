@@ -1,4 +1,4 @@
-"""What a start has made of a store: journals that take records, and the messages that they held."""
+"""The result of a start: journals that accept records, and the recovered messages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from formats.broker_records.wiring import Queue
-from store.damage import Damage
-from store.journal.enqueue_map import LIVE
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.live.queue_journal import QueueJournal
-from store.recovery.prepared import PreparedTransaction
+from qstore.formats.broker_records.topology import Queue
+from qstore.store.damage import Damage
+from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.recovery.prepared import PreparedTransaction
 
 
 class RecoveredMessage(NamedTuple):
-    """A message that the store kept.
+    """A recovered message.
 
     Attributes:
-        rid: its record id: queue order is the order of these.
-        data: as it was enqueued.
+        rid: its record id: the queue's order is that of the record ids.
+        data: its data as it was enqueued.
         state: LIVE; or LOCKED or PENDING, if a transaction in doubt would dequeue or enqueue it.
-        xid: that transaction; None where there is none.
+        xid: that transaction; None if there is none.
         redelivered: whether it may have been delivered before.
     """
 
@@ -40,7 +40,7 @@ class StartedQueue:
     Attributes:
         queue_id: its number.
         record: its record.
-        journal: its journal, taken up.
+        journal: its journal, resumed.
     """
 
     queue_id: int
@@ -51,38 +51,38 @@ class StartedQueue:
 
     @property
     def messages(self) -> int:
-        """Messages that consumers will be offered."""
+        """Number of messages to be offered to consumers."""
         return self._recovery.messages.count(LIVE)
 
     @property
     def in_doubt(self) -> int:
-        """Messages that wait for a transaction in doubt."""
+        """Number of messages that wait for a transaction in doubt."""
         return len(self._recovery.messages) - self.messages
 
     def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
-        """The messages, by record id. To be read before anything is appended to the journal."""
+        """The messages, by record id. Read them before anything is appended to the journal."""
         reader, journal = self._reader, self.journal
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            # Where records were copied forward, to make room for outcomes, what the walk read may be overwritten.
+            # If records were copied forward to make room for outcomes, the originals may be overwritten.
             moved = journal.writer.compactor.copied > 0
             data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
     def close(self) -> None:
-        """The messages are read: let the reader go."""
+        """Close the reader: the messages are read."""
         self._reader.close()
 
 
 @dataclass(frozen=True, slots=True)
 class StartedStore:
-    """A store whose journals are taken up.
+    """A store whose journals are resumed.
 
     Attributes:
         prepared_list: the prepared list's journal.
-        transactions: what the prepared list holds.
+        transactions: the transactions in the prepared list.
         queues: the queues: the catalogue's by number, then those that only their journals knew.
-        damage: what was found damaged.
-        highest_rid: the highest record id that any journal has.
+        damage: the damage found.
+        highest_rid: the highest record id in any journal.
     """
 
     prepared_list: QueueJournal

@@ -1,23 +1,23 @@
-"""Who waits for `fdatasync`: the sync drivers, and the choice among them.
+"""Sync drivers, which call `fdatasync` for the store, and the choice among them.
 
-| module | what is there |
+| module | content |
 |---|---|
 | `driver` | the `SyncDriver` protocol and its error |
-| `inline` | waits itself: tools, simulated disks |
-| `thread` | threads of its own |
-| `process` | a helper process of its own: what a broker takes |
-| `helper` | the program that this process runs |
-| `idle` | the broker itself, when it has nothing else to do |
+| `inline` | the caller waits: tools, simulated disks |
+| `thread` | separate threads wait |
+| `process` | a separate helper process waits: the broker's default |
+| `helper` | the program of this process |
+| `idle` | the broker itself waits when it has nothing else to do |
 | `choice` | from an option's value to a driver |
 """
 
 from __future__ import annotations
 
-from store.sync.choice import SYNC_DRIVERS, choose_sync_driver
-from store.sync.driver import Completion, SyncDriver, SyncDriverError
-from store.sync.inline import InlineSync
-from store.sync.process import HelperProcessSync
-from store.sync.thread import ThreadSync
+from qstore.store.sync.choice import SYNC_DRIVERS, choose_sync_driver
+from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
+from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.process import HelperProcessSync
+from qstore.store.sync.thread import ThreadSync
 
 __all__ = [
     "SYNC_DRIVERS",

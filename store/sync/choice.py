@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from store.sync.driver import SyncDriver, SyncDriverError
-from store.sync.inline import InlineSync
-from store.sync.process import HelperProcessSync
-from store.sync.thread import ThreadSync
+from qstore.store.sync.driver import SyncDriver, SyncDriverError
+from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.process import HelperProcessSync
+from qstore.store.sync.thread import ThreadSync
 
 AUTO: Final = "auto"
 _DRIVERS: Final[dict[str, Callable[[], SyncDriver]]] = {
@@ -17,15 +17,15 @@ _DRIVERS: Final[dict[str, Callable[[], SyncDriver]]] = {
     "inline": InlineSync,
 }
 SYNC_DRIVERS: Final = (AUTO, *_DRIVERS)
-"""The values that `choose_sync_driver` takes."""
+"""The values accepted by `choose_sync_driver`."""
 
 
 def choose_sync_driver(name: str = AUTO) -> SyncDriver:
-    """The driver of a name; `auto` is the helper process, and threads where no process can be started.
+    """Start the named driver; `auto` is the helper process, or threads if no process can be started.
 
     Raises:
-        SyncDriverError: the helper process that was asked for by name cannot be started.
-        ValueError: there is no driver of that name.
+        SyncDriverError: the helper process, requested by name, cannot be started.
+        ValueError: the name is unknown.
     """
     if name == AUTO:
         try:
@@ -33,5 +33,5 @@ def choose_sync_driver(name: str = AUTO) -> SyncDriver:
         except SyncDriverError:
             return ThreadSync()
     if name not in _DRIVERS:
-        raise ValueError(f"sync driver {name!r} is not known: choose one of {', '.join(SYNC_DRIVERS)}")
+        raise ValueError(f"sync driver {name!r} is unknown: choose one of {', '.join(SYNC_DRIVERS)}")
     return _DRIVERS[name]()

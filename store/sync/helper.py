@@ -1,23 +1,23 @@
-"""The program of the helper process: gets open files over a socket, syncs them, answers.
+"""The program of the helper process: receives open files over a socket, syncs them, and answers.
 
-It is run by its path, `python -I -S helper.py DESCRIPTOR`, and imports little, so that it is there in milliseconds.
-The descriptor is one end of a pair of SOCK_SEQPACKET sockets; it keeps the limits of each message:
+It is run by its path, `python -I -S helper.py DESCRIPTOR`, and imports little, so that it starts in milliseconds. The
+descriptor is one end of a pair of SOCK_SEQPACKET sockets, which preserve message boundaries:
 
 | message | content (little endian) |
 |---|---|
-| greeting, once, from here | `GREETING` |
+| greeting, once, from the helper | `GREETING` |
 | request | for each file a job number u64; with it, as SCM_RIGHTS, their descriptors in the same order |
 | request without a file | one job number; no descriptor. Its answer is EBADF |
-| answer, one for each request | for each file its job number u64 and an errno u32, 0 where it is synced |
+| answer, one for each request | for each file its job number u64 and an errno u32, 0 if it is synced |
 
-Several threads wait for requests, each does one at a time; so requests are synced side by side, and one that finds a
-thread at rest is not passed on further. A request of many files on one ext4 is written by one `syncfs`, which sends the
-disk one flush instead of one for each file, and writes what else is dirty on that file system too. It is followed by a
-look at every file's own error, because `syncfs` tells an error to one open file only. Other file systems are not synced
-so: not each of them promises to flush the disk's cache then.
+Several threads wait for requests, and each handles one at a time; so requests are synced in parallel, and a request
+that finds an idle thread is not handed on. A request of many files on one ext4 is synced by one `syncfs`, which sends
+the disk one flush instead of one for each file, and writes other dirty data on that file system too. Then every file's
+own error is checked, because `syncfs` reports an error to one open file only. Other file systems are not synced this
+way: not all of them guarantee to flush the disk's cache then.
 
 A file is closed before its answer is sent. The process ends at the socket's end of file: when its parent closes it, or
-dies. It starts with SIGINT, SIGTERM and SIGHUP blocked, since it must be there as long as its parent writes.
+dies. It starts with SIGINT, SIGTERM and SIGHUP blocked, since it must run as long as its parent writes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ GREETING: Final = b"qstore-sync 1"
 JOB: Final = struct.Struct("<Q")
 ANSWER: Final = struct.Struct("<QI")
 MAX_FILES: Final = 253
-"""Descriptors in one request: SCM_MAX_FD of Linux."""
+"""Maximum descriptors in one request: SCM_MAX_FD of Linux."""
 THREADS: Final = 16
-"""Requests at once."""
+"""Maximum number of concurrent requests."""
 
 _SYNCFS_FILES: Final = 16
-"""With more files than this on one file system one `syncfs` is faster (tests/bench/bench_sync.py)."""
+"""Above this number of files on one file system one `syncfs` is faster (tests/bench/bench_sync.py)."""
 _SYNCFS_KERNEL: Final = (5, 8)
-"""Before this version of Linux `syncfs` does not tell that writing back failed."""
+"""Before this version of Linux `syncfs` does not report write-back errors."""
 _SYNCFS_KINDS: Final = frozenset({"ext4"})
 """File systems whose `syncfs` ends with a flush of the disk's cache, as `fdatasync` does."""
 _WAIT_BEFORE: Final = 1
-"""SYNC_FILE_RANGE_WAIT_BEFORE (sync_file_range(2)): wait for what is being written, and tell the file's error."""
+"""SYNC_FILE_RANGE_WAIT_BEFORE (sync_file_range(2)): wait for write-back in progress, and report the file's error."""
 
 
 def sync_file(descriptor: int) -> int:
-    """Sync one file; the errno, 0 if it is synced."""
+    """Sync one file; returns the errno, 0 if it is synced."""
     try:
         os.fdatasync(descriptor)
     except OSError as error:
@@ -63,7 +63,7 @@ def sync_file(descriptor: int) -> int:
 
 
 def file_system_kind(device: int) -> str:
-    """What kind of file system a device (`st_dev`) is mounted as: "ext4"; "" if it is not known."""
+    """The type of the file system on a device (`st_dev`): "ext4"; "" if unknown."""
     number = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:  # noqa: PTH123
         for line in mounts:
@@ -75,7 +75,7 @@ def file_system_kind(device: int) -> str:
 
 
 class FileSystemSync:
-    """Many files by one `syncfs`. Loaded when first needed: most requests are of one file."""
+    """Syncs many files by one `syncfs`. Loaded on demand: most requests are of one file."""
 
     def __init__(self) -> None:
         import ctypes
@@ -88,7 +88,7 @@ class FileSystemSync:
             self._libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
     def sync(self, descriptors: Sequence[int]) -> list[int] | None:
-        """Sync files; an errno for each. None if it cannot be done so, or failed: sync each by itself."""
+        """Sync files; returns an errno for each. None if it is impossible or failed: sync each file separately."""
         libc = self._libc
         devices = {os.fstat(descriptor).st_dev for descriptor in descriptors}
         if libc is None or len(devices) != 1 or file_system_kind(devices.pop()) not in _SYNCFS_KINDS:
@@ -110,7 +110,7 @@ class Helper:
         self._file_system_sync: FileSystemSync | None = None
 
     def serve(self) -> None:
-        """Do requests until the parent is gone. Ends the process."""
+        """Serve requests until the parent ends or closes the socket. Ends the process."""
         try:
             while jobs_and_files := self._receive():
                 jobs, descriptors = jobs_and_files
@@ -122,7 +122,7 @@ class Helper:
                 self._connection.send(b"".join(map(ANSWER.pack, jobs, errors or [errno.EBADF])))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except BaseException as error:  # Half a helper would be silence: end, and the parent sees it.
+        except BaseException as error:  # A partly working helper would be silent: end, so that the parent notices.
             print(f"sync helper: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(1)
         os._exit(0)
@@ -139,11 +139,11 @@ class Helper:
                 descriptors.frombytes(data)
         jobs = [job for (job,) in JOB.iter_unpack(content)]
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(jobs) != (len(descriptors) or 1):
-            raise ValueError(f"{len(descriptors)} files came for {len(jobs)} jobs: allow more open files")
+            raise ValueError(f"{len(descriptors)} files received for {len(jobs)} jobs: raise the limit on open files")
         return jobs, descriptors
 
     def sync(self, descriptors: Sequence[int]) -> list[int]:
-        """Sync files; an errno for each."""
+        """Sync files; returns an errno for each."""
         if len(descriptors) > _SYNCFS_FILES:
             with self._lock:
                 self._file_system_sync = self._file_system_sync or FileSystemSync()
@@ -161,7 +161,7 @@ class Helper:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the one argument."""
+    """Serve the socket whose descriptor is the only argument."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     helper = Helper(connection)

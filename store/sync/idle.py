@@ -1,8 +1,8 @@
-"""When a broker that has nothing else to do may wait for the disk itself.
+"""Decides when an idle broker may wait for the disk itself.
 
-A sync by a helper costs two changes of process, which on an idle machine is about as much as the sync. So the owner of
-an event loop that is idle says so, and the sync is made there and then. A disk that stalls must not stop the loop with
-it: after a sync that took long the helper does them all for a while, longer each time that it happens again.
+A sync by a helper costs two context switches, about as much as the sync itself on an idle machine. So the owner of an
+idle event loop passes that information, and the sync is made at once. A disk that stalls must not block the loop: after
+a slow sync the helper does all of them for a while, longer each time that it happens again.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.sync.driver import sync_all
-from store.writable_disk import WritableFile
+from qstore.store.sync.driver import sync_all
+from qstore.store.writable_disk import WritableFile
 
-_LONG: Final = 5_000_000  # nanoseconds: a sync that takes longer is one too long
+_LONG: Final = 5_000_000  # nanoseconds: a sync that takes longer is slow
 _FIRST_PAUSE: Final = 250_000_000
-_LONGEST_PAUSE: Final = 64_000_000_000
+_MAX_PAUSE: Final = 64_000_000_000
 
 
 class IdleSync:
-    """Syncs at once, as long as the disk is quick.
+    """Syncs at once, as long as the disk is fast.
 
     Args:
-        clock: gives nanoseconds.
+        clock: returns nanoseconds.
     """
 
     __slots__ = ("_clock", "_not_before", "_pause")
@@ -34,17 +34,17 @@ class IdleSync:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the disk may be waited for."""
+        """Whether the event loop may wait for the disk."""
         return self._clock() >= self._not_before
 
     def sync(self, files: Sequence[WritableFile]) -> OSError | None:
-        """Sync the files; the first error."""
+        """Sync the files; returns the first error."""
         began = self._clock()
         error = sync_all(files)
         ended = self._clock()
         if ended - began > _LONG:
             self._not_before = ended + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, _MAX_PAUSE)
         elif ended - self._not_before > 2 * self._pause:
             self._pause = _FIRST_PAUSE
         return error

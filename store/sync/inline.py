@@ -1,12 +1,12 @@
-"""The driver that waits itself: for tools, and for simulated disks, whose files have no descriptor to hand over."""
+"""The driver that syncs in the caller: for tools, and for simulated disks without descriptors."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from store.sync.driver import Completion, SyncDriverError, sync_all
-from store.writable_disk import WritableFile
+from qstore.store.sync.driver import Completion, SyncDriverError, sync_all
+from qstore.store.writable_disk import WritableFile
 
 
 class InlineSync:
@@ -25,33 +25,33 @@ class InlineSync:
         self._done.append((ticket, sync_all(files)))
 
     def fileno(self) -> int:
-        """None: -1."""
+        """Always -1."""
         return -1
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        """What was submitted since the last call; there is never anything to wait for."""
+        """The tickets submitted since the last call; never waits."""
         del timeout
         done, self._done = self._done, []
         return done
 
     def describe(self) -> str:
-        """This process."""
+        """This process, as log text."""
         return f"process {os.getpid()}"
 
     @property
     def is_stopped(self) -> bool:
-        """Never: whoever asks runs."""
+        """Always False: the caller itself is running."""
         return False
 
     def kill(self, reason: str) -> None:
-        """There is nobody to kill: whoever asks is not waiting for the disk."""
+        """Do nothing: the caller is not waiting for the disk."""
         del reason
 
     def successor(self) -> InlineSync:
-        """Another one."""
+        """A new inline driver."""
         return InlineSync()
 
     def close(self) -> None:
-        """Take no more."""
+        """Refuse further files."""
         self._closed = True
         self._done.clear()

@@ -1,18 +1,18 @@
-"""The driver with a helper process: what a broker takes.
+"""The driver with a helper process: the broker's default.
 
-A thread of the broker's own would have to win the interpreter lock before it can say that a file is synced, and while
-the event loop is busy that takes many turns. Another process has its own lock. It gets the open files themselves over a
-socket pair (SCM_RIGHTS), waits for the disk, and answers; see `helper` for the messages. A file is sent with each
-request and closed before its answer: that costs microseconds, and the helper never holds a file that was removed.
+A thread of the broker itself would have to acquire the interpreter lock before it can report that a file is synced, and
+while the event loop is busy that takes many switch intervals. Another process has its own lock. It receives the open
+files over a socket pair (SCM_RIGHTS), waits for the disk, and answers; see `helper` for the messages. A file is sent
+with each request and closed before its answer: that costs microseconds, and the helper never holds a removed file.
 
-**How requests are made.** As long as few are under way, each file is a request of its own, and the helper syncs them
-side by side. When all its threads are busy, files gather here, and go out when an answer comes: the few one by one, the
-many in large requests, which the helper may write by `syncfs`. So a crowd of dirty files is one group commit without
-a timer. Sending never waits: what the socket does not take gathers too.
+**Requests.** While few are under way, each file is a separate request, and the helper syncs them in parallel. When all
+its threads are busy, files are queued here, and sent when an answer arrives: few of them one by one, many of them in
+large requests, which the helper may sync by `syncfs`. So many dirty files are one group commit without a timer. Sending
+never waits: files that the socket does not accept are queued too.
 
-**How it ends.** The helper lives as long as the socket: it ends by itself when this process closes it, or dies. When
-the helper dies, or says what makes no sense, the socket is at its end, `fileno` is readable, `submit` and `completed`
-raise, and `successor` starts another helper.
+**End.** The helper lives as long as the socket: it ends by itself when this process closes it, or dies. When the helper
+dies, or sends an invalid answer, the socket is shut down, `fileno` is readable, `submit` and `completed` raise, and
+`successor` starts another helper.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from store.sync import helper
-from store.sync.driver import Completion, SyncDriverError, file_error
-from store.writable_disk import WritableFile
+from qstore.store.sync import helper
+from qstore.store.sync.driver import Completion, SyncDriverError, file_error
+from qstore.store.writable_disk import WritableFile
 
 START_SECONDS: Final = 10.0
-"""How long a helper may take to say that it is there; it takes about 20 ms."""
+"""Seconds within which a helper must send its greeting; it takes about 20 ms."""
 CLOSE_SECONDS: Final = 5.0
-"""How long `close` waits for a helper that is at a sync, before it is killed."""
+"""Seconds that `close` waits for a helper that is syncing, before it is killed."""
 DEATH_SECONDS: Final = 1.0
-"""How long a helper whose socket is at its end may take to end too, before it is killed."""
+"""Seconds that a helper whose socket is shut down may take to end, before it is killed."""
 
 _FEW: Final = 16
-"""As many files as are still sent one by one, when several wait."""
+"""Up to this number, queued files are still sent one by one."""
 _MAX_FILES_SENT: Final = 2 * helper.MAX_FILES
-"""Files that are at the helper at one time: with its own they are fewer than the 1,024 that a process may have open."""
+"""Maximum files at the helper: with its own they stay below 1,024, the usual limit on a process's open files."""
 _HANDLED_BY_PARENT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask this process to end, and that may reach the helper too: it must outlive what is still written."""
+"""Signals that ask this process to end, and that may reach the helper too: it must outlive the remaining writes."""
 _MAX_ANSWER: Final = helper.MAX_FILES * helper.ANSWER.size
 _STATES: Final = (("T", " (stopped)"), ("t", " (being traced)"), ("D", " (waiting for the disk)"))
-"""States of a thread (proc_pid_stat(5)) that explain why nothing is synced, the first that applies."""
+"""States of a thread (proc_pid_stat(5)) that explain why nothing is synced; the first match counts."""
 _FOR_NOW: Final = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
-"""The socket is full, or the system has too much under way: when an answer came it is tried again."""
+"""The socket is full, or the system is overloaded: retried when an answer arrives."""
 
 
 class _Ticket:
-    """A ticket that is outstanding: how many of its files are, and the first error."""
+    """An outstanding ticket: the number of its outstanding files, and the first error."""
 
     __slots__ = ("error", "number", "remaining")
 
@@ -69,7 +69,7 @@ class _Ticket:
 
 
 _Job = tuple[_Ticket, WritableFile | None]
-"""A file of a ticket; None stands for a ticket's one file where it has none."""
+"""A file of a ticket; None stands for the only file of a ticket without files."""
 
 
 class HelperProcessSync:
@@ -81,9 +81,9 @@ class HelperProcessSync:
 
     def __init__(self) -> None:
         self._jobs: dict[int, _Job] = {}
-        """What is at the helper, by job number."""
+        """Files at the helper, by job number."""
         self._requests = 0
-        """Requests that are not answered."""
+        """Unanswered requests."""
         self._waiting: deque[_Job] = deque()
         self._max_sent = min(_MAX_FILES_SENT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._next_job = 0
@@ -91,7 +91,7 @@ class HelperProcessSync:
         try:
             self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
-            raise SyncDriverError(f"no sync helper can be started: {error.strerror}") from error
+            raise SyncDriverError(f"cannot start a sync helper: {error.strerror}") from error
         with theirs:
             self._process = self._start(theirs)
         self._poll = select.poll()
@@ -105,7 +105,7 @@ class HelperProcessSync:
         return self._process.pid
 
     def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
-        """Send the files to the helper, or keep them until it has a thread for them."""
+        """Send the files to the helper, or queue them until it has a thread for them."""
         self._check()
         outstanding = _Ticket(ticket, max(1, len(files)))
         self._waiting.extend((outstanding, file) for file in files or (None,))
@@ -117,7 +117,7 @@ class HelperProcessSync:
         return self._connection.fileno()
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        """The tickets whose files the helper has answered for."""
+        """The tickets whose files the helper has answered."""
         self._check()
         done: list[Completion] = []
         end = None if timeout is None else time.monotonic() + timeout
@@ -133,7 +133,7 @@ class HelperProcessSync:
             self._poll.poll(None if left is None else left * 1000)
 
     def describe(self) -> str:
-        """The helper's process id and what it is doing, as far as that is of interest."""
+        """The helper's process id and its state, if that is of interest."""
         states = _thread_states(self.pid)
         doing = next((text for state, text in _STATES if state in states), "")
         return f"sync helper process {self.pid}{doing}"
@@ -144,17 +144,17 @@ class HelperProcessSync:
         return "T" in _thread_states(self.pid)
 
     def kill(self, reason: str) -> None:
-        """Kill the helper."""
+        """Kill the helper process."""
         if self._death is None:
             self._process.kill()
             self._die(reason)
 
     def successor(self) -> HelperProcessSync:
-        """Another helper."""
+        """A driver with a new helper."""
         return HelperProcessSync()
 
     def close(self) -> None:
-        """End the helper, when it is done with the syncs that it is at. One that is stopped or dead is killed."""
+        """End the helper after the syncs in progress. A stopped or dead one is killed."""
         if self._connection.fileno() < 0:
             return
         patience = CLOSE_SECONDS if self._death is None and not self.is_stopped else 0.0
@@ -166,15 +166,15 @@ class HelperProcessSync:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel holds ends when the disk answers
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one blocked in the kernel ends when the disk answers
                 self._process.wait(DEATH_SECONDS)
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", helper.__file__, str(theirs.fileno())]
-        # A child starts with the signals blocked that are blocked here, and the helper leaves them so.
+        # A child inherits blocked signals, and the helper leaves them blocked.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_BY_PARENT)
         try:
-            return subprocess.Popen(  # noqa: S603 - our own program
+            return subprocess.Popen(  # noqa: S603 - the store's own program
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -183,7 +183,7 @@ class HelperProcessSync:
             )
         except OSError as error:
             self._connection.close()
-            reason = f"{sys.executable}: no sync helper can be started: {error.strerror}"
+            reason = f"{sys.executable}: cannot start a sync helper: {error.strerror}"
             raise SyncDriverError(reason) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -205,18 +205,18 @@ class HelperProcessSync:
             raise SyncDriverError(self._death)
 
     def _die(self, what: str) -> None:
-        """The helper is of no use any more. The socket is brought to its end, so that `fileno` is readable."""
+        """Declare the helper dead. The socket is shut down, so that `fileno` is readable."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         try:
             ended = _ended(self._process.wait(DEATH_SECONDS))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            ended = "it was still running, and is killed"
+            ended = "it was still running and was killed"
         self._death = f"sync helper process {self._process.pid} {what} ({ended})"
 
     def _send_waiting(self) -> None:
-        """Send what waits, as far as the helper has threads for it and the socket takes it."""
+        """Send queued files, as far as the helper has threads for them and the socket accepts them."""
         while self._waiting and self._requests < helper.THREADS and self._death is None:
             room = self._max_sent - len(self._jobs)
             count = 1 if len(self._waiting) <= _FEW else min(len(self._waiting), helper.MAX_FILES, room)
@@ -224,9 +224,9 @@ class HelperProcessSync:
                 return
 
     def _send(self, count: int, *, with_files: bool = True) -> bool:
-        """Send a request of the first files that wait: `count`, or fewer where one is not open. False: not now.
+        """Send the first `count` queued files, or fewer if one is not open. Returns False if the socket is full.
 
-        A file that is not open becomes a request without a file: its answer comes by the way of all others.
+        A file that is not open becomes a request without a file: its answer comes like all others.
         """
         waiting = itertools.islice(self._waiting, count)
         descriptors = array.array("i", [_descriptor(file) for _, file in waiting] if with_files else [])
@@ -239,7 +239,7 @@ class HelperProcessSync:
             if error.errno == errno.EBADF and with_files:
                 return self._send(max(1, count // 2), with_files=count > 1)
             if error.errno not in _FOR_NOW or not self._requests:
-                self._die(f"cannot be reached: {error.strerror}")
+                self._die(f"is not reachable: {error.strerror}")
             return False
         for number in numbers:
             self._jobs[number] = self._waiting.popleft()
@@ -248,26 +248,26 @@ class HelperProcessSync:
         return True
 
     def _receive_answers(self, done: list[Completion]) -> None:
-        """Take in what the helper says, and append the tickets that it completes."""
+        """Process the helper's answers, and append the completed tickets."""
         while True:
             try:
                 answer = self._connection.recv(_MAX_ANSWER)
             except BlockingIOError:
                 return
             except OSError as error:
-                self._die(f"cannot be reached: {error.strerror}")
+                self._die(f"is not reachable: {error.strerror}")
                 return
             if not answer:
                 self._die("ended")
                 return
             if not self._take_answer(answer, done):
-                self._die(f"answered what was not asked, {answer[:32].hex()}")
+                self._die(f"sent an invalid answer, {answer[:32].hex()}")
                 return
             if done and not self._requests:
                 return
 
     def _take_answer(self, answer: bytes, done: list[Completion]) -> bool:
-        """Whether the answer makes sense."""
+        """Process one answer. Returns False if it is invalid."""
         if len(answer) % helper.ANSWER.size or not self._requests:
             return False
         self._requests -= 1
@@ -289,14 +289,14 @@ def _descriptor(file: WritableFile | None) -> int:
 
 
 def _thread_states(pid: int) -> set[str]:
-    """The states of a process's threads, one letter each; none if it is gone."""
+    """The states of a process's threads, one letter each; empty if it has ended."""
     states: set[str] = set()
-    with contextlib.suppress(OSError):  # they may end while they are looked at
+    with contextlib.suppress(OSError):  # they may end meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return states
 
 
 def _ended(status: int) -> str:
-    """How a process ended, in words."""
+    """How a process ended, for the log."""
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

@@ -1,19 +1,19 @@
-"""What is done when a sync driver dies, or does not answer.
+"""Handles sync drivers that die or hang.
 
-    the driver                                       what is done
+    the driver                                       action
     -----------------------------------------------  ----------------------------------------------------------------
-    is dead                                          a successor is started; the flusher has it sync what was under way
-    has died MAX_DEATHS times with files to sync,    nothing is synced any more: the store has failed, and whoever uses
-    and has synced nothing in between                it ends
+    is dead                                          a successor is started; the flusher repeats the steps under way
+    has died MAX_DEATHS times with files to sync,    nothing is synced any more: the store has failed, and the broker
+    without syncing anything in between              ends
     has died MAX_DEATHS_AT_ONCE times in a short     the same
-    while
+    time
     cannot be started in START_ATTEMPTS attempts     the same
-    has synced nothing for a while                   a warning says whom the store is waiting for: a disk may be slow
-    and is stopped (SIGSTOP), or the store is being  it is killed, so it is dead
+    has synced nothing for a while                   a warning names the driver: the disk may be slow
+    and is stopped (SIGSTOP), or the store is being  it is killed
     closed
 
-While the store is being closed, one successor is all that is tried. So closing takes a bounded time whatever the disk
-and the driver do. Every event is one line in the log.
+While the store is being closed, only one successor is tried. So closing takes a bounded time whatever happens to the
+disk and the driver. Every event is one line in the log.
 """
 
 from __future__ import annotations
@@ -23,74 +23,73 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from store.log_lines import Level, LogLine
-from store.sync.driver import SyncDriver, SyncDriverError
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.sync.driver import SyncDriver, SyncDriverError
 
 MAX_DEATHS: Final = 5
-"""Deaths with files to sync and not one synced in between: the next one would die of the same."""
+"""Deaths with files to sync and nothing synced in between: another driver would die for the same reason."""
 MAX_DEATHS_AT_ONCE: Final = 12
 """Deaths of any kind within `_AT_ONCE_SECONDS`."""
 _AT_ONCE_SECONDS: Final = 10.0
 START_ATTEMPTS: Final = 3
 _PAUSE_SECONDS: Final = 0.1
-"""Between attempts: the system may have been out of processes or memory for a moment."""
+"""Seconds between attempts: the system may be out of processes or memory for a moment."""
 SLOW_SECONDS: Final = 5.0
-"""So long without anything synced is told; then again after twice the time, and so on."""
+"""Seconds without any sync before a warning; the next warnings follow at doubled intervals."""
 _REGULAR_SECONDS: Final = 3.0
-"""Looks that are further apart are no regular ones: nobody knows what came in between."""
+"""Maximum seconds between regular checks; after a longer gap the waiting time is unknown."""
 PATIENCE_SECONDS: Final = 10.0
-"""So long is waited for a driver that is stopped, or while the store is being closed."""
+"""Seconds to wait for a driver that is stopped, or while the store is being closed."""
 
 
 class Supervision:
-    """Looks after the sync drivers of one store, which has one at a time.
+    """Supervises the sync drivers of one store, which has one at a time.
 
     Args:
-        log: takes lines for the log.
-        clock: gives seconds.
+        log: receives log lines.
+        clock: returns seconds.
 
     Attributes:
-        is_closing: the store is being closed, so that nothing may be waited for without a bound. Another thread may
-            set it.
+        is_closing: the store is being closed, so that all waiting must be bounded. Another thread may set it.
     """
 
     def __init__(self, log: Callable[[LogLine], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock
         self.is_closing = False
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS_AT_ONCE)
-        self._fruitless = 0  # deaths with files to sync, since something was synced
+        self._fruitless = 0  # deaths with files to sync since the last successful sync
         self._synced_at_death = -1
-        self._synced = -1  # as of the last look
+        self._synced = -1  # as of the last check
         self._since = self._looked = 0.0
         self._next_line = SLOW_SECONDS
 
     # ---- death ----
 
     def replace(self, dead: SyncDriver, death: SyncDriverError, journals: int, synced: int) -> SyncDriver:
-        """A successor for a driver that has died.
+        """Start a successor for a dead driver.
 
         Args:
             dead: the driver.
             death: how it died.
-            journals: how many have files that it was to sync.
-            synced: how many tickets have come back from all drivers so far.
+            journals: number of journals with files to sync.
+            synced: number of tickets that have come back from all drivers so far.
 
         Raises:
-            SyncDriverError: there is none, and none is to be tried any more. That is logged.
+            SyncDriverError: none can be started, or no more are to be tried. That is logged.
         """
         self._count_death(journals, synced)
-        text = f"{death}; {_journals(journals)} waited for it"
+        text = f"{death}; {_journals(journals)} waiting for it"
         try:
             self._check_deaths()
-            again = ", and what waited is written and synced again" if journals else ""
-            self._log(LogLine(Level.CRITICAL, f"{text}: another is started{again}"))
+            again = ", and the pending data is written and synced again" if journals else ""
+            self._log(LogLine(Level.CRITICAL, f"{text}: starting another{again}"))
             successor = self._start(dead)
         except SyncDriverError as error:
             why = f"{text}; {error}: nothing can be synced any more"
-            advice = "all that was acknowledged is kept; what was not may be lost"
-            self._log(LogLine(Level.CRITICAL, f"{why}, and the store takes nothing until it is opened again; {advice}"))
+            advice = "acknowledged messages are kept; unacknowledged ones may be lost"
+            self._log(LogLine(Level.CRITICAL, f"{why}, and the store accepts nothing until it is reopened; {advice}"))
             raise SyncDriverError(why) from error
-        self._log(LogLine(Level.NOTICE, f"{successor.describe()} was started"))
+        self._log(LogLine(Level.NOTICE, f"{successor.describe()} started"))
         return successor
 
     def _count_death(self, journals: int, synced: int) -> None:
@@ -102,9 +101,9 @@ class Supervision:
 
     def _check_deaths(self) -> None:
         if self._fruitless >= (2 if self.is_closing else MAX_DEATHS):
-            raise SyncDriverError(f"that is the {self._fruitless}th in a row that has synced nothing")
+            raise SyncDriverError(f"{self._fruitless} drivers in a row have died without syncing anything")
         if len(self._deaths) == MAX_DEATHS_AT_ONCE and self._deaths[-1] - self._deaths[0] < _AT_ONCE_SECONDS:
-            raise SyncDriverError(f"that is the {len(self._deaths)}th within {_AT_ONCE_SECONDS:g} seconds")
+            raise SyncDriverError(f"{len(self._deaths)} drivers have died within {_AT_ONCE_SECONDS:g} seconds")
 
     def _start(self, dead: SyncDriver) -> SyncDriver:
         for left in reversed(range(START_ATTEMPTS)):
@@ -112,26 +111,26 @@ class Supervision:
                 return dead.successor()
             except SyncDriverError as error:
                 if not left:
-                    raise SyncDriverError(f"no other can be started in {START_ATTEMPTS} attempts ({error})") from error
+                    raise SyncDriverError(f"none can be started in {START_ATTEMPTS} attempts ({error})") from error
                 time.sleep(_PAUSE_SECONDS)
         raise AssertionError("unreachable")
 
-    # ---- silence ----
+    # ---- hangs ----
 
     def look(self, driver: SyncDriver, journals: int, synced: int) -> None:
-        """See whether the driver does anything, and kill it if it is no use to wait. To be called about every second.
+        """Check that the driver makes progress, and kill it if waiting is useless. Call it about every second.
 
         Args:
             driver: the driver.
-            journals: how many have files that it is to sync.
-            synced: how many tickets have come back from all drivers so far.
+            journals: number of journals with files to sync.
+            synced: number of tickets that have come back from all drivers so far.
         """
         now = self._clock()
-        was_looked_at = now - self._looked < _REGULAR_SECONDS  # else nobody knows since when
+        was_looked_at = now - self._looked < _REGULAR_SECONDS  # otherwise the waiting time is unknown
         self._looked = now
         if not journals or synced != self._synced or not was_looked_at:
             if self._next_line > SLOW_SECONDS:
-                self._log(LogLine(Level.NOTICE, f"{driver.describe()} has synced something again"))
+                self._log(LogLine(Level.NOTICE, f"{driver.describe()} is syncing again"))
             self._synced, self._since, self._next_line = synced, now, SLOW_SECONDS
             return
         waited = now - self._since
@@ -139,10 +138,10 @@ class Supervision:
             self._next_line *= 2
             closing = "closing the store: " if self.is_closing else ""
             what = f"{closing}waiting for {driver.describe()} to sync {_journals(journals)}"
-            text = f"{what}; it has synced nothing for {waited:.0f} seconds: see whether the disk is slow"
+            text = f"{what}; it has synced nothing for {waited:.0f} seconds: check whether the disk is slow"
             self._log(LogLine(Level.WARNING, text))
         if waited >= PATIENCE_SECONDS and (self.is_closing or driver.is_stopped):
-            self._synced, self._next_line = -1, SLOW_SECONDS  # the next one has its own time
+            self._synced, self._next_line = -1, SLOW_SECONDS  # the next driver is timed anew
             driver.kill(f"has synced nothing for {waited:.0f} seconds")
 
 

@@ -1,8 +1,8 @@
-"""The driver with threads of its own: where no process can be started.
+"""The driver with threads of this process: used where no process can be started.
 
-`fdatasync` releases the interpreter lock, so several files are synced at once. But a thread that comes back from the
-disk has to win that lock before it can say so, and against an event loop that never sleeps it may wait for many turns:
-`HelperProcessSync` is there for that.
+`fdatasync` releases the interpreter lock, so several files are synced in parallel. But a thread that returns from the
+disk must acquire that lock before it can report, and against a busy event loop it may wait for many switch intervals:
+`HelperProcessSync` avoids that.
 
 Completions wait in a list under a lock; an eventfd is readable exactly while the list is not empty.
 """
@@ -18,19 +18,19 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from store.sync.driver import Completion, SyncDriverError, sync_all
-from store.writable_disk import WritableFile
+from qstore.store.sync.driver import Completion, SyncDriverError, sync_all
+from qstore.store.writable_disk import WritableFile
 
 THREADS: Final = 16
-"""How many tickets are synced at once; threads are started as tickets need them."""
+"""Maximum tickets synced in parallel; threads are started on demand."""
 CLOSE_SECONDS: Final = 5.0
-"""How long `close` waits for threads that are at a sync; then they are left to it."""
+"""Seconds that `close` waits for threads that are syncing; then they are abandoned."""
 
 _Job = tuple[int, Sequence[WritableFile]]
 
 
 class ThreadSync:
-    """A `SyncDriver` whose own threads wait for the disk."""
+    """A `SyncDriver` whose threads wait for the disk."""
 
     __slots__ = ("_closed", "_death", "_done", "_jobs", "_lock", "_outstanding", "_poll", "_ready", "_threads")
 
@@ -59,7 +59,7 @@ class ThreadSync:
         return self._ready
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        """The tickets that the threads are done with."""
+        """The tickets that the threads have finished."""
         if not self._closed and self._outstanding and timeout != 0.0:
             self._poll.poll(None if timeout is None else timeout * 1000)
         with self._lock:
@@ -72,24 +72,24 @@ class ThreadSync:
         return done
 
     def describe(self) -> str:
-        """The threads, by how many they are."""
+        """The number of threads, as log text."""
         return f"the {len(self._threads)} sync threads of process {os.getpid()}"
 
     @property
     def is_stopped(self) -> bool:
-        """Never: whoever asks is of the same process."""
+        """Always False: the caller is of the same process."""
         return False
 
     def kill(self, reason: str) -> None:
-        """Leave the threads alone with what they are at: a thread cannot be killed."""
+        """Abandon the threads: a thread cannot be killed."""
         self._die(f"{self.describe()}: {reason}")
 
     def successor(self) -> ThreadSync:
-        """One with new threads."""
+        """A driver with new threads."""
         return ThreadSync()
 
     def close(self) -> None:
-        """End the threads, each after the ticket that it is at, and wait for them unless the driver is dead."""
+        """End the threads, each after its current ticket, and wait for them unless the driver is dead."""
         if self._closed:
             return
         self._closed = True
@@ -101,7 +101,7 @@ class ThreadSync:
         end = time.monotonic() + (CLOSE_SECONDS if self._death is None else 0.0)
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        with self._lock:  # a thread that is still at a sync finds it closed, and not another file of that number
+        with self._lock:  # a thread that is still syncing must find it closed, not reused for another file
             os.close(self._ready)
             self._ready = -1
 
@@ -117,7 +117,7 @@ class ThreadSync:
             thread.start()
         except RuntimeError as error:
             if not self._threads:
-                self._death = f"no thread can be started to sync files ({error}): allow more threads and start again"
+                self._death = f"cannot start a thread to sync files ({error}): raise the limit on threads and restart"
                 raise SyncDriverError(self._death) from error
             return
         self._threads.append(thread)
@@ -127,7 +127,7 @@ class ThreadSync:
             ticket, files = job
             try:
                 error = sync_all(files)
-            except BaseException as fault:  # Whatever it is, the ticket would never come back: say so.
+            except BaseException as fault:  # Otherwise the ticket would never come back.
                 self._die(f"a sync thread ended with {fault!r}")
                 return
             with self._lock:

@@ -69,7 +69,7 @@ class Scenario(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The figures of one scenario; microseconds are processor time for each message."""
+    """The metrics of one scenario; microseconds are processor time for each message."""
 
     name: str
     messages_a_second: float

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
-from store.disk import OsDisk
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.journal.format import JournalFormat
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.format import JournalFormat
 from tests.bench.measuring import build_line, build_ring, fastest, references, typical_message
 
 

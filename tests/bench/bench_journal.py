@@ -28,15 +28,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import data_crc, record_blocks
-from store.environment import system_environment
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.log_lines import LogLine
-from store.parameters import parse_parameters
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import data_crc, record_blocks
+from qstore.store.environment import system_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import parse_parameters
 
 _PIECE = 128 << 10
 _LARGE = Geometry.from_pages(8, 512)  # 256 MiB

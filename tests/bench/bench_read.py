@@ -17,14 +17,14 @@ from pathlib import Path
 
 import click
 
-from store.disk import OsDisk
-from store.inspect.offline import open_store
-from store.journal.directory import open_journal
-from store.journal.recovery import JournalRecovery
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.dump.dump import RecoveryDump
+from qstore.tools.dump.selection import BodyForm, Selection
 from tests.bench.measuring import build_ring, fastest, references, typical_message
-from tools.console.json_lines import JsonLines
-from tools.dump.dump import RecoveryDump
-from tools.dump.selection import BodyForm, Selection
 
 
 def _recover(directory: Path) -> JournalRecovery:

@@ -23,10 +23,10 @@ from typing import Final, NamedTuple
 
 import click
 
-from formats.broker_records.wiring import Queue, encode_queue
-from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
-from formats.rhm.records import TAIL_SIZE
-from store.journal.format import JournalFormat
+from qstore.formats.broker_records.topology import Queue, encode_queue
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.records import TAIL_SIZE
+from qstore.store.journal.format import JournalFormat
 from tests.bench.measuring import build_line, typical_message
 from tests.support.journal_builder import JournalBuilder
 
@@ -89,7 +89,7 @@ def tell():
     times = os.times()
     print(peak, times.user + times.system, file=sys.stderr)
 atexit.register(tell)
-from tools.qstore_recover import main
+from qstore.tools.qstore_recover import main
 main()
 """
 

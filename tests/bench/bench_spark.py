@@ -29,29 +29,29 @@ from typing import Any
 
 import click
 
-from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
-from formats.rhm.headers import data_crc
-from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
-from formats.rhm.records import TAIL_SIZE
-from store.builders.journal_build import JournalBuild
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.journal.directory import open_journal
-from store.journal.write.storage import create_journal
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from qstore.formats.rhm.records import TAIL_SIZE
+from qstore.store.builders.journal_build import JournalBuild
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.write.storage import create_journal
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.dump.records import dump_records
+from qstore.tools.dump.selection import BodyForm, Selection
 from tests.bench.measuring import typical_message
-from tools.console.json_lines import JsonLines
-from tools.dump.records import dump_records
-from tools.dump.selection import BodyForm, Selection
 
 _BODY = 1024
 _MIB = 1 << 20
-_LEAST_FILES = 4
-_MOST_OF_FILE = 3 << 29  # bytes; a file of a journal has 2 GiB at most
+_MIN_FILES = 4
+_MAX_FILE = 3 << 29  # bytes; a file of a journal has 2 GiB at most
 _SMALL = 64 << 20
-_LEAST_SPEED_UP = 1.3
-_LEAST_SHARE = {"scan": 0.5, "messages": 0.5, "outstanding": 0.3}
+_MIN_SPEED_UP = 1.3
+_MIN_SHARE = {"scan": 0.5, "messages": 0.5, "outstanding": 0.3}
 _SCAN = "queue,type,rid,dequeued_rid,file,offset,flush,size,checksum"
 _MESSAGES = "queue,type,rid,exchange,routing_key,message_id,durable,body_length"
 
@@ -84,7 +84,7 @@ def build(directory: Path, size: int) -> int:
     data = typical_message(_BODY)
     record = padded(32 + len(data) + TAIL_SIZE)
     count = size // record
-    files = max(_LEAST_FILES, -(-size // _MOST_OF_FILE))
+    files = max(_MIN_FILES, -(-size // _MAX_FILE))
     data_size = -(-(size + size // 50 + (8 << 20)) // files // PAGE_SIZE) * PAGE_SIZE
     info = JournalInfo(2, "orders", DEFAULT_BASE_NAME, Geometry(files, data_size), queue_id=1, incarnation=1)
     environment = tool_environment()
@@ -147,8 +147,8 @@ def _list(directory: Path) -> int:
 def _session(processors: int) -> Any:
     from pyspark.sql import SparkSession
 
-    from tools.spark.data_source import QstoreDataSource
-    from tools.spark.needed import use_this_python
+    from qstore.tools.spark.data_source import QstoreDataSource
+    from qstore.tools.spark.needed import use_this_python
 
     use_this_python()
     session = (
@@ -176,8 +176,8 @@ def _scan(session: Any, directory: Path, columns: str, split: int) -> int:
 
 
 def _outstanding(session: Any, directory: Path, split: int) -> int:
-    from tools.spark.pipeline.effects import NEEDED
-    from tools.spark.pipeline.outstanding import outstanding
+    from qstore.tools.spark.pipeline.effects import NEEDED
+    from qstore.tools.spark.pipeline.outstanding import outstanding
 
     reader = session.read.format("qstore").option("columns", ",".join(NEEDED))
     if split:
@@ -214,7 +214,7 @@ def _spark(small: Path, directory: Path, only: list[str], split: int, rounds: in
 @click.option("--gib", default=1.0, show_default=True, help="GiB of journal.")
 @click.option("--split-mib", default=0, show_default=True, help="MiB of a partition; 0 for the data source's choice.")
 @click.option("--rounds", default=2, show_default=True)
-@click.option("--only", default=",".join(_LEAST_SHARE), show_default=True, help="What Spark does, by commas.")
+@click.option("--only", default=",".join(_MIN_SHARE), show_default=True, help="What Spark does, by commas.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Where the journal is written, and left.")
 def main(gib: float, split_mib: int, rounds: int, only: str, keep: Path | None) -> None:
     """Measure, and print ratios."""
@@ -243,8 +243,8 @@ def main(gib: float, split_mib: int, rounds: int, only: str, keep: Path | None) 
         one, two = seconds[name, 1], seconds[name, 2]
         print(
             f"{name}: local[1] {size / _MIB / one:.0f} MiB/s, local[2] {size / _MIB / two:.0f} MiB/s; "
-            f"two processors {one / two:.2f} × one (required {_LEAST_SPEED_UP}); "
-            f"{plain / one:.2f} × and {plain / two:.2f} × the plain scanner (required {_LEAST_SHARE[name]})"
+            f"two processors {one / two:.2f} × one (required {_MIN_SPEED_UP}); "
+            f"{plain / one:.2f} × and {plain / two:.2f} × the plain scanner (required {_MIN_SHARE[name]})"
         )
 
 

@@ -28,11 +28,11 @@ from typing import Final, Protocol
 import click
 import orjson
 
-from formats.amqp_0_10.commands import encode_control
-from formats.amqp_0_10.frames import CONTROL, FRAME, LAST_FRAME, LAST_SEGMENT, encode_control_frame
+from qstore.formats.amqp_0_10.commands import encode_control
+from qstore.formats.amqp_0_10.frames import CONTROL, FRAME, LAST_FRAME, LAST_SEGMENT, encode_control_frame
+from tests.support.processes import children_of
 from tests.support.raw_peer import RawPeer, transfer_frames
 from tests.support.running_broker import cpu_seconds
-from tests.system.processes import children_of
 
 CHUNK: Final = 100
 """Transfers in one piece of a publisher."""

@@ -1,4 +1,4 @@
-"""What a broker's figures are held against: servers on the same event loop that do next to nothing.
+"""What a broker's metrics are held against: servers on the same event loop that do next to nothing.
 
     python -m tests.bench.load_reference echo|sink
 
@@ -16,8 +16,8 @@ from typing import Final, cast
 import click
 import uvloop
 
-from formats.amqp_0_10.commands import decode_control, encode_control
-from formats.amqp_0_10.frames import (
+from qstore.formats.amqp_0_10.commands import decode_control, encode_control
+from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     CONTROL,
     FRAME,
@@ -26,7 +26,7 @@ from formats.amqp_0_10.frames import (
     PROTOCOL_HEADER,
     encode_control_frame,
 )
-from formats.values import TypedMap
+from qstore.formats.values import TypedMap
 from tests.support.raw_peer import transfer_frames
 
 _SUBSCRIBE: Final = b"\x04\x07"

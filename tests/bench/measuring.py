@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import formats.qls.records as qls
-from formats.broker_records.messages import encode_message
-from formats.checksum import extend_crc32c
-from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, encode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry, padded
-from formats.rhm.records import TAIL_SIZE, Kind
-from formats.values import typed_map
+import qstore.formats.qls.records as qls
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, encode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.records import TAIL_SIZE, Kind
+from qstore.formats.values import typed_map
 from tests.support.journal_builder import JournalBuilder
 
 _FILES = 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Route
-from broker.model.watermark import Watermark
-from formats.values import TypedMap, typed_map
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Route
+from qstore.broker.model.watermark import Watermark
+from qstore.formats.values import TypedMap, typed_map
 
 
 class FakeQueue:

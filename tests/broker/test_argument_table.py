@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from broker.log.logs import NOTICE
-from broker.model.errors import NotImplementedByBrokerError
-from broker.model.queues.argument_table import TABLE, Effect, unmet
-from broker.model.queues.arguments import POLICIES
-from formats.values import EMPTY_MAP, typed_map
-from tests.broker.test_wiring_kept import play
+from qstore.broker.log.logs import NOTICE
+from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.model.queues.argument_table import TABLE, Effect, unsupported_arguments
+from qstore.broker.model.queues.arguments import POLICIES
+from qstore.formats.values import EMPTY_MAP, typed_map
+from tests.broker.test_topology_storage import play
 from tests.broker.wired_broker import Wired
 
 REFUSED: Final[tuple[tuple[str, Any], ...]] = (
@@ -47,7 +47,7 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.trace.exclude", "broker-1"),
     ("qpid.trace.excludes", "broker-1"),
 )
-TOLD: Final[tuple[tuple[str, Any], ...]] = (
+LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.flow_stop_count", 10),
     ("qpid.flow_stop_size", "10"),
     ("qpid.flow_resume_count", 10),
@@ -101,33 +101,34 @@ MET: Final[tuple[tuple[str, Any], ...]] = (
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_what_is_refused(name: str, value: Any) -> None:
-    (found,) = unmet(typed_map({"x": 1, name: value}))
+    (found,) = unsupported_arguments(typed_map({"x": 1, name: value}))
     assert found.is_refused
     text = value.decode() if isinstance(value, bytes) else value
     assert str(found).startswith(f"{name} {text!r} is not implemented: ")
 
 
-@pytest.mark.parametrize(("name", "value"), TOLD)
+@pytest.mark.parametrize(("name", "value"), LOGGED)
 def test_what_is_only_told(name: str, value: Any) -> None:
-    (found,) = unmet(typed_map({name: value}))
+    (found,) = unsupported_arguments(typed_map({name: value}))
     assert not found.is_refused
 
 
 @pytest.mark.parametrize(("name", "value"), MET)
 def test_what_asks_for_nothing_that_is_not_there(name: str, value: Any) -> None:
-    assert unmet(typed_map({name: value})) == []
+    assert unsupported_arguments(typed_map({name: value})) == []
 
 
 def test_the_table_has_each_key_once_and_every_row_is_tried_here() -> None:
     assert max(Counter(row.key for row in TABLE).values()) == 1
-    tried = {found.row.key for name, value in (*REFUSED, *TOLD) for found in unmet(typed_map({name: value}))}
+    given = (*REFUSED, *LOGGED)
+    tried = {found.row.key for name, value in given for found in unsupported_arguments(typed_map({name: value}))}
     assert tried == {row.key for row in TABLE}
     assert {row.effect for row in TABLE} == set(Effect)
-    assert unmet(EMPTY_MAP) == []
+    assert unsupported_arguments(EMPTY_MAP) == []
 
 
 def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
-    (found,) = unmet(typed_map({"qpid.group_header_key": "\n" + "g" * 60_000}))
+    (found,) = unsupported_arguments(typed_map({"qpid.group_header_key": "\n" + "g" * 60_000}))
     assert len(str(found)) < 300
     assert str(found).isprintable()
 
@@ -135,7 +136,7 @@ def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
 def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
     async def scene(stage: Wired) -> None:
         with pytest.raises(NotImplementedByBrokerError, match=r'queue "ring": qpid\.policy_type \'ring\' is not impl'):
-            await stage.wiring.declare_queue(
+            await stage.topology.declare_queue(
                 "ring", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.policy_type": "ring"})
             )
         assert stage.broker.queues == {}
@@ -151,8 +152,8 @@ def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplo
     async def scene(stage: Wired) -> None:
         for name in ("one", "two"):
             arguments = typed_map({"qpid.flow_stop_count": 5, "qpid.alert_size": 9})
-            await stage.wiring.declare_queue(name, arguments=arguments)
-        await stage.wiring.declare_queue("one", arguments=typed_map({"qpid.paging": True}))
+            await stage.topology.declare_queue(name, arguments=arguments)
+        await stage.topology.declare_queue("one", arguments=typed_map({"qpid.paging": True}))
 
     play(tmp_path, scene)
     lines = [record.getMessage() for record in caplog.records if record.name == "Model"]
@@ -170,13 +171,13 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("broker.model.topology.wiring.unmet", lambda _arguments: [])
-            await stage.wiring.declare_queue("old", durable=True, arguments=lacking)
-            await stage.wiring.declare_queue("plain", durable=True, arguments=typed_map({"qpid.alert_count": 3}))
+            patch.setattr("qstore.broker.model.topology.topology.unsupported_arguments", lambda _arguments: [])
+            await stage.topology.declare_queue("old", durable=True, arguments=lacking)
+            await stage.topology.declare_queue("plain", durable=True, arguments=typed_map({"qpid.alert_count": 3}))
 
     async def later(stage: Wired) -> None:
         assert set(stage.broker.queues) == {"old", "plain"}
-        await stage.wiring.declare_queue("old", durable=True, arguments=lacking)
+        await stage.topology.declare_queue("old", durable=True, arguments=lacking)
 
     play(tmp_path, elder)
     caplog.clear()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.model.authorization import ALLOW_ALL, Action, ObjectType
-from broker.model.caller import BROKER, Caller
-from broker.model.errors import UnauthorizedError
-from broker.model.events import (
+from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType
+from qstore.broker.model.caller import BROKER, Caller
+from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.events import (
     Bind,
     Event,
     ExchangeDeclare,
@@ -23,8 +23,8 @@ from broker.model.events import (
     Unbind,
     Unsubscribe,
 )
-from formats.amqp_0_10.codes import ErrorCode
-from formats.values import EMPTY_MAP, typed_map
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.world import Client, World
 from tests.broker.wired_broker import Somebody, Wired, wired
 
@@ -55,30 +55,30 @@ def scene(test: Callable[[Wired], Coroutine[Any, Any, None]], tmp_path: Path) ->
 
 def operations(stage: Wired, caller: Caller) -> dict[Action, list[Callable[[], Coroutine[Any, Any, Any]]]]:
     """By action, for a broker that has a queue `there` and an exchange `ex`, bound under `k`."""
-    wiring = stage.wiring
+    topology = stage.topology
     return {
         Action.CREATE: [
-            lambda: wiring.declare_queue("new", caller=caller),
-            lambda: wiring.declare_exchange("new", "direct", caller=caller),
+            lambda: topology.declare_queue("new", caller=caller),
+            lambda: topology.declare_exchange("new", "direct", caller=caller),
         ],
         Action.ACCESS: [
-            lambda: wiring.declare_queue("there", caller=caller),
-            lambda: wiring.declare_queue("there", passive=True, caller=caller),
-            lambda: wiring.declare_exchange("ex", "direct", passive=True, caller=caller),
+            lambda: topology.declare_queue("there", caller=caller),
+            lambda: topology.declare_queue("there", passive=True, caller=caller),
+            lambda: topology.declare_exchange("ex", "direct", passive=True, caller=caller),
         ],
-        Action.BIND: [lambda: wiring.bind("there", "ex", "k2", caller=caller)],
-        Action.UNBIND: [lambda: wiring.unbind("there", "ex", "k", caller=caller)],
+        Action.BIND: [lambda: topology.bind("there", "ex", "k2", caller=caller)],
+        Action.UNBIND: [lambda: topology.unbind("there", "ex", "k", caller=caller)],
         Action.DELETE: [
-            lambda: wiring.delete_queue("there", caller=caller),
-            lambda: wiring.delete_exchange("ex", caller=caller),
+            lambda: topology.delete_queue("there", caller=caller),
+            lambda: topology.delete_exchange("ex", caller=caller),
         ],
     }
 
 
 async def prepare(stage: Wired) -> None:
-    await stage.wiring.declare_queue("there")
-    await stage.wiring.declare_exchange("ex", "direct")
-    await stage.wiring.bind("there", "ex", "k")
+    await stage.topology.declare_queue("there")
+    await stage.topology.declare_exchange("ex", "direct")
+    await stage.topology.bind("there", "ex", "k")
 
 
 @pytest.mark.parametrize("action", [Action.CREATE, Action.ACCESS, Action.BIND, Action.UNBIND, Action.DELETE])
@@ -117,13 +117,13 @@ def test_what_is_asked(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         guard = stage.broker.authorization.authorizer = Guard()
         anna, arguments = Somebody("anna@QPID"), typed_map({"qpid.max_count": 5})
-        wiring = stage.wiring
-        await wiring.declare_exchange("e", "topic", durable=True, alternate="amq.fanout", caller=anna)
-        await wiring.declare_queue("q", exclusive=True, alternate="e", arguments=arguments, caller=anna)
-        await wiring.bind("q", "e", "a.#", caller=anna)
-        await wiring.unbind("q", "e", "a.#", caller=anna)
-        await wiring.delete_queue("q", caller=anna)
-        await wiring.delete_exchange("e", caller=anna)
+        topology = stage.topology
+        await topology.declare_exchange("e", "topic", durable=True, alternate="amq.fanout", caller=anna)
+        await topology.declare_queue("q", exclusive=True, alternate="e", arguments=arguments, caller=anna)
+        await topology.bind("q", "e", "a.#", caller=anna)
+        await topology.unbind("q", "e", "a.#", caller=anna)
+        await topology.delete_queue("q", caller=anna)
+        await topology.delete_exchange("e", caller=anna)
         declared = {"durable": False, "autodelete": False, "exclusive": True, "alternate": "e"}
         key = {"queuename": "q", "routingkey": "a.#"}
         made = {"type": "topic", "durable": True, "alternate": "amq.fanout"}
@@ -145,13 +145,13 @@ def test_what_happened(tmp_path: Path) -> None:
         happened: list[Event] = []
         stage.broker.events.listen(happened.append)
         anna = Somebody("anna", "192.0.2.7:1")
-        who, wiring = ("192.0.2.7:1", "anna"), stage.wiring
+        who, topology = ("192.0.2.7:1", "anna"), stage.topology
         for _ in range(2):
-            await wiring.declare_exchange("e", "direct", auto_delete=True, caller=anna)
-            await wiring.declare_queue("q", durable=True, caller=anna)
-            await wiring.bind("q", "e", "k", caller=anna)
-        await wiring.unbind("q", "e", "k", caller=anna)
-        await wiring.delete_queue("q", caller=anna)
+            await topology.declare_exchange("e", "direct", auto_delete=True, caller=anna)
+            await topology.declare_queue("q", durable=True, caller=anna)
+            await topology.bind("q", "e", "k", caller=anna)
+        await topology.unbind("q", "e", "k", caller=anna)
+        await topology.delete_queue("q", caller=anna)
         first = [
             ExchangeDeclare(*who, "e", "direct", "", False, True, EMPTY_MAP, True),
             QueueDeclare(*who, "q", True, False, False, "", EMPTY_MAP, True),

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from broker.model.broker import Broker
-from broker.model.errors import InternalError
-from broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.settings import BrokerSettings
-from formats.plain import plain_map
-from formats.values import typed_map
-from store.errors import StoreError
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import InternalError
+from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.plain import plain_map
+from qstore.formats.values import typed_map
+from qstore.store.errors import StoreError
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
@@ -48,33 +48,33 @@ def numbers(stage: Wired, queue: str) -> list[object]:
 class TestInitialValue:
     def test_each_new_binding_gets_the_last_message_if_it_asks_for_it(self, tmp_path: Path, has_store: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("x", "topic", arguments=INITIAL)
+            topology = stage.topology
+            await topology.declare_exchange("x", "topic", arguments=INITIAL)
             for name in ("early", "late", "other"):
-                await wiring.declare_queue(name)
-            await wiring.bind("early", "x", "a.*")
+                await topology.declare_queue(name)
+            await topology.bind("early", "x", "a.*")
             await stage.publish("x", "a.b", b"1", b"2", persistent=False)
-            await wiring.bind("late", "x", "#")
-            await wiring.bind("other", "x", "b.*")
-            await wiring.bind("early", "x", "a.*")
+            await topology.bind("late", "x", "#")
+            await topology.bind("other", "x", "b.*")
+            await topology.bind("early", "x", "a.*")
             assert stage.bodies("early") == [b"1", b"2"]
             assert stage.bodies("late") == [b"2"]
             assert stage.bodies("other") == []
             assert (numbers(stage, "early"), numbers(stage, "late")) == ([0, 1], [1])
-            await wiring.bind("early", "x", "#")  # another binding, so another copy
+            await topology.bind("early", "x", "#")  # another binding, so another copy
             assert stage.bodies("early") == [b"1", b"2", b"2"]
 
         play(tmp_path if has_store else None, scene)
 
     def test_who_waits_gets_it_at_once(self, tmp_path: Path, has_store: bool) -> None:
         async def scene(stage: Wired) -> None:
-            await stage.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
+            await stage.topology.declare_exchange("x", "fanout", arguments=INITIAL)
             await stage.publish("x", "k", b"1")
-            queue = await stage.wiring.declare_queue("q", durable=True)
+            queue = await stage.topology.declare_queue("q", durable=True)
             taker = await stage.consumer(queue)
-            await stage.wiring.bind("q", "x", "")
+            await stage.topology.bind("q", "x", "")
             await stage.synced()
-            while stage.broker.turn.flushes_under_way:
+            while stage.broker.tick.flushes_under_way:
                 await asyncio.sleep(0)
             await stage.synced()
             assert [each.message.body for each in taker.taken] == [b"1"]
@@ -83,15 +83,15 @@ class TestInitialValue:
 
     def test_nothing_that_has_expired(self, tmp_path: Path, has_store: bool) -> None:
         async def scene(stage: Wired) -> None:
-            await stage.wiring.declare_exchange("x", "fanout", arguments=typed_map({INITIAL_VALUE: 1}))
+            await stage.topology.declare_exchange("x", "fanout", arguments=typed_map({INITIAL_VALUE: 1}))
             for name in ("late", "in time"):
-                await stage.wiring.declare_queue(name)
+                await stage.topology.declare_queue(name)
             message = stage.message("k", b"1")
             message.expires_at = stage.broker.clock() + 1000
             stage.broker.router.publish(message, stage.broker.exchanges["x"])
-            await stage.wiring.bind("in time", "x", "")
+            await stage.topology.bind("in time", "x", "")
             message.expires_at = stage.broker.clock() - 1
-            await stage.wiring.bind("late", "x", "")
+            await stage.topology.bind("late", "x", "")
             assert [stage.broker.queues[name].message_count for name in ("in time", "late")] == [1, 0]
 
         play(tmp_path if has_store else None, scene)
@@ -100,10 +100,10 @@ class TestInitialValue:
 class TestInitialValueOnDisk:
     def test_is_kept_like_any_message_and_not_offered_to_recovered_bindings(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            await stage.wiring.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
-            await stage.wiring.declare_queue("q", durable=True)
+            await stage.topology.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
+            await stage.topology.declare_queue("q", durable=True)
             await stage.publish("x", "k", b"1")
-            await stage.wiring.bind("q", "x", "k")
+            await stage.topology.bind("q", "x", "k")
             await stage.synced()
 
         async def look(stage: Wired) -> None:
@@ -117,9 +117,9 @@ class TestInitialValueOnDisk:
 
     def test_numbers_begin_again_after_a_restart(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            await stage.wiring.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
-            await stage.wiring.declare_queue("q", durable=True)
-            await stage.wiring.bind("q", "x", "k")
+            await stage.topology.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
+            await stage.topology.declare_queue("q", durable=True)
+            await stage.topology.bind("q", "x", "k")
 
         async def send(stage: Wired) -> None:
             before = len(stage.bodies("q"))
@@ -133,16 +133,16 @@ class TestInitialValueOnDisk:
             broker = Broker(
                 BrokerSettings(queue_limit_bytes=MESSAGE_OVERHEAD + 4), None, asyncio.get_running_loop().call_soon
             )
-            await broker.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
-            await broker.wiring.declare_queue("q")
+            await broker.topology.declare_exchange("x", "fanout", arguments=INITIAL)
+            await broker.topology.declare_queue("q")
             broker.router.publish(PlainMessage("q", b"1234"), broker.exchanges[""])
             broker.router.publish(PlainMessage("k", b"56"), broker.exchanges["x"])
-            assert await broker.wiring.bind("q", "x", "") is not None
+            assert await broker.topology.bind("q", "x", "") is not None
             assert [each.message.body for each in broker.queues["q"].available()] == [b"1234"]
 
         asyncio.run(scene())
         assert [each.getMessage().partition(":")[0] for each in caplog.records if each.levelname == "WARNING"] == [
-            'Queue "q" goes without the initial value of "x"'
+            'Queue "q" did not get the initial value of "x"'
         ]
 
 
@@ -150,12 +150,12 @@ class TestExclusive:
     def test_the_new_binding_alone_is_there_after_a_restart(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
             for name in ("a", "b", "c"):
-                await stage.wiring.declare_queue(name, durable=True)
-                await stage.wiring.bind(name, "amq.direct", "other")
+                await stage.topology.declare_queue(name, durable=True)
+                await stage.topology.bind(name, "amq.direct", "other")
             for name in ("a", "b"):
-                await stage.wiring.bind(name, "amq.direct", "k")
-            assert await stage.wiring.bind("c", "amq.direct", "k", ALONE) is not None
-            assert await stage.wiring.bind("c", "amq.direct", "k", ALONE) is None
+                await stage.topology.bind(name, "amq.direct", "k")
+            assert await stage.topology.bind("c", "amq.direct", "k", ALONE) is not None
+            assert await stage.topology.bind("c", "amq.direct", "k", ALONE) is None
             await stage.publish("amq.direct", "k", b"1")
             assert [stage.bodies(name) for name in "abc"] == [[], [], [b"1"]]
 
@@ -163,7 +163,7 @@ class TestExclusive:
             bound = {(queue, key) for _, queue, key in stage.bindings()}
             assert bound == {("a", "other"), ("b", "other"), ("c", "other"), ("c", "k")}
             assert stage.store is not None
-            assert len(stage.store.wiring.bindings) == 4
+            assert len(stage.store.topology.bindings) == 4
 
         play(tmp_path, make, look, look)
 
@@ -172,9 +172,9 @@ class TestExclusive:
 
         async def make(stage: Wired) -> None:
             for name in ("older", "newer"):
-                await stage.wiring.declare_queue(name, durable=True)
-            await stage.wiring.bind("newer", "amq.direct", "k", ALONE)
-            await stage.wiring.bind("older", "amq.direct", "k")
+                await stage.topology.declare_queue(name, durable=True)
+            await stage.topology.bind("newer", "amq.direct", "k", ALONE)
+            await stage.topology.bind("older", "amq.direct", "k")
 
         async def look(stage: Wired) -> None:
             assert stage.bindings() == {("amq.direct", "newer", "k"), ("amq.direct", "older", "k")}
@@ -183,10 +183,10 @@ class TestExclusive:
 
     def test_a_transient_queue_takes_the_place_of_a_durable_one(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            await stage.wiring.declare_queue("durable", durable=True)
-            await stage.wiring.declare_queue("transient")
-            await stage.wiring.bind("durable", "amq.direct", "k")
-            await stage.wiring.bind("transient", "amq.direct", "k", ALONE)
+            await stage.topology.declare_queue("durable", durable=True)
+            await stage.topology.declare_queue("transient")
+            await stage.topology.bind("durable", "amq.direct", "k")
+            await stage.topology.bind("transient", "amq.direct", "k", ALONE)
 
         async def look(stage: Wired) -> None:
             assert stage.bindings() == set()
@@ -195,22 +195,22 @@ class TestExclusive:
 
     def test_unbound_deleted_and_bound_again(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            topology = stage.topology
+            await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
             for name in ("a", "b"):
-                await wiring.declare_queue(name, durable=True)
-            await wiring.bind("a", "x", "k")
-            await wiring.bind("b", "x", "k", ALONE)  # "x" has a binding all the time, and stays
+                await topology.declare_queue(name, durable=True)
+            await topology.bind("a", "x", "k")
+            await topology.bind("b", "x", "k", ALONE)  # "x" has a binding all the time, and stays
             assert stage.bindings() == {("x", "b", "k")}
-            await wiring.bind("a", "x", "k")
-            await wiring.delete_queue("b")
+            await topology.bind("a", "x", "k")
+            await topology.delete_queue("b")
             assert stage.bindings() == {("x", "a", "k")}
-            await wiring.bind("a", "x", "k", ALONE)
-            await wiring.declare_queue("b", durable=True)
+            await topology.bind("a", "x", "k", ALONE)
+            await topology.declare_queue("b", durable=True)
 
         async def go_on(stage: Wired) -> None:
             assert stage.bindings() == {("x", "a", "k")}
-            await stage.wiring.unbind("a", "x", "k")
+            await stage.topology.unbind("a", "x", "k")
             assert "x" not in stage.broker.exchanges
 
         async def look(stage: Wired) -> None:
@@ -223,12 +223,12 @@ class TestExclusive:
     ) -> None:
         async def make(stage: Wired) -> None:
             for name in ("a", "b"):
-                await stage.wiring.declare_queue(name, durable=True)
-            await stage.wiring.bind("a", "amq.direct", "k")
+                await stage.topology.declare_queue(name, durable=True)
+            await stage.topology.bind("a", "amq.direct", "k")
             assert stage.store is not None
             with monkeypatch.context() as patch:
                 patch.setattr(stage.store.changes, "delete_binding", failing)
-                await stage.wiring.bind("b", "amq.direct", "k", ALONE)
+                await stage.topology.bind("b", "amq.direct", "k", ALONE)
             assert stage.bindings() == {("amq.direct", "b", "k")}
 
         stored: list[int] = []
@@ -236,36 +236,36 @@ class TestExclusive:
         async def look(stage: Wired) -> None:
             assert stage.bindings() == {("amq.direct", "b", "k")}
             assert stage.store is not None
-            stored.append(len(stage.store.wiring.bindings))
+            stored.append(len(stage.store.topology.bindings))
 
         play(tmp_path, make, look, look)
         assert stored == [2, 1]
-        assert 'A replaced binding of queue "a" stays until the next start' in caplog.text
+        assert 'A replaced binding of queue "a" stays in the store until the next start' in caplog.text
 
     def test_a_binding_that_the_store_cannot_keep_replaces_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def scene(stage: Wired) -> None:
             for name in ("a", "b"):
-                await stage.wiring.declare_queue(name, durable=True)
-            await stage.wiring.bind("a", "amq.direct", "k")
+                await stage.topology.declare_queue(name, durable=True)
+            await stage.topology.bind("a", "amq.direct", "k")
             assert stage.store is not None
             monkeypatch.setattr(stage.store.changes, "create_binding", failing)
             with pytest.raises(InternalError, match="the disk is broken"):
-                await stage.wiring.bind("b", "amq.direct", "k", ALONE)
+                await stage.topology.bind("b", "amq.direct", "k", ALONE)
             assert stage.bindings() == {("amq.direct", "a", "k")}
 
         play(tmp_path, scene)
 
     def test_the_place_taker_gets_the_initial_value_and_one_that_was_bound_does_not(self) -> None:
         async def scene(stage: Wired) -> None:
-            await stage.wiring.declare_exchange("x", "direct", arguments=INITIAL)
+            await stage.topology.declare_exchange("x", "direct", arguments=INITIAL)
             for name in ("a", "b"):
-                await stage.wiring.declare_queue(name)
-            await stage.wiring.bind("a", "x", "k")
+                await stage.topology.declare_queue(name)
+            await stage.topology.bind("a", "x", "k")
             await stage.publish("x", "k", b"1")
-            await stage.wiring.bind("a", "x", "k", ALONE)
-            await stage.wiring.bind("b", "x", "k", ALONE)
+            await stage.topology.bind("a", "x", "k", ALONE)
+            await stage.topology.bind("b", "x", "k", ALONE)
             assert (stage.bodies("a"), stage.bodies("b")) == ([b"1"], [b"1"])
 
         play(None, scene)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker.model.broker import Broker
-from broker.model.errors import InternalError, ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.message import Message
-from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
-from formats.broker_records.errors import BrokerRecordError
-from store.module import Module
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired
 from tests.support.fake_store import FakeFailedError, Model
 
@@ -75,7 +75,7 @@ def test_one_journal_that_takes_nothing_and_no_queue_gets_it(model: Model, troub
         model.publish("", b"1", exchange="amq.fanout")
     assert bodies(*queues) == [[], [], []]
     assert queues[0].journal.live == {}
-    assert not model.turn.written
+    assert not model.tick.written
     assert model.publish("", b"2", exchange="amq.fanout", persistent=False) == [False]
     assert bodies(*queues) == [[b"2"]] * 3
 
@@ -200,7 +200,7 @@ def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> N
     done: list[Exception | None] = []
     others: list[Exception | None] = []
     model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
-    model.turn.when_synced(others.append)
+    model.tick.when_synced(others.append)
     model.run()
     source.journal.has_failed = True
     model.store.complete()
@@ -263,7 +263,7 @@ def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) 
 
     async def test() -> None:
         async with wired(tmp_path if durable else None) as found:
-            queue = await found.wiring.declare_queue("q", durable=durable)
+            queue = await found.topology.declare_queue("q", durable=durable)
             references = []
             for _ in range(50):
                 message = TrackedMessage("q", b"x", store=found.store)
@@ -274,7 +274,7 @@ def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) 
             gc.collect()
             gc.disable()
             try:
-                await found.wiring.delete_queue("q")
+                await found.topology.delete_queue("q")
                 await asyncio.sleep(0)
                 left = sum(reference() is not None for reference in references)
             finally:
@@ -294,7 +294,7 @@ def restored(found: Queue) -> list[tuple[bytes, bool]]:
 def test_messages_are_there_again_in_order_and_marked_if_they_were_delivered(tmp_path: Path) -> None:
     async def first() -> None:
         async with wired(tmp_path) as found:
-            queue = await found.wiring.declare_queue("q", durable=True)
+            queue = await found.topology.declare_queue("q", durable=True)
             await found.publish("", "q", *(b"%d" % number for number in range(5)))
             await found.publish("", "q", b"transient", persistent=False)
             for _ in range(2):
@@ -323,7 +323,7 @@ def test_a_commit_is_there_again_and_what_was_not_committed_is_not(tmp_path: Pat
     async def first() -> None:
         async with wired(tmp_path) as found:
             for name in ("a", "b"):
-                await found.wiring.declare_queue(name, durable=True)
+                await found.topology.declare_queue(name, durable=True)
             await found.publish("", "a", b"old")
             taker = await found.consumer(found.broker.queues["a"])
             transactions = [found.broker.begin_transaction(0) for _ in range(2)]
@@ -348,7 +348,7 @@ def test_a_commit_is_there_again_and_what_was_not_committed_is_not(tmp_path: Pat
 def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first() -> None:
         async with wired(tmp_path) as found:
-            await found.wiring.declare_queue("q", durable=True)
+            await found.topology.declare_queue("q", durable=True)
             await found.publish("", "q", b"1", b"bad", b"3")
 
     def restore(data: bytes) -> Message:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from broker.model.completion import CompletionLedger, Done, Runs
+from qstore.broker.model.completion import CompletionLedger, Done, Runs
 
 NUMBERS = st.integers(min_value=0, max_value=40)
 RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair)))
@@ -64,9 +64,9 @@ def test_many_gaps_are_no_trouble() -> None:
 
 def test_what_does_not_wait_is_done_when_it_is_settled() -> None:
     ledger = CompletionLedger()
-    assert ledger.settle(3) == []
+    assert ledger.complete_below(3) == []
     assert state(ledger) == (3, [])
-    assert ledger.settle(3) == []
+    assert ledger.complete_below(3) == []
     assert state(ledger) == (3, [])
 
 
@@ -75,11 +75,11 @@ def test_what_is_held_is_done_when_it_is_released() -> None:
     for number in (12, 13, 17):
         ledger.hold(number)
     assert state(ledger) == (10, [])
-    assert ledger.settle(20) == [[12, 13], [17, 17]]
+    assert ledger.complete_below(20) == [[12, 13], [17, 17]]
     assert state(ledger) == (12, [(14, 16), (18, 19)])
-    ledger.release([[17, 17]])
+    ledger.complete([[17, 17]])
     assert state(ledger) == (12, [(14, 19)])
-    ledger.release([[12, 13]])
+    ledger.complete([[12, 13]])
     assert state(ledger) == (20, [])
 
 
@@ -87,10 +87,10 @@ def test_each_tick_has_runs_of_its_own() -> None:
     """Numbers that follow each other and came in two ticks wait for two flushes."""
     ledger = CompletionLedger()
     ledger.hold(0)
-    assert ledger.settle(1) == [[0, 0]]
+    assert ledger.complete_below(1) == [[0, 0]]
     ledger.hold(1)
-    assert ledger.settle(2) == [[1, 1]]
-    ledger.release([[1, 1]])
+    assert ledger.complete_below(2) == [[1, 1]]
+    ledger.complete([[1, 1]])
     assert state(ledger) == (0, [(1, 1)])
 
 
@@ -98,10 +98,10 @@ def test_what_is_postponed_is_not_among_the_runs() -> None:
     ledger = CompletionLedger()
     ledger.hold(1)
     ledger.postpone(2)
-    assert ledger.settle(4) == [[1, 1]]
+    assert ledger.complete_below(4) == [[1, 1]]
     assert state(ledger) == (1, [(3, 3)])
-    ledger.release([[2, 2]])
-    ledger.release([[1, 1]])
+    ledger.complete([[2, 2]])
+    ledger.complete([[1, 1]])
     assert state(ledger) == (4, [])
 
 
@@ -110,7 +110,7 @@ def test_a_number_is_held_and_postponed() -> None:
     ledger = CompletionLedger()
     ledger.hold(1)
     ledger.postpone(1)
-    assert ledger.settle(3) == [[1, 1]]
+    assert ledger.complete_below(3) == [[1, 1]]
     assert state(ledger) == (1, [(2, 2)])
 
 
@@ -120,10 +120,10 @@ def test_a_barrier_waits_for_all_before_it_and_for_nothing_after_it() -> None:
     ledger.hold_for_all_before(1)
     ledger.hold(2)
     ledger.hold_for_all_before(3)
-    assert ledger.settle(4) == [[0, 3]]
-    ledger.release([[2, 3]])
+    assert ledger.complete_below(4) == [[0, 3]]
+    ledger.complete([[2, 3]])
     assert state(ledger) == (0, [(2, 2)])
-    ledger.release([[0, 1]])
+    ledger.complete([[0, 1]])
     assert state(ledger) == (4, [])
 
 
@@ -131,19 +131,19 @@ def test_a_barrier_waits_for_what_is_postponed() -> None:
     ledger = CompletionLedger()
     ledger.postpone(0)
     ledger.hold_for_all_before(1)
-    ledger.release(ledger.settle(3))
+    ledger.complete(ledger.complete_below(3))
     assert state(ledger) == (0, [(2, 2)])
-    ledger.release([[0, 0]])
+    ledger.complete([[0, 0]])
     assert state(ledger) == (3, [])
 
 
 def test_a_flush_that_fails_leaves_its_numbers_and_the_barriers_above_them_undone() -> None:
     ledger = CompletionLedger()
     ledger.hold(0)
-    ledger.settle(1)  # and the flush fails: nobody releases it
+    ledger.complete_below(1)  # and the flush fails: nobody releases it
     ledger.hold(1)
     ledger.hold_for_all_before(2)
-    ledger.release(ledger.settle(4))
+    ledger.complete(ledger.complete_below(4))
     assert state(ledger) == (0, [(1, 1), (3, 3)])
 
 
@@ -152,9 +152,9 @@ def test_what_is_postponed_after_it_was_settled_makes_nothing_else_done() -> Non
     ledger = CompletionLedger()
     for number in range(5):
         ledger.hold(number)
-    ledger.settle(5)
+    ledger.complete_below(5)
     ledger.postpone(1)
-    assert ledger.settle(7) == []
+    assert ledger.complete_below(7) == []
     assert state(ledger) == (0, [(5, 6)])
 
 
@@ -215,7 +215,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(target=flushes)
     def settle(self) -> Flush | object:
-        runs = self.ledger.settle(self.came)
+        runs = self.ledger.complete_below(self.came)
         numbers = [number for first, last in runs for number in range(first, last + 1)]
         assert numbers == sorted(self.held_now), "the runs are what is held, in order, each number once"
         assert all(last + 1 < first for (_, last), (first, _) in pairwise(runs)), "the runs do not touch"
@@ -227,7 +227,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def flush_ends(self, flush: Flush) -> None:
         runs, numbers = flush
         self.waiting -= numbers
-        self.ledger.release(runs)
+        self.ledger.complete(runs)
 
     @rule(flush=consumes(flushes))
     def flush_fails(self, flush: Flush) -> None:
@@ -238,18 +238,18 @@ class LedgerMachine(RuleBasedStateMachine):
     def release(self, number: int) -> None:
         self.settle_all()
         self.waiting.discard(number)
-        self.ledger.release([[number, number]])
+        self.ledger.complete([[number, number]])
 
     def settle_all(self) -> None:
         """End the tick, with a flush that fails if anything is held: what is postponed is released later than that."""
-        self.ledger.settle(self.came)
+        self.ledger.complete_below(self.came)
         self.waiting |= self.held_now - self.barriers
         self.held_now = set()
 
     @invariant()
     def what_is_done_is_what_the_model_says(self) -> None:
         done = members(self.ledger.done)
-        expected = set(range(self.ledger.settled)) - self.waiting
+        expected = set(range(self.ledger.processed)) - self.waiting
         for barrier in sorted(self.barriers):
             if not expected.issuperset(range(barrier)):
                 expected.discard(barrier)
@@ -260,5 +260,5 @@ class LedgerMachine(RuleBasedStateMachine):
         self.done_before = done
 
 
-LedgerMachine.TestCase.settings = settings(deadline=None, stateful_step_count=40)
+LedgerMachine.TestCase.settings = settings(stateful_step_count=40)
 TestLedgerMachine = LedgerMachine.TestCase

@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from broker.process.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
-from broker.process.pid_file import PidFile, holder_of
+from qstore.broker.process.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
+from qstore.broker.process.pid_file import PidFile, holder_of
 from tests.broker.holder import ROOT, kill, launch_holder, start_holder
-from tests.system.processes import goes
+from tests.support.processes import goes
 
 # ---- pid files ----
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_held_and_tells_no_number(tmp_path: Path, content: bytes)
     path.write_bytes(content)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(DaemonError, match="does not tell its number"):
+        with pytest.raises(DaemonError, match="contains no process id"):
             find([str(path)])
 
 
@@ -121,7 +121,7 @@ def test_where_pid_files_are_if_nobody_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 FORK: Final = """
 import os, sys, time
-from broker.process import daemon
+from qstore.broker.process import daemon
 try:
     forked = daemon.fork(float(sys.argv[1]))
 except daemon.DaemonError as error:
@@ -166,8 +166,8 @@ def test_the_child_has_none_of_its_parent_s_files(tmp_path: Path) -> None:
     [
         ("forked.failed('Cannot lock it')", "Cannot lock it"),
         ("forked.failed('\\udcff' + 'x' * 100_000)", r"\udcffxxx"),
-        ("sys.exit(3)", "ended before it was ready, with status 3; see its log"),
-        ("os.kill(os.getpid(), 9)", "ended before it was ready, with status -9"),
+        ("sys.exit(3)", "exited before it was ready, with status 3; see its log"),
+        ("os.kill(os.getpid(), 9)", "exited before it was ready, with status -9"),
     ],
 )
 def test_a_child_that_cannot_start(child: str, text: str) -> None:
@@ -180,5 +180,7 @@ def test_a_child_that_cannot_start(child: str, text: str) -> None:
 
 def test_a_child_that_takes_too_long(tmp_path: Path) -> None:
     ended = fork(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)", 2.0)
-    assert ended.stdout.startswith("error not ready within 2 s, and told to end; give it more time with --wait")
+    assert ended.stdout.startswith(
+        "error not ready within 2 s; it has been sent SIGTERM; increase the time with --wait"
+    )
     assert goes(int((tmp_path / "pid").read_text()))

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
-from broker.process.pid_file import PidFile, holder_of
+from qstore.broker.process.data_dir import (
+    DataDirectory,
+    DataDirectoryError,
+    default_data_directory,
+    lock_path,
+    user_directory,
+)
+from qstore.broker.process.pid_file import PidFile, holder_of
 from tests.broker.holder import kill, start_holder
 
 NOBODY = 65534
@@ -41,7 +47,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_broker_has_it_at_a_time(tmp_path: Path) -> None:
     process = start_holder(tmp_path / "lock")
-    wanted = rf"^Cannot lock {tmp_path}/lock: Resource temporarily unavailable; process {process.pid} has it: "
+    wanted = rf"^Cannot lock {tmp_path}/lock: Resource temporarily unavailable; process {process.pid} is using it: "
     with pytest.raises(DataDirectoryError, match=wanted):
         DataDirectory(str(tmp_path))
     kill(process)
@@ -52,7 +58,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "locked" / "lock").mkdir(parents=True)
     for name, text in (("file", "File exists"), ("file/below", "File exists"), ("locked", "Is a directory")):
-        with pytest.raises(DataDirectoryError, match=f"the data directory cannot be used: {text}; give another"):
+        with pytest.raises(DataDirectoryError, match=f"the data directory cannot be used: {text}; choose another"):
             DataDirectory(str(tmp_path / name))
 
 
@@ -62,7 +68,7 @@ def test_a_directory_that_must_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(0o755)
     program = (
         "import os, sys\n"
-        "from broker.process.data_dir import DataDirectory\n"
+        "from qstore.broker.process.data_dir import DataDirectory\n"
         f"os.setuid({NOBODY})\n"
         "DataDirectory(sys.argv[1])"
     )
@@ -70,7 +76,7 @@ def test_a_directory_that_must_not_be_written(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path / "data")],
         capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
     )  # fmt: skip
-    assert "the data directory cannot be used: Permission denied; give another" in ended.stderr
+    assert "the data directory cannot be used: Permission denied; choose another" in ended.stderr
 
 
 def test_default_directories(monkeypatch: pytest.MonkeyPatch) -> None:

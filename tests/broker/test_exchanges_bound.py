@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.model.exchanges.exchange import BoundResult
-from broker.model.exchanges.route import Binding
-from broker.model.exchanges.types import EXCHANGE_TYPES
-from formats.values import TypedMap, typed_map
+from qstore.broker.model.exchanges.exchange import BoundResult
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues
 
 RED = typed_map({"x-match": "all", "colour": "red"})

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-import broker.model.exchanges.exchange as module
-from broker.model.errors import NotAllowedError, NotFoundError
-from broker.model.exchanges.default import DefaultExchange
-from broker.model.exchanges.direct import DirectExchange
-from broker.model.exchanges.exchange import BoundResult, Exchange
-from broker.model.exchanges.fanout import FanoutExchange
-from broker.model.exchanges.topic import TopicExchange
-from broker.model.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES, exchange_type
-from formats.values import EMPTY_MAP, typed_map
+import qstore.broker.model.exchanges.exchange as module
+from qstore.broker.model.errors import NotAllowedError, NotFoundError
+from qstore.broker.model.exchanges.default import DefaultExchange
+from qstore.broker.model.exchanges.direct import DirectExchange
+from qstore.broker.model.exchanges.exchange import BoundResult, Exchange
+from qstore.broker.model.exchanges.fanout import FanoutExchange
+from qstore.broker.model.exchanges.topic import TopicExchange
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES, exchange_type
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import FakeQueue, fake_queues, names, routed
 
 NONE = BoundResult()

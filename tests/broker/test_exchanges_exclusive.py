@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.errors import InternalError
-from broker.model.exchanges.arguments import EXCLUSIVE_BINDING
-from broker.model.exchanges.direct import DirectExchange
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.types import EXCHANGE_TYPES
-from formats.values import EMPTY_MAP, typed_map
+from qstore.broker.model.errors import InternalError
+from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING
+from qstore.broker.model.exchanges.direct import DirectExchange
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 
 ALONE = typed_map({EXCLUSIVE_BINDING: 1})

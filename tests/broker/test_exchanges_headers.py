@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.errors import InternalError, NotAllowedError
-from broker.model.exchanges.exchange import BoundResult
-from broker.model.exchanges.headers import HeadersExchange
-from formats.values import TypedMap, typed_map
+from qstore.broker.model.errors import InternalError, NotAllowedError
+from qstore.broker.model.exchanges.exchange import BoundResult
+from qstore.broker.model.exchanges.headers import HeadersExchange
+from qstore.formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 from tests.support.coded import coded, coded_array
 
@@ -149,7 +149,7 @@ class TestBindings:
         a, b = fake_queues("ab")
         exchange.bind(a, "k", asks("all", n=1))
         for other in (asks("any", n=1), asks("all", n=2), asks("all")):
-            with pytest.raises(NotAllowedError, match='"k" with other arguments'):
+            with pytest.raises(NotAllowedError, match='"k" and different arguments'):
                 exchange.bind(a, "k", other)
         assert exchange.bind(b, "k", asks("all", n=2)) is not None
         assert routed(exchange, headers={"n": 1}) == "a"

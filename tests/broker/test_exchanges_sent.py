@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from broker.model.errors import InternalError, InvalidArgumentError, ModelError, ResourceLimitExceededError
-from broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.sent_messages import SentMessages, sent_messages
-from broker.model.exchanges.types import EXCHANGE_TYPES
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.types import code_of
-from formats.plain import plain_map
-from formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.broker.model.errors import InternalError, InvalidArgumentError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.sent_messages import SentMessages, sent_messages
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.types import code_of
+from qstore.formats.plain import plain_map
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.wired_broker import PlainMessage
 from tests.support.coded import coded
 from tests.support.fake_store import FakeFailedError, Model
@@ -227,7 +227,7 @@ class TestLast:
         assert exchange.sent.last.body == b"1"
 
     @pytest.mark.parametrize(
-        ("type_name", "key", "asked", "arguments", "is_asked_for"),
+        ("type_name", "key", "asked", "arguments", "would_route"),
         [
             ("direct", "k", "k", {}, True),
             ("direct", "k", "#", {}, False),
@@ -238,13 +238,13 @@ class TestLast:
             ("headers", "k", "k", {"x-match": "any", "n": 2}, False),
         ],
     )
-    def test_is_asked_for(
-        self, model: Model, type_name: str, key: str, asked: str, arguments: dict[str, object], is_asked_for: bool
+    def test_would_route(
+        self, model: Model, type_name: str, key: str, asked: str, arguments: dict[str, object], would_route: bool
     ) -> None:
         exchange = make(model, type_name, INITIAL)
         message = PlainMessage(key, b"x").with_number("n", 1)
         queue = model.queue("q")
         binding = exchange.bind(queue, asked, typed_map(arguments))
         assert binding is not None
-        assert exchange.is_asked_for(message, binding) is is_asked_for
-        assert bool(exchange.route(message).queues) is is_asked_for
+        assert exchange.would_route(message, binding) is would_route
+        assert bool(exchange.route(message).queues) is would_route

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.exchanges.topic import TopicExchange
-from broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.topic import TopicExchange
+from qstore.broker.model.exchanges.topic_index import TopicIndex
 from tests.broker.exchange_parts import fake_queues, routed
 
 # A few words, so that patterns meet; the empty word is one of them.

@@ -8,8 +8,8 @@ import weakref
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
-from broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
+from qstore.broker.model.queues.fifo import Fifo
 from tests.broker.wired_broker import PlainMessage
 
 

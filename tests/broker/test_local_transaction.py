@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.queues.queue import Queue
-from broker.model.transactions.local import LocalTransaction
-from broker.settings import BrokerSettings
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.entry import MOVING, Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.settings import BrokerSettings
 from tests.support.fake_store import FakeFailedError, Model, Recorder
 
 Results = list[ModelError | None]
@@ -24,8 +26,8 @@ def results() -> Results:
     return []
 
 
-def begin(model: Model, most_bytes: int = 0) -> LocalTransaction:
-    return model.broker.begin_transaction(most_bytes)
+def begin(model: Model, max_bytes: int = 0) -> LocalTransaction:
+    return model.broker.begin_transaction(max_bytes)
 
 
 def publish(model: Model, transaction: LocalTransaction, key: str, body: bytes, *, persistent: bool = True) -> None:
@@ -101,7 +103,7 @@ def test_nothing_that_came_later_overtakes(model: Model, results: Results) -> No
 def test_a_transaction_of_what_is_not_kept_does_not_let_out_what_is_not_on_the_disk(
     model: Model, results: Results
 ) -> None:
-    """In one turn: a message that waits for the disk, then a commit that need not."""
+    """In one tick: a message that waits for the disk, then a commit that need not."""
     queue = model.queue("q", durable=True)
     consumer = model.consumer(queue)
     model.publish("q", b"1")
@@ -135,7 +137,7 @@ def test_a_commit_elsewhere_does_not_let_out_what_is_not_on_the_disk(model: Mode
 
 
 def test_the_quicker_of_two_commits_does_not_let_out_what_is_not_on_the_disk(model: Model, results: Results) -> None:
-    """The flush of what came first begins last, at the end of the turn, and is waited for all the same."""
+    """The flush of what came first begins last, at the end of the tick, and is waited for all the same."""
     queue = model.queue("q", durable=True)
     consumer = model.consumer(queue)
     model.publish("q", b"1")
@@ -240,7 +242,7 @@ def test_a_commit_of_which_nobody_knows(model: Model, results: Results) -> None:
     model.run()
     (result,) = results
     assert isinstance(result, InternalError)
-    assert str(result) == "the transaction may be committed or not: gone"
+    assert str(result) == "the outcome of the transaction is unknown: gone"
     model.sync()
     for name in ("durable", "plain"):
         model.publish(name, b"next")
@@ -320,7 +322,7 @@ def test_a_transaction_has_its_limit(model: Model) -> None:
     limit = MESSAGE_OVERHEAD + 5
     transaction = begin(model, limit)
     publish(model, transaction, "q", b"12345")
-    with pytest.raises(ResourceLimitExceededError, match=f"more than {limit} bytes"):
+    with pytest.raises(ResourceLimitExceededError, match=f"larger than {limit} bytes"):
         publish(model, transaction, "q", b"6")
 
 
@@ -342,3 +344,44 @@ def test_many_transactions_at_once_end_in_any_order(model: Model) -> None:
     assert consumer.bodies == []
     model.sync()
     assert consumer.bodies == [b"%d" % number for number in range(6)]
+
+
+# ---- messages that are being moved to an alternate exchange ----
+
+
+def moving(model: Model) -> tuple[Queue, Queue, Entry, list[Exception | None]]:
+    """A message that a consumer has acquired, while it moves to another queue and is not yet on the disk there."""
+    source, target = model.queue("source", durable=True), model.queue("target", durable=True)
+    consumer = model.consumer(source)
+    model.publish("source", b"1")
+    model.sync()
+    (entry,) = consumer.entries
+    exchange = model.broker.exchanges["amq.fanout"]
+    exchange.add(Binding(target, ""))
+    done: list[Exception | None] = []
+    model.broker.router.move(source, entry, exchange, done.append)
+    model.run()
+    assert entry.state == MOVING
+    return source, target, entry, done
+
+
+def test_an_accept_of_a_message_that_is_being_moved_is_written(model: Model) -> None:
+    source, target, entry, done = moving(model)
+    assert source.dequeue(entry), "completed when it is on the disk"
+    assert entry.rid not in source.journal.live
+    model.sync()
+    assert done == [None]
+    assert source.is_empty
+    assert [each.message.body for each in target.entries()] == [b"1"]
+
+
+def test_a_transaction_accepts_a_message_that_is_being_moved(model: Model) -> None:
+    source, _, entry, done = moving(model)
+    transaction = begin(model)
+    transaction.accept(source, entry)
+    committed: Results = []
+    transaction.commit(committed.append)
+    assert entry.rid not in source.journal.live
+    model.sync()
+    assert (committed, done) == ([None], [None])
+    assert source.is_empty

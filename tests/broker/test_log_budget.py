@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.budget import MAX_LINES, PERIOD_SECONDS, LogBudget
-from broker.log.logs import WARNING, log_of
+from qstore.broker.log.budget import MAX_LINES, PERIOD_SECONDS, LogBudget
+from qstore.broker.log.logs import WARNING, log_of
 
 
 def test_a_flood_is_cut_off_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -13,14 +13,14 @@ def test_a_flood_is_cut_off_counted_and_told(caplog: pytest.LogCaptureFixture) -
     budget = LogBudget(log_of("Security"), WARNING, "failed logins")
     for number in range(1000):
         budget.write(100.0, "login %d", number)
-    budget.tick(100.0 + PERIOD_SECONDS - 1)
+    budget.on_timer(100.0 + PERIOD_SECONDS - 1)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [f"login {number}" for number in range(MAX_LINES)]
     caplog.clear()
-    budget.tick(100.0 + PERIOD_SECONDS)
+    budget.on_timer(100.0 + PERIOD_SECONDS)
     budget.write(100.0 + PERIOD_SECONDS, "login %d", 1000)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"{1000 - MAX_LINES} more failed logins within 60 seconds; debug+ shows each of them"),
+        ("WARNING", f"{1000 - MAX_LINES} more failed logins within 60 seconds; log level debug+ shows each of them"),
         ("WARNING", "login 1000"),
     ]
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import broker.log.sinks
-from broker.log.logs import (
+import qstore.broker.log.sinks
+from qstore.broker.log.logs import (
     CATEGORIES,
     CRITICAL,
     DEBUG,
@@ -33,9 +33,9 @@ from broker.log.logs import (
     parse_rule,
     printable,
 )
-from broker.log.sinks import LineFormat, Logging, Sinks
-from broker.model.broker import Broker
-from broker.settings import BrokerSettings
+from qstore.broker.log.sinks import LineFormat, Logging, Sinks
+from qstore.broker.model.broker import Broker
+from qstore.broker.settings import BrokerSettings
 
 MakeLog = Callable[..., Logging]
 PLAIN = LineFormat(time=False)
@@ -118,7 +118,7 @@ def test_rules_that_stand_for_none() -> None:
 
 @pytest.mark.parametrize("rule", ["", "+", "warn", "notice++", "notice:", ":Broker", "Notice", "info +", "\x1b[2J"])
 def test_rules_that_are_none(rule: str) -> None:
-    with pytest.raises(LogError, match="is no rule for the log") as refusal:
+    with pytest.raises(LogError, match="is not a log rule") as refusal:
         parse_rule(rule)
     assert str(refusal.value).isprintable()
 
@@ -163,7 +163,7 @@ def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
     )
     make_log(parts=parts)
     log_of("Test").notice("text")
-    where = r"test_logs\.py:\d+: tests\.test_logs\.test_what_else_a_line_may_have: "
+    where = r"test_logs\.py:\d+: test_logs\.test_what_else_a_line_may_have: "
     stamp = rf"> \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}} \[{threading.get_ident()}\] "
     assert re.fullmatch(stamp + where + r"text\n", path.read_text())
 
@@ -171,7 +171,7 @@ def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        (Path(broker.__file__).parent / "model" / "queues" / "queue.py", "broker.queue"),
+        (Path(qstore.broker.__file__).parent / "model" / "queues" / "queue.py", "broker.queue"),
         ("/any/where/plug.py", "plug"),
     ],
 )
@@ -306,9 +306,9 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "syslog")
-    monkeypatch.setattr(broker.log.sinks, "_SYSLOG_ADDRESS", address)
+    monkeypatch.setattr(qstore.broker.log.sinks, "_SYSLOG_ADDRESS", address)
     sinks = Sinks(stderr=False, syslog=True, syslog_name="broker1", syslog_facility="LOG_LOCAL3")
-    with pytest.raises(LogError, match="there is no syslog here"):
+    with pytest.raises(LogError, match="this system has no syslog"):
         Logging(Rules(["notice+"]), sinks, PLAIN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(address)

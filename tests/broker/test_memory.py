@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.logs import NOTICE
-from broker.model import memory
-from broker.model.errors import ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
-from broker.settings import BrokerSettings
+from qstore.broker.log.logs import NOTICE
+from qstore.broker.model import memory
+from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
+from qstore.broker.settings import BrokerSettings
 from tests.support.fake_store import Model
 
 LIMIT = 1_000_000

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.support.raw_peer import RawPeer
 from tests.support.served import client, served
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[2] / "qstore"
 MARK: Final = b"#the message that is followed#"
 MAX_FILES: Final = 20
 HOLDERS: Final = ("message", "header", "body", "parts", "content", "data", "writes", "steps")
@@ -32,7 +32,7 @@ def holds(value: Any, deep: int = DEEP) -> bool:
         return False
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return any(holds(each, deep - 1) for each in value)
-    if type(value).__module__.partition(".")[0] not in ("broker", "store"):
+    if not type(value).__module__.startswith(("qstore.broker.", "qstore.store.")):
         return False
     return any(holds(getattr(value, name, None), deep - 1) for name in HOLDERS)
 

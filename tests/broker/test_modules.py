@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import broker.process.modules
-from broker.process.modules import ModuleError, load_store, module_name, modules_in, options_of
-from broker.process.options.command_line import read_arguments
-from broker.process.options.help import help_text
-from broker.process.options.lookup import Table
-from broker.process.options.table import GROUPS
-from broker.process.options.values import Values
+import qstore.broker.process.modules
+from qstore.broker.process.modules import ModuleError, load_store, module_name, modules_in, options_of
+from qstore.broker.process.options.command_line import read_arguments
+from qstore.broker.process.options.help import help_text
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.table import GROUPS
+from qstore.broker.process.options.values import Values
 
 
 def points(*pairs: tuple[str, str]) -> Callable[..., EntryPoints]:
@@ -48,21 +48,23 @@ def test_none_and_several_names_of_one() -> None:
 
 @pytest.mark.parametrize("name", ["", "/", "acl.so", "store.so.1", "../etc/passwd", "a\nb"])
 def test_names_that_no_module_has(name: str) -> None:
-    with pytest.raises(ModuleError, match=r"there is no module of that name; there are .*store") as refusal:
+    with pytest.raises(ModuleError, match=r"no such module; installed are .*store") as refusal:
         load_store([name])
     assert str(refusal.value).isprintable()
 
 
 def test_modules_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = points(("a", "no.such:Module"), ("b", "store.module:Nothing"), ("store", "store.module:Module"))
-    monkeypatch.setattr(broker.process.modules, "entry_points", found)
+    found = points(
+        ("a", "no.such:Module"), ("b", "qstore.store.module:Nothing"), ("store", "qstore.store.module:Module")
+    )
+    monkeypatch.setattr(qstore.broker.process.modules, "entry_points", found)
     for name in ("a", "b"):
         with pytest.raises(ModuleError, match=f"module {name} .* cannot be loaded"):
             load_store([name])
-    with pytest.raises(ModuleError, match="two stores"):
+    with pytest.raises(ModuleError, match="are different stores"):
         load_store(["a", "store"])
-    monkeypatch.setattr(broker.process.modules, "entry_points", points())
-    with pytest.raises(ModuleError, match="none is installed"):
+    monkeypatch.setattr(qstore.broker.process.modules, "entry_points", points())
+    with pytest.raises(ModuleError, match="no modules are installed"):
         load_store(["store"])
 
 
@@ -88,7 +90,7 @@ def test_a_directory_names_modules_by_its_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\x7fELF")
     found = modules_in(str(tmp_path))
     assert found.names == ("legacystore.so", "store.so")
-    wanted = f"{tmp_path}: passed over, since there are no modules of these names: a\\nb.so, ha.so"
+    wanted = f"{tmp_path}: these files are ignored, since no modules with their names are installed: a\\nb.so, ha.so"
     assert found.warnings == (wanted,)
     for number in range(1000):
         (tmp_path / f"b{number:03}.so").touch()

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.process.options.command_line import read_arguments, words_of
-from broker.process.options.help import help_text
-from broker.process.options.lookup import Table
-from broker.process.options.option import Effect, Given, Kind, Option, OptionError
-from broker.process.options.table import GROUPS
-from broker.process.options.values import Values
+from qstore.broker.process.options.command_line import read_arguments, words_of
+from qstore.broker.process.options.help import help_text
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.option import Effect, Given, Kind, Option, OptionError
+from qstore.broker.process.options.table import GROUPS
+from qstore.broker.process.options.values import Values
 
 TABLE = Table(GROUPS)
 OPTIONS = [option for group in GROUPS for option in group.options]
@@ -104,37 +104,37 @@ def test_an_option_that_is_repeatable() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--prot", "1"], "--prot is no option; do you mean --port?"),
-        (["--xyzzy"], "--xyzzy is no option; see --help"),
-        (["-z"], "-z is no option"),
-        (["queue"], '"queue" is not expected here'),
-        (["--"], '"--" is not expected here'),
-        (["-"], '"-" is not expected here'),
-        (["--port"], "--port needs a value: --port PORT"),
-        (["--auth-realm"], "--auth-realm needs a value: --auth-realm REALM"),
-        (["--port", "--trace"], "--port needs a value"),
-        (["--port", "many"], '--port: "many" is no number from 0 to 65,535'),
-        (["--port", "65536"], "is no number from"),
-        (["--port", "-1"], "is no number from"),
-        (["--port", "٣"], "is no number from"),
-        (["--port", "9" * 5000], "is no number from"),
-        (["--max-connections", "0"], "is no number from 1 to"),
+        (["--prot", "1"], "--prot: unknown option; did you mean --port?"),
+        (["--xyzzy"], "--xyzzy: unknown option; see --help"),
+        (["-z"], "-z: unknown option"),
+        (["queue"], '"queue": unexpected argument'),
+        (["--"], '"--": unexpected argument'),
+        (["-"], '"-": unexpected argument'),
+        (["--port"], "--port requires a value: --port PORT"),
+        (["--auth-realm"], "--auth-realm requires a value: --auth-realm REALM"),
+        (["--port", "--trace"], "--port requires a value"),
+        (["--port", "many"], '--port: "many" is not a number from 0 to 65,535'),
+        (["--port", "65536"], "is not a number from"),
+        (["--port", "-1"], "is not a number from"),
+        (["--port", "٣"], "is not a number from"),
+        (["--port", "9" * 5000], "is not a number from"),
+        (["--max-connections", "0"], "is not a number from 1 to"),
         (["--port=1", "-p", "2"], "--port is given twice"),
         (["--realm=a", "--auth-realm=b"], "--auth-realm is given twice"),
         (["--auth=no", "--no-auth"], "--no-auth is given twice"),
         (["--auth=perhaps"], '--auth: "perhaps" is neither yes nor no'),
         (["--no-auth=perhaps"], '--no-auth: "perhaps" is neither yes nor no'),
         (["--auth="], '--auth: "" is neither yes nor no'),
-        (["--auth", "perhaps"], '"perhaps" is not expected here'),
+        (["--auth", "perhaps"], '"perhaps": unexpected argument'),
         (["--daemon=perhaps"], "neither yes nor no"),
-        (["--wait", "soon"], '--wait: "soon" is no time'),
-        (["--wait", "1m"], "is no time"),
-        (["--wait", ""], "is no time"),
-        (["--data-dir="], "--data-dir: an empty value"),
-        (["--transport", "rdma"], '--transport: "rdma" is none of tcp'),
-        (["--default-flow-stop-threshold", "101"], '"101" is no number from 0 to 100'),
+        (["--wait", "soon"], '--wait: "soon" is not a duration'),
+        (["--wait", "1m"], "is not a duration"),
+        (["--wait", ""], "is not a duration"),
+        (["--data-dir="], "--data-dir: the value must not be empty"),
+        (["--transport", "rdma"], '--transport: "rdma" is not one of tcp'),
+        (["--default-flow-stop-threshold", "101"], '"101" is not a number from 0 to 100'),
         (["--default-flow-stop-threshold", "50"], "--default-flow-resume-threshold is above"),
-        (["--da\x1b[2Jta-dir=x"], r"--da\\x1b\[2Jta-dir is no option"),
+        (["--da\x1b[2Jta-dir=x"], r"--da\\x1b\[2Jta-dir: unknown option"),
         (["--" + "x" * 1000], "x…"),
     ],
 )
@@ -170,8 +170,8 @@ def test_some_options_are_known_before_the_rest_is_read() -> None:
 
 def something_for(option: Option) -> str:
     """A value that asks for something."""
-    if option.words:
-        return option.words[0]
+    if option.choices:
+        return option.choices[0]
     samples = {
         Kind.FLAG: "yes", Kind.SWITCH: "yes", Kind.NUMBER: "70", Kind.SIZE: "7g", Kind.DURATION: "0.5",
         Kind.TEXT: "text",
@@ -184,13 +184,13 @@ def test_every_option_by_each_of_its_names(option: Option) -> None:
     text = something_for(option)
     for name in filter(None, (option.name, option.alias)):
         if option.effect is Effect.REFUSED:
-            with pytest.raises(OptionError, match=f"--{name} is not to be had here yet: .*; leave it out"):
+            with pytest.raises(OptionError, match=f"--{name} is not supported yet: .*; remove the option"):
                 values(f"--{name}={text}")
             continue
         found = values(f"--{name}={text}")
         assert found.texts(option.name) == (text,)
         (line,) = found.without_effect() or [""]
-        assert line.startswith(f"option {option.name} ") is (option.effect is not Effect.WORKS)
+        assert line.startswith(f"Option {option.name} ") is (option.effect is not Effect.WORKS)
         assert line.endswith(option.reason)
 
 
@@ -207,8 +207,8 @@ def test_what_is_refused_may_be_off() -> None:
 def test_options_without_effect_are_told_without_their_values() -> None:
     found = values("--worker-threads", "4", "--port=1", "--ha-password", "hunter2")
     threads, password = found.without_effect()
-    assert threads == "option worker-threads is not needed here and has no effect: one event loop does all the work"
-    assert password.startswith("option ha-password has no effect yet: ")
+    assert threads == "Option worker-threads is ignored: the broker has a single event loop"
+    assert password.startswith("Option ha-password is ignored, since it is not supported yet: ")
     assert "hunter2" not in password
 
 
@@ -272,8 +272,8 @@ def test_the_table_is_sound() -> None:
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", option.name)
         assert (option.value == "") is (option.kind is Kind.FLAG)
         assert (option.reason == "") is (option.effect is Effect.WORKS)
-        assert not option.contrary or TABLE.by_name[option.contrary].contrary == option.name
+        assert not option.conflicts_with or TABLE.by_name[option.conflicts_with].conflicts_with == option.name
         assert not option.opposite or option.kind is Kind.SWITCH
-        assert option.repeatable or not option.adds_up
+        assert option.repeatable or not option.accumulates
         if option.default:
             Values(TABLE, {option.name: [Given(option.default, "here")]}).check()

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.process.options.config_file import MAX_BYTES, ConfigFile, Entry, read_config_file
-from broker.process.options.environment import read_environment
-from broker.process.options.lookup import Table
-from broker.process.options.option import OptionError
-from broker.process.options.sources import Said, Sources, open_sources, read_sources
-from broker.process.options.table import GROUPS
-from broker.process.options.values import Values
+from qstore.broker.process.options.config_file import MAX_BYTES, ConfigFile, Entry, read_config_file
+from qstore.broker.process.options.environment import read_environment
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.option import OptionError
+from qstore.broker.process.options.sources import GivenOptions, Sources, open_sources, read_sources
+from qstore.broker.process.options.table import GROUPS
+from qstore.broker.process.options.values import Values
 
 TABLE = Table(GROUPS)
 
@@ -93,21 +93,21 @@ def test_lines_that_are_none(file: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"port=1\n\0", "it has a NUL at byte 7"),
-        (b"realm=\xff", "it is no UTF-8 at byte 6"),
-        (b"#" * (MAX_BYTES + 1), "it has more than 1,048,576 bytes"),
+        (b"port=1\n\0", "NUL character at byte 7"),
+        (b"realm=\xff", "invalid UTF-8 at byte 6"),
+        (b"#" * (MAX_BYTES + 1), "larger than 1,048,576 bytes"),
     ],
 )
 def test_files_that_are_no_configuration(file: Path, data: bytes, text: str) -> None:
     file.write_bytes(data)
-    with pytest.raises(OptionError, match=f"qpidd.conf: this is no configuration file: {text}; see --config"):
+    with pytest.raises(OptionError, match=f"qpidd.conf: not a configuration file: {text}; see --config"):
         read_config_file(str(file), is_optional=True)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path), str(tmp_path / "pipe"), "/dev/zero"):
-        with pytest.raises(OptionError, match="this is no configuration file, but a directory or a device"):
+        with pytest.raises(OptionError, match="not a configuration file, but a directory or a device"):
             read_config_file(path, is_optional=True)
 
 
@@ -135,7 +135,7 @@ def test_a_file_that_others_decide_about(file: Path, monkeypatch: pytest.MonkeyP
     assert read_config_file(str(file), is_optional=False).warnings == ()
     file.chmod(0o666)
     (line,) = read_config_file(str(file), is_optional=False).warnings
-    assert line.endswith("can be written by everybody; take that from it: chmod o-w")
+    assert line.endswith("is world-writable; fix this with chmod o-w")
     file.chmod(0o644)
     owner = file.stat().st_uid
     real = os.fstat
@@ -189,7 +189,9 @@ def test_a_variable_that_is_empty_was_not_given() -> None:
 # ---- together ----
 
 
-def said(file: Path, text: str, variables: dict[str, str] | None = None, *arguments: str) -> tuple[Values, Said]:
+def said(
+    file: Path, text: str, variables: dict[str, str] | None = None, *arguments: str
+) -> tuple[Values, GivenOptions]:
     file.write_text(text)
     sources = open_sources(["--config", str(file), *arguments], variables or {})
     found = read_sources(sources, TABLE)
@@ -239,7 +241,7 @@ def test_of_what_is_contrary_the_higher_source_s_holds(
 ) -> None:
     values, found = said(file, text, None, *arguments)
     assert (values.text("data-dir"), values.switch("no-data-dir")) == (directory, has_none)
-    is_told = [f"{file}, line 1: data-dir has no effect: {file}, line 2: no-data-dir is given, too"]
+    is_told = [f"{file}, line 1: data-dir is ignored: {file}, line 2: no-data-dir is given as well"]
     assert list(found.warnings) == (is_told if directory and has_none else [])
 
 
@@ -247,33 +249,33 @@ def test_what_is_no_option_gets_a_warning(file: Path) -> None:
     _, found = said(file, "prot=1\nxyzzy=2\nversion=yes\nconfig=x\n--port=3\n", {"QPID_XYZZY": "1", "QPID_CHECK": "1"})
     assert found.given.keys() == {"config"}
     assert found.warnings == [
-        "QPID_CHECK has no effect: it is for the command line",
-        "QPID_XYZZY is no option, and has no effect; see --help",
-        f"{file}, line 1: prot is no option, and has no effect; do you mean port?",
-        f"{file}, line 2: xyzzy is no option, and has no effect; see --help",
-        f"{file}, line 3: version has no effect: it is for the command line",
-        f"{file}, line 4: config has no effect: it is for the command line",
-        f"{file}, line 5: --port is no option, and has no effect; do you mean port?",
+        "QPID_CHECK is ignored: it is allowed on the command line only",
+        "QPID_XYZZY: unknown option, ignored; see --help",
+        f"{file}, line 1: prot: unknown option, ignored; did you mean port?",
+        f"{file}, line 2: xyzzy: unknown option, ignored; see --help",
+        f"{file}, line 3: version is ignored: it is allowed on the command line only",
+        f"{file}, line 4: config is ignored: it is allowed on the command line only",
+        f"{file}, line 5: --port: unknown option, ignored; did you mean port?",
     ]
 
 
 def test_of_many_that_are_no_options_some_are_told(file: Path) -> None:
     _, found = said(file, "".join(f"x{number}=\n" for number in range(100_000)))
     assert len(found.warnings) == 21
-    assert found.warnings[-1] == "99,980 more are no options, and have no effect"
+    assert found.warnings[-1] == "99,980 more unknown options are ignored"
 
 
 @pytest.mark.parametrize(
     ("text", "variables", "refusal"),
     [
-        ("# a\nport=x\n", {}, r'qpidd\.conf, line 2: port: "x" is no number from 0'),
+        ("# a\nport=x\n", {}, r'qpidd\.conf, line 2: port: "x" is not a number from 0'),
         ("auth=perhaps\n", {}, r'qpidd\.conf, line 1: auth: "perhaps" is neither yes nor no'),
         ("daemon=maybe\n", {}, r"line 1: daemon: .* is neither yes nor no"),
-        ("data-dir=\n", {}, "line 1: data-dir: an empty value"),
+        ("data-dir=\n", {}, "line 1: data-dir: the value must not be empty"),
         ("port=1\nport=2\n", {}, "line 2: port is given twice"),
-        ("acl-file=x\n", {}, r"line 1: acl-file is not to be had here yet: .*; leave it out"),
-        ("", {"QPID_PORT": "tcp://10.0.0.1:5672"}, 'QPID_PORT: "tcp://10.0.0.1:5672" is no number'),
-        ("", {"QPID_REQUIRE_ENCRYPTION": "yes"}, "QPID_REQUIRE_ENCRYPTION is not to be had here yet"),
+        ("acl-file=x\n", {}, r"line 1: acl-file is not supported yet: .*; remove the option"),
+        ("", {"QPID_PORT": "tcp://10.0.0.1:5672"}, 'QPID_PORT: "tcp://10.0.0.1:5672" is not a number'),
+        ("", {"QPID_REQUIRE_ENCRYPTION": "yes"}, "QPID_REQUIRE_ENCRYPTION is not supported yet"),
     ],
 )
 def test_an_error_says_where_it_is(file: Path, text: str, variables: dict[str, str], refusal: str) -> None:
@@ -293,7 +295,7 @@ def test_which_file_is_read(file: Path, tmp_path: Path) -> None:
         ([], {"QPID_CONFIG": str(other)}, "2"),
     ):
         assert [entry.text for entry in open_sources(arguments, variables).file.entries] == [text]
-    with pytest.raises(OptionError, match="--config: an empty value"):
+    with pytest.raises(OptionError, match="--config: the value must not be empty"):
         open_sources(["--config="], {})
 
 

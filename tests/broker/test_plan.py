@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import broker.log.sinks
-import broker.process.plan
-from broker.log.logs import Rules, log_of
-from broker.log.sinks import LineFormat, Logging, Sinks
-from broker.model.memory import default_ceiling
-from broker.process.modules import ModuleError
-from broker.process.options.option import OptionError
-from broker.process.plan import Plan, make_plan, settings_of, start_logging
-from broker.settings import BrokerSettings
+import qstore.broker.log.sinks
+import qstore.broker.process.plan
+from qstore.broker.log.logs import Rules, log_of
+from qstore.broker.log.sinks import LineFormat, Logging, Sinks
+from qstore.broker.model.memory import default_ceiling
+from qstore.broker.process.modules import ModuleError
+from qstore.broker.process.options.option import OptionError
+from qstore.broker.process.plan import StartPlan, make_plan, settings_of, start_logging
+from qstore.broker.settings import BrokerSettings
 
 OPTIONS = """
 # of a module that is named in the same file
@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def plan_of(file: Path) -> Plan:
+def plan_of(file: Path) -> StartPlan:
     return make_plan(["--config", str(file)], {})
 
 
@@ -53,7 +53,7 @@ def test_options_of_a_module_that_is_not_loaded(file: Path) -> None:
     assert plan.module is None
     (warning,) = plan.warnings
     assert warning == (
-        f"{file}, line 1: num-jfiles has no effect: it is an option of the module store, which is not loaded: "
+        f"{file}, line 1: num-jfiles is ignored: it is an option of module store, which is not loaded: "
         "add --load-module store"
     )
     with pytest.raises(OptionError, match=r"--num-jfiles is an option of .* add --load-module store$"):
@@ -73,7 +73,7 @@ def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
         make_plan(["--config", str(file), "--module-dir", str(file)], {})
 
 
-def test_settings_without_options_are_the_default_ones(plan_of: Plan) -> None:
+def test_settings_without_options_are_the_default_ones(plan_of: StartPlan) -> None:
     assert settings_of(plan_of.values, None) == BrokerSettings(memory_bytes=default_ceiling())
 
 
@@ -126,8 +126,8 @@ def sinks_of(monkeypatch: pytest.MonkeyPatch, file: Path, *words: str, is_daemon
         made.append(sinks)
         return Logging(Rules([]), Sinks(stderr=False), LineFormat())
 
-    monkeypatch.setattr(broker.process.plan, "Logging", make)
-    monkeypatch.setattr(broker.process.plan, "has_syslog", lambda: has_syslog)
+    monkeypatch.setattr(qstore.broker.process.plan, "Logging", make)
+    monkeypatch.setattr(qstore.broker.process.plan, "has_syslog", lambda: has_syslog)
     start_logging(make_plan(["--config", str(file), *words], {}).values, is_daemon=is_daemon).close()
     return made[0]
 
@@ -168,23 +168,21 @@ def test_a_daemon_without_syslog(monkeypatch: pytest.MonkeyPatch, file: Path) ->
 
 def test_a_rule_that_is_none_is_told_with_its_place(file: Path) -> None:
     file.write_text("log-enable=info+\nlog-disable=loud\n")
-    with pytest.raises(
-        OptionError, match=r'qpidd\.conf, line 2: log-disable: "loud" is no rule for the log: give LEVEL'
-    ):
+    with pytest.raises(OptionError, match=r'qpidd\.conf, line 2: log-disable: "loud" is not a log rule: give LEVEL'):
         make_plan(["--config", str(file)], {})
-    with pytest.raises(OptionError, match='QPID_LOG_ENABLE: "x" is no rule'):
+    with pytest.raises(OptionError, match='QPID_LOG_ENABLE: "x" is not a log rule'):
         make_plan([], {"QPID_LOG_ENABLE": "x"})
 
 
 def test_a_log_with_two_files(file: Path) -> None:
     values = make_plan(["--config", str(file), "--log-output=a", "--log-to-file=b"], {}).values
-    with pytest.raises(OptionError, match="name two files"):
+    with pytest.raises(OptionError, match="name different files"):
         start_logging(values, is_daemon=False)
 
 
 def test_a_line_in_syslog(monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path) -> None:
     address = str(tmp_path / "syslog")
-    monkeypatch.setattr(broker.log.sinks, "_SYSLOG_ADDRESS", address)
+    monkeypatch.setattr(qstore.broker.log.sinks, "_SYSLOG_ADDRESS", address)
     words = ["--log-output=syslog", "--syslog-name=broker1", "--syslog-facility=LOG_LOCAL3", "--log-time=no"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(address)

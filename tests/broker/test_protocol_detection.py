@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.protocols.detection import foreign_client
-from broker.protocols.table import TABLE
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.broker.protocols.detection import foreign_client
+from qstore.broker.protocols.table import TABLE
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.served import served
 
 FOREIGN = {
@@ -17,14 +18,14 @@ FOREIGN = {
     b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
     b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
     b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
-    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that asks for SASL",
-    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that asks for TLS",
-    b"AMQP\x09\x09\x09\x09": "a client of an AMQP version that is not known (header 41 4d 51 50 09 09 09 09)",
+    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that requests SASL",
+    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that requests TLS",
+    b"AMQP\x09\x09\x09\x09": "a client of an unknown AMQP version (header 41 4d 51 50 09 09 09 09)",
     b"\x16\x03\x01\x02\x00\x01\x00\x01": "a TLS client",
     b"GET / HT": "an HTTP client",
     b"POST /ap": "an HTTP client",
-    b"SSH-2.0-": "a client of an unknown protocol (it began with b'SSH-2.0-')",
-    b"\n\x1b[2J\x00xy": "a client of an unknown protocol (it began with b'\\n\\x1b[2J\\x00xy')",
+    b"SSH-2.0-": "a client of an unknown protocol (first bytes b'SSH-2.0-')",
+    b"\n\x1b[2J\x00xy": "a client of an unknown protocol (first bytes b'\\n\\x1b[2J\\x00xy')",
 }
 
 
@@ -38,10 +39,10 @@ def answer(*pieces: bytes) -> bytes:
                 writer.write(piece)
                 await asyncio.sleep(0.01)
             try:
-                return await asyncio.wait_for(reader.read(len(PROTOCOL_HEADER)), 5)
+                return await asyncio.wait_for(reader.read(len(PROTOCOL_HEADER)), PATIENCE_SECONDS)
             finally:
                 if PROTOCOL_HEADER not in b"".join(pieces):
-                    assert await asyncio.wait_for(reader.read(), 5) == b"", "the connection is closed"
+                    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "the connection is closed"
                 writer.close()
 
     return asyncio.run(test())
@@ -56,7 +57,7 @@ def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog
     assert told[0][:2] == ("Protocol", "WARNING")
     begins, _, ends = told[0][2].partition(" from 127.0.0.1:")
     assert begins == f"Refused {FOREIGN[begin]}"
-    assert ends.endswith(": this broker speaks AMQP 0-10")
+    assert ends.endswith(": this broker supports AMQP 0-10")
 
 
 @pytest.mark.parametrize("size", range(1, len(PROTOCOL_HEADER)))

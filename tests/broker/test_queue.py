@@ -1,4 +1,4 @@
-"""A queue: whose turn it is, what it holds on to, and what it does when its journal has failed."""
+"""A queue: whose tick it is, what it holds on to, and what it does when its journal has failed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.model.errors import InternalError, ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.queues.entry import ACQUIRED, Entry
-from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
+from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.settings import BrokerSettings
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeFailedError, Model, Recorder
 
@@ -268,8 +268,8 @@ def test_a_full_journal_takes_nothing_and_says_so(model: Model) -> None:
     with pytest.raises(ResourceLimitExceededError, match='Enqueue capacity threshold exceeded on queue "q"'):
         queue.publish(model.message("q", b"1"))
     assert queue.is_empty
-    assert not model.turn.written
-    assert not model.turn.journals
+    assert not model.tick.written
+    assert not model.tick.journals
 
 
 def test_content_has_its_limit() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.errors import InvalidArgumentError
-from broker.model.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
-from formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.support.coded import coded
 
 COUNTS = (
@@ -54,14 +54,14 @@ def test_all() -> None:
 
 
 def test_texts_may_come_as_bytes() -> None:
-    assert read({"qpid.max_count": b"7", "qpid.policy_type": b"reject"}) == QueueArguments(most_messages=7)
+    assert read({"qpid.max_count": b"7", "qpid.policy_type": b"reject"}) == QueueArguments(max_messages=7)
 
 
 @given(st.sampled_from(COUNTS), st.integers(0, (1 << 32) - 1), st.booleans())
 def test_every_count_as_a_number_and_as_a_text(name: str, count: int, is_text: bool) -> None:
     found = read({name: str(count) if is_text else count})
-    assert found.most_messages == (count if name == "qpid.max_count" else 0)
-    assert found.most_bytes == (count if name == "qpid.max_size" else None)
+    assert found.max_messages == (count if name == "qpid.max_count" else 0)
+    assert found.max_bytes == (count if name == "qpid.max_size" else None)
     assert found.auto_delete_seconds == (count if name == "qpid.auto_delete_timeout" else 0)
 
 

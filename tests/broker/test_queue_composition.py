@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import broker.model.topology.wiring
-from broker.model.errors import ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.message import Handling
-from broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
-from broker.model.queues.idle import IdleQueues
-from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
-from formats.values import EMPTY_MAP, typed_map
+import qstore.broker.model.topology.topology
+from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import Handling
+from qstore.broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
+from qstore.broker.model.queues.idle import IdleQueues
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.fake_store import Model
 
@@ -44,7 +44,7 @@ def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Que
         durable=durable,
         auto_delete=True,
         arguments=EMPTY_MAP,
-        asked=QueueArguments(**asked),
+        parsed=QueueArguments(**asked),
         journal=journal,
     )
     model.broker.queues[name] = queue
@@ -61,39 +61,39 @@ def bodies(queue: Queue) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "most_messages", "most_bytes"),
+    ("asked", "max_messages", "max_bytes"),
     [
         ({}, 0, DEFAULT),
-        ({"most_bytes": 10}, 0, 10),
-        ({"most_bytes": 10, "policy": "ring"}, 0, DEFAULT),
-        ({"most_messages": 3, "policy": "ring"}, 0, DEFAULT),
-        ({"most_messages": 3}, 3, DEFAULT),
-        ({"most_messages": 3, "most_bytes": 20}, 3, 20),
-        ({"most_messages": 3, "most_bytes": 0}, 3, 0),
+        ({"max_bytes": 10}, 0, 10),
+        ({"max_bytes": 10, "policy": "ring"}, 0, DEFAULT),
+        ({"max_messages": 3, "policy": "ring"}, 0, DEFAULT),
+        ({"max_messages": 3}, 3, DEFAULT),
+        ({"max_messages": 3, "max_bytes": 20}, 3, 20),
+        ({"max_messages": 3, "max_bytes": 0}, 3, 0),
     ],
 )
 @pytest.mark.parametrize("no_local", [False, True])
-def test_parts(model: Model, asked: dict[str, Any], most_messages: int, most_bytes: int, no_local: bool) -> None:
+def test_parts(model: Model, asked: dict[str, Any], max_messages: int, max_bytes: int, no_local: bool) -> None:
     queue = make(model, "q", **asked, no_local=no_local, auto_delete_seconds=7)
     assert queue.limit is not None
-    assert queue.limit.max_messages == (most_messages or sys.maxsize)
-    assert queue.limit.max_bytes == (most_bytes or sys.maxsize)
-    assert queue.limit.overhead == (0 if "most_bytes" in asked and "policy" not in asked else MESSAGE_OVERHEAD)
+    assert queue.limit.max_messages == (max_messages or sys.maxsize)
+    assert queue.limit.max_bytes == (max_bytes or sys.maxsize)
+    assert queue.limit.overhead == (0 if "max_bytes" in asked and "policy" not in asked else MESSAGE_OVERHEAD)
     assert (queue.eligibility is not None) is no_local
     assert queue.auto_delete_seconds == 7
 
 
 def test_a_queue_without_any_limit(model: Model) -> None:
-    assert make(model, "q", most_bytes=0).limit is None
+    assert make(model, "q", max_bytes=0).limit is None
 
 
 # ---- counted ----
 
 
 @pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("most_bytes", [None, 0])
-def test_only_so_many_messages(model: Model, durable: bool, most_bytes: int | None) -> None:
-    queue = make(model, "q", durable=durable, most_messages=2, most_bytes=most_bytes)
+@pytest.mark.parametrize("max_bytes", [None, 0])
+def test_only_so_many_messages(model: Model, durable: bool, max_bytes: int | None) -> None:
+    queue = make(model, "q", durable=durable, max_messages=2, max_bytes=max_bytes)
     consumer = model.consumer(queue, 1)
     model.publish("q", b"1", b"2")
     model.sync()
@@ -106,7 +106,7 @@ def test_only_so_many_messages(model: Model, durable: bool, most_bytes: int | No
 
 
 def test_many_messages_and_few_bytes(model: Model) -> None:
-    queue = make(model, "q", most_messages=100, most_bytes=10)
+    queue = make(model, "q", max_messages=100, max_bytes=10)
     model.publish("q", b"12345", b"67890")
     with pytest.raises(ResourceLimitExceededError, match="10 of 10 bytes"):
         model.publish("q", b"!")
@@ -114,7 +114,7 @@ def test_many_messages_and_few_bytes(model: Model) -> None:
 
 
 def test_all_queues_or_none(model: Model) -> None:
-    full, other = make(model, "full", most_messages=1), make(model, "other")
+    full, other = make(model, "full", max_messages=1), make(model, "other")
     for queue in (full, other):
         model.broker.exchanges["amq.fanout"].bind(queue, "")
     model.publish("any", b"1", exchange="amq.fanout")
@@ -124,7 +124,7 @@ def test_all_queues_or_none(model: Model) -> None:
 
 
 def test_a_transaction_counts_what_it_brings(model: Model) -> None:
-    queue = make(model, "q", most_messages=2)
+    queue = make(model, "q", max_messages=2)
     for many, has_room in ((3, False), (2, True)):
         transaction = model.broker.begin_transaction(0)
         for number in range(many):
@@ -179,7 +179,7 @@ def test_others_get_what_is_dropped_here(model: Model, owned: tuple[Queue, Owner
 
 
 def test_there_is_room_for_what_is_dropped(model: Model) -> None:
-    queue, owner = make(model, "q", no_local=True, most_messages=1), Owner()
+    queue, owner = make(model, "q", no_local=True, max_messages=1), Owner()
     queue.owner = owner
     model.publish("q", b"1")
     model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.exchanges[""])
@@ -275,7 +275,7 @@ def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
 
     async def scenes() -> None:
         async with wired(tmp_path) as stage:
-            await stage.wiring.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
+            await stage.topology.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
             await stage.publish("", "q", b"1")
         async with wired(tmp_path) as stage:
             queue = stage.broker.queues["q"]
@@ -298,9 +298,9 @@ def test_arguments_that_were_kept_once_and_say_nothing(
     arguments = typed_map({"qpid.max_count": "many"})
 
     async def declare(stage: Wired) -> None:
-        monkeypatch.setattr(broker.model.topology.wiring, "read_arguments", lambda _: NO_ARGUMENTS)
-        await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
-        monkeypatch.setattr(broker.model.topology.wiring, "read_arguments", read_arguments)
+        monkeypatch.setattr(qstore.broker.model.topology.topology, "read_arguments", lambda _: NO_ARGUMENTS)
+        await stage.topology.declare_queue("q", durable=True, arguments=arguments)
+        monkeypatch.setattr(qstore.broker.model.topology.topology, "read_arguments", read_arguments)
         await stage.publish("", "q", b"1")
 
     async def scenes() -> None:

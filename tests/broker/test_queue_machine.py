@@ -13,22 +13,22 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.model.queues.barriers import Barrier
-from broker.model.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
-from broker.model.queues.queue import Queue
+from qstore.broker.model.queues.barriers import Barrier
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
+from qstore.broker.model.queues.queue import Queue
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeStore, Recorder
+from tests.support.profiles import examples
 
 WAITING, HELD_BY_SOMEBODY, UNCOMMITTED = "waiting", "held", "uncommitted"
 EVER = 0.0
 
 
 class StillTurn:
-    """A turn that never ends by itself."""
+    """A tick that never ends by itself."""
 
     def __init__(self) -> None:
         self.ready: dict[Queue, None] = {}
@@ -57,7 +57,7 @@ class Item:
 
 @dataclass
 class Wait:
-    """From `first` on nothing may be delivered. A transaction has its items, a turn none."""
+    """From `first` on nothing may be delivered. A transaction has its items, a tick none."""
 
     first: int
     barrier: Barrier
@@ -88,9 +88,9 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         gc.disable()
         self.now = 100.0
-        self.turn, self.store = StillTurn(), FakeStore()
-        turn, store = self.turn, self.store
-        any_turn: Any = turn
+        self.tick, self.store = StillTurn(), FakeStore()
+        tick, store = self.tick, self.store
+        any_turn: Any = tick
         any_store: Any = store
         self.journal = store.journal("q")
         self.queue = Queue("q", any_turn, durable=True, store=any_store, journal=self.journal, clock=lambda: self.now)
@@ -153,12 +153,12 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.publish(message) is kept
         if kept and not self.unflushed:
             self.unflushed = item.place
-        assert (self.queue in self.turn.written) is bool(self.unflushed)
+        assert (self.queue in self.tick.written) is bool(self.unflushed)
 
     @precondition(lambda self: self.unflushed)
     @rule()
     def flush_begins(self) -> None:
-        self.turn.written.clear()
+        self.tick.written.clear()
         self.waits.append(Wait(self.unflushed, self.queue.raise_barrier()))
         self.unflushed = 0
 
@@ -181,7 +181,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.commit(entry)
             item.state = WAITING
         self.queue.lower(wait.barrier)
-        assert self.queue in self.turn.ready
+        assert self.queue in self.tick.ready
 
     @rule(seconds=st.integers(1, 4))
     def time_goes_by(self, seconds: int) -> None:
@@ -249,7 +249,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def dispatch(self) -> None:
-        self.turn.ready.clear()
+        self.tick.ready.clear()
         self.round.clear()
         self.queue.dispatch()
         self.drop_expired()
@@ -276,7 +276,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.release(self.held.pop(place), is_redelivered=marked)
         item = self.items[place]
         item.state, item.is_redelivered = WAITING, item.is_redelivered or marked
-        assert self.queue in self.turn.ready
+        assert self.queue in self.tick.ready
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -359,4 +359,4 @@ def _nobody(_entry: Entry) -> None:
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestQueueMachine.settings = examples(150, stateful_step_count=60)

@@ -9,18 +9,18 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from uuid import UUID
 
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.security.authentication import Authentication
-from formats.amqp_0_10.commands import encode_control
-from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
-from formats.values import TypedMap, typed_map
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.security.authentication import Authentication
+from qstore.formats.amqp_0_10.commands import encode_control
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
+from qstore.formats.values import TypedMap, typed_map
 from tests.support.fake_store import Model
 from tests.support.raw_peer import transfer_frames
 
 MESSAGES: Final = 10_000
-MOST_BYTES: Final = 600  # issue "The broker": beyond its content, for each queued transient message
+MAX_BYTES: Final = 600  # beyond its content, for each queued transient message
 READ: Final = 64 << 10
 
 
@@ -53,7 +53,7 @@ def opened(model: Model) -> ServerConnection:
     connection = ServerConnection(
         Host(),
         SessionRegistry(model.broker),
-        model.turn,
+        model.tick,
         model.broker.settings,
         authentication,
         is_local=True,
@@ -109,4 +109,4 @@ def test_memory_of_a_queued_transient_message() -> None:
         contents += len(message.header) + len(message.body)
     assert contents > MESSAGES * 200  # headers as real ones are
     each = (used - contents) / MESSAGES
-    assert 0 < each <= MOST_BYTES, f"{each:.0f} bytes for each message beside its content"
+    assert 0 < each <= MAX_BYTES, f"{each:.0f} bytes for each message beside its content"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.model.errors import ModelError, ResourceLimitExceededError
-from broker.model.message import Message
-from broker.model.queues.queue import Queue
-from formats.values import typed_map
-from store.errors import StoreError
+from qstore.broker.model.errors import ModelError, ResourceLimitExceededError
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import typed_map
+from qstore.store.errors import StoreError
 from tests.broker.wired_broker import Wired, wired
 from tests.support.garbage import no_garbage
 
@@ -34,7 +34,7 @@ def play(path: Path | None, scene: Scene) -> None:
 async def full_queue(stage: Wired, durable: bool) -> Queue:
     """A queue that takes no more: its journal is full, or it has as many messages as it may have."""
     arguments = typed_map({} if durable else {"qpid.max_count": 1})
-    queue = await stage.wiring.declare_queue("full", durable=durable, arguments=arguments)
+    queue = await stage.topology.declare_queue("full", durable=durable, arguments=arguments)
     try:
         while True:
             await stage.publish("", "full", LARGE)
@@ -52,29 +52,35 @@ async def is_refused(asked: Awaitable[None]) -> bool:
     return False
 
 
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing is logged: pytest would keep it."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)  # and forget which loggers were found to be off
+
+
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_a_queue_whose_messages_have_no_room_where_they_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, asked_for: bool
+    tmp_path: Path, quiet: None, durable: bool, asked_for: bool
 ) -> None:
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # or pytest keeps what was logged
-
     async def scene(stage: Wired) -> None:
-        wiring = stage.wiring
+        topology = stage.topology
         full = await full_queue(stage, durable)
-        await wiring.bind("full", "amq.direct", "q")
+        await topology.bind("full", "amq.direct", "q")
         with no_garbage(Queue, Message, ModelError):
             for _ in range(ROUNDS):
-                queue = await wiring.declare_queue("q", durable=durable, auto_delete=True, alternate="amq.direct")
+                queue = await topology.declare_queue("q", durable=durable, auto_delete=True, alternate="amq.direct")
                 await stage.publish("", "q", LARGE, LARGE)
                 if asked_for:
-                    assert await is_refused(wiring.delete_queue("q"))
+                    assert await is_refused(topology.delete_queue("q"))
                 else:
-                    await wiring.delete_if_unused(queue)
+                    await topology.delete_if_unused(queue)
                 assert stage.bodies("q") == [LARGE, LARGE]
                 queue.purge()
                 await stage.synced()
-                await wiring.delete_queue("q")
+                await topology.delete_queue("q")
                 del queue
         assert full.message_count
 
@@ -94,17 +100,17 @@ def test_an_exchange_that_the_store_does_not_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any
 ) -> None:
     async def scene(stage: Wired) -> None:
-        wiring = stage.wiring
+        topology = stage.topology
         assert stage.store is not None
-        await wiring.declare_queue("q", durable=True)
+        await topology.declare_queue("q", durable=True)
         with no_garbage(StoreError, ModelError, asyncio.Task):
             for _ in range(ROUNDS):
-                await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
-                await wiring.bind("q", "x", "k")
+                await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
+                await topology.bind("q", "x", "k")
                 with monkeypatch.context() as patch:
                     patch.setattr(stage.store.changes, "delete_exchange", change)
-                    assert await is_refused(wiring.delete_exchange("x"))
-                    await wiring.unbind("q", "x", "k")
-                await wiring.delete_exchange("x")
+                    assert await is_refused(topology.delete_exchange("x"))
+                    await topology.unbind("q", "x", "k")
+                await topology.delete_exchange("x")
 
     play(tmp_path, scene)

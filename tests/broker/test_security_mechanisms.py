@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.authentication import Authentication
-from broker.security.mechanisms import (
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.mechanisms import (
     ANONYMOUS,
     MAX_RESPONSE,
     PLAIN,
@@ -23,7 +23,7 @@ from broker.security.mechanisms import (
     choose_mechanism,
     server_mechanism,
 )
-from broker.security.users import Users
+from qstore.broker.security.users import Users
 
 
 def outcome(response: bytes | None, passwords: dict[str, str] | None = None) -> Outcome:

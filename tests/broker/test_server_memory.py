@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import pytest
 
-from broker.model.memory import State
-from broker.network import clients as clients_module
-from broker.network import server as server_module
-from broker.protocols.amqp_0_10.transfer_reader import TransferReader
-from formats.amqp_0_10.codes import CloseCode, ErrorCode
+from qstore.broker.model.memory import State
+from qstore.broker.network import clients as clients_module
+from qstore.broker.network import server as server_module
+from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from tests.support.raw_connection import ConnectionClosedError
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
 
-LIMIT: Final = 4 << 20
+LIMIT: Final = 8 << 20  # between short and full there is room for several reads
 BODY: Final = 60_000
 READ: Final = 1 << 18  # bytes of one read of a socket, at most
 MANY: Final = 3 * LIMIT // BODY
@@ -44,7 +44,7 @@ async def with_queue(found: Served, name: str) -> RawPeer:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher is read again at each tick, and there are many."""
     monkeypatch.setattr(clients_module, "_PUBLISHER_HOLD", 0.0)
-    monkeypatch.setattr(server_module, "_TICK", 0.002)
+    monkeypatch.setattr(server_module, "_TIMER_SECONDS", 0.002)
 
 
 def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pyte
                 monkeypatch.undo()
                 raise MemoryError
 
-            monkeypatch.setattr(found.broker.turn, "_dispatch", fail)
+            monkeypatch.setattr(found.broker.tick, "_dispatch", fail)
             await client(peer.publish, "q", b"message", durable=False)
             await found.until(lambda: bool(failures))
             assert failures == ["The event loop ran out of memory"]

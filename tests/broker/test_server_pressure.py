@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pytest
 
-from broker.network import socket_connection
-from broker.network.socket_connection import SocketConnection
-from broker.protocols.amqp_0_10.server_connection import ROOM
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.broker.network import socket_connection
+from qstore.broker.network.socket_connection import SocketConnection
+from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
-from tests.system.processes import PATIENCE_SECONDS
 
 MANY: Final = 400
 BODY: Final = 60_000
@@ -165,7 +165,7 @@ def test_a_connection_waits_for_its_declaration_and_the_others_do_not() -> None:
         async with served() as found:
             helper, peer = await other(found), await client(RawPeer, found.port)
             go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.wiring._changes.do(go_on.wait))
+            before = asyncio.create_task(found.broker.topology._changes.do(go_on.wait))
             declaration = peer.command_frames("queue.declare", queue="new")
             bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
             frames = [peer.transfer_frames("new", body, durable=False) for body in bodies]
@@ -198,7 +198,7 @@ def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
         async with served(tmp_path) as found:
             helper, peer = await other(found), await client(RawPeer, found.port)
             go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.wiring._changes.do(go_on.wait))
+            before = asyncio.create_task(found.broker.topology._changes.do(go_on.wait))
             await client(peer.send_command, "queue.declare", queue="kept", durable=True)
             await client(peer.send_command, "queue.declare", queue="mine", exclusive=True, auto_delete=True)
             machine: Any = found.connection_of(peer)._machine
@@ -242,7 +242,7 @@ def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publisher
                 machine: Any = connection._machine
                 machine.heartbeat = 1
                 for seconds in range(0, 30, 3):
-                    connection.tick(time.monotonic() + seconds)
+                    connection.on_timer(time.monotonic() + seconds)
                 assert connection in found.server.clients.connections
                 machine.heartbeat = 0
             for peer in peers:
@@ -252,7 +252,7 @@ def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publisher
                 await sender.finish()
                 assert sender.peer.completed.below == sender.peer.sent == sender.begun + 1
             assert queue.message_count == sum(sender.begun for sender in senders)
-            assert found.broker.turn.flushes_under_way == 0
+            assert found.broker.tick.flushes_under_way == 0
             for peer in (*peers, helper):
                 peer.close()
 

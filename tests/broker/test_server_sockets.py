@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import broker.network.server
-import broker.network.socket_connection
-from broker.model.broker import Broker
-from broker.network.server import Server
-from formats.amqp_0_10.codes import CloseCode
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
+import qstore.broker.network.server
+import qstore.broker.network.socket_connection
+from qstore.broker.model.broker import Broker
+from qstore.broker.network.server import Server
+from qstore.formats.amqp_0_10.codes import CloseCode
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.broker.wired_broker import Somebody
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
@@ -51,7 +51,7 @@ def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
 
 
 def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.network.socket_connection, "_REFUSAL_SECONDS", 0.1)
+    monkeypatch.setattr(qstore.broker.network.socket_connection, "_REFUSAL_SECONDS", 0.1)
 
     async def test() -> None:
         async with served(max_connections=2, negotiate_seconds=1000.0) as found:
@@ -78,9 +78,9 @@ def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(ConnectionClosedError) as ended:
                     await client(RawPeer, found.port)
                 assert ended.value.args[0] == CloseCode.CONNECTION_FORCED
-                assert "as many connections as it may have" in ended.value.args[1]
+                assert "limit of connections is reached" in ended.value.args[1]
                 await found.until(lambda: not found.server.clients.refused)
-                monkeypatch.setattr(broker.network.socket_connection, "_MOST_REFUSED", 1)
+                monkeypatch.setattr(qstore.broker.network.socket_connection, "_MAX_REFUSED", 1)
                 with await client(RawConnection, found.port), await client(RawConnection, found.port) as fourth:
                     assert await client(is_closed, fourth)
                     assert len(found.server.clients.refused) == 1
@@ -107,11 +107,11 @@ def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
 ) -> None:
     async def test() -> None:
         looks: list[None] = []
-        monkeypatch.setattr(broker.network.server, "_TICK", 0.01)
+        monkeypatch.setattr(qstore.broker.network.server, "_TIMER_SECONDS", 0.01)
         async with served(queue_purge_seconds=seconds) as found:
             ticks: list[float] = []
             monkeypatch.setattr(found.broker, "expire", lambda: looks.append(None))
-            monkeypatch.setattr(found.server.protocols, "tick", ticks.append)
+            monkeypatch.setattr(found.server.protocols, "on_timer", ticks.append)
             await found.until(lambda: len(ticks) > 20)
             if seconds:
                 await found.until(lambda: len(looks) >= 2)
@@ -163,7 +163,7 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
                 await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
                 assert await client(is_closed, stranger)
             await found.until(lambda: not found.server.clients.connections)
-            why = f"Refused an AMQP 1.0 client from {address}: this broker speaks AMQP 0-10"
+            why = f"Refused an AMQP 1.0 client from {address}: this broker supports AMQP 0-10"
             assert lines(begin) == ["connected", why, "disconnected"]
             caplog.clear()
             with await client(RawPeer, found.port) as peer:
@@ -176,16 +176,16 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
                     assert lines(begin)[2].startswith('session "')
             await found.until(lambda: not found.server.clients.connections)
             caplog.clear()
-            wiring = found.broker.wiring
-            await wiring.declare_exchange("e", "topic")
-            await wiring.declare_queue("q", caller=Somebody("me"))
-            await wiring.bind("q", "e", "a.#")
-            await wiring.unbind("q", "e", "a.#")
-            await wiring.delete_queue("q")
-            await wiring.delete_exchange("e")
+            topology = found.broker.topology
+            await topology.declare_exchange("e", "topic")
+            await topology.declare_queue("q", caller=Somebody("me"))
+            await topology.bind("q", "e", "a.#")
+            await topology.unbind("q", "e", "a.#")
+            await topology.delete_queue("q")
+            await topology.delete_exchange("e")
             assert [text for text in lines("") if not text.startswith("Client ")] == [
                 'Exchange "e" of type topic created', 'Queue "q" created by "me", transient',
-                'Queue "q" bound to "e" with key "a.#"', 'Queue "q" unbound from "e", key "a.#"',
+                'Queue "q" bound to "e" with key "a.#"', 'Queue "q" unbound from "e" with key "a.#"',
                 'Queue "q" deleted', 'Exchange "e" deleted',
             ]  # fmt: skip
 
@@ -243,13 +243,13 @@ def test_one_that_is_done_and_does_not_read_is_not_kept_for_ever() -> None:
         async with served() as found:
             peer = await stuck(found)
             connection = found.connection_of(peer)
-            connection.go_on_reading(connection)  # as when what it says came before it got stuck
+            connection.resume_reading(connection)  # as when what it says came before it got stuck
             await client(peer.send_bytes, bytes(12))  # no frame
             machine: Any = connection._machine
             await found.until(lambda: machine.phase.name == "CLOSED")
             assert connection in found.server.clients.connections
-            connection.tick(time.monotonic())
-            connection.tick(time.monotonic() + 11)
+            connection.on_timer(time.monotonic())
+            connection.on_timer(time.monotonic() + 11)
             await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
@@ -267,14 +267,14 @@ def test_silence_does_not_count_while_the_broker_does_not_read() -> None:
                 connection.stop_reading(reason)
                 now = time.monotonic()
                 for seconds in range(10):
-                    connection.tick(now + seconds)
+                    connection.on_timer(now + seconds)
                 assert machine.phase.name == "OPEN"
-                connection.go_on_reading(reason)
-                connection.tick(now + 10)
+                connection.resume_reading(reason)
+                connection.on_timer(now + 10)
                 assert machine.phase.name == "OPEN"
-                connection.tick(now + 13)
+                connection.on_timer(now + 13)
                 assert machine.phase.name == "CLOSED"
-                assert "nothing was heard for" in str(await client(read_to_the_end, peer))
+                assert "nothing received for" in str(await client(read_to_the_end, peer))
 
     run(test())
 
@@ -286,8 +286,8 @@ def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
             connection = found.connection_of(peer)
             now = time.monotonic()
             for seconds in (0, 1, 2, 3, 4):
-                connection.tick(now + seconds)
-            connection.tick(now + 60)
+                connection.on_timer(now + seconds)
+            connection.on_timer(now + 60)
             await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
@@ -335,7 +335,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
             await found.server.close()
             assert asyncio.all_tasks() == before
             assert not found.server.clients.connections
-            assert found.broker.turn.workers == {}
+            assert found.broker.tick.workers == {}
             peer.close()
             silent.close()
         async with served(tmp_path) as found:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.process import service_manager
+from qstore.broker.process import service_manager
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
@@ -17,11 +17,11 @@ def test_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract
         manager.bind(name.replace("@", "\0") if is_abstract else name)
         manager.settimeout(30)
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        service_manager.tell("READY=1")
+        service_manager.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("name", ["", "relative", "/nowhere/notify", "/" + "x" * 200])
 def test_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", name)
-    service_manager.tell("READY=1")
+    service_manager.notify("READY=1")

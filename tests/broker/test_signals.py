@@ -10,14 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HANGS = """
 import logging, sys, time
-from broker.process.signals import Watchdog
+from qstore.broker.process.signals import Watchdog
 logging.basicConfig(stream=sys.stderr)
 progress = [0]
 dog = Watchdog(lambda: progress[0], patience=2.0)
 dog.start()
 dog.start()
 for _ in range({steps}):
-    time.sleep(0.5)
+    time.sleep(0.25)
     progress[0] += 1
 print("hangs", flush=True)
 time.sleep({seconds})
@@ -38,10 +38,10 @@ def test_a_process_that_hangs_is_ended_and_the_log_says_where_it_hung() -> None:
     ended, seconds = run(0, 50)
     assert ended.returncode == 1
     assert seconds < 40
-    assert "The broker does not end: nothing has happened for 2 seconds (at <string>:13, <module>)" in ended.stderr
+    assert "The shutdown hangs: no progress for 2 seconds (at <string>:13, <module>)" in ended.stderr
     assert "not closed cleanly" in ended.stderr
 
 
 def test_a_process_that_does_something_is_left_alone() -> None:
-    ended, _ = run(10, 0)
+    ended, _ = run(12, 0)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -10,15 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from broker.management.statistics import BINDING, BROKER, CLASSES, CONNECTION, EXCHANGE, LEFT_OUT, QUEUE, SESSION
-from broker.management.statistics import SUBSCRIPTION as SUBSCRIPTIONS
-from broker.model.exchanges.headers import HeadersExchange
-from broker.model.exchanges.topic import TopicExchange
-from broker.model.queues.entry import AVAILABLE
-from broker.model.queues.queue import Queue
-from broker.model.watermark import Watermark
-from formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, decode_frame
-from formats.values import typed_map
+from qstore.broker.management.statistics import BINDING, BROKER, CLASSES, CONNECTION, EXCHANGE, LEFT_OUT, QUEUE, SESSION
+from qstore.broker.management.statistics import SUBSCRIPTION as SUBSCRIPTIONS
+from qstore.broker.model.exchanges.headers import HeadersExchange
+from qstore.broker.model.exchanges.topic import TopicExchange
+from qstore.broker.model.queues.entry import AVAILABLE
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.watermark import Watermark
+from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, decode_frame
+from qstore.formats.values import typed_map
 from tests.broker.exchange_parts import FakeMessage, fake_queues
 from tests.broker.protocols.world import Client, World, header
 
@@ -329,7 +329,7 @@ class TestExchange:
         binding = exchange.bind(a, "#")
         assert binding is not None
         message: Any = FakeMessage("k")
-        assert exchange.is_asked_for(message, binding)
+        assert exchange.would_route(message, binding)
         assert (a.binding_count.value, a.binding_count.high) == (1, 1)
 
 

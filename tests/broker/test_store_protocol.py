@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import broker.model.store_protocol as protocol
-from broker.model.store_protocol import Store, StoreLine, StoreModule, StoreOf
-from formats.broker_records.wiring import Binding, Exchange, Queue
-from formats.catalogue import BindingEntry
-from store.journal import enqueue_map
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.module import Module, PluggedStore
-from store.start.started import StartedQueue
+import qstore.broker.model.store_protocol as protocol
+from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule, StoreOf
+from qstore.formats.broker_records.topology import Binding, Exchange, Queue
+from qstore.formats.catalogue import BindingEntry
+from qstore.store.journal import enqueue_map
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.module import Module, PluggedStore
+from qstore.store.start.started import StartedQueue
 
 
 def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal, Enqueue, Dequeue]:
@@ -81,7 +81,7 @@ def make_queue(store: Store, name: str) -> protocol.Journal:
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    assert (list(store.recovered_queues), dict(store.wiring.exchanges)) == ([], {})
+    assert (list(store.recovered_queues), dict(store.topology.exchanges)) == ([], {})
     store.end_recovery()
     waiting = Waiting(store)
     journal = make_queue(store, "a")
@@ -104,7 +104,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         (kept[0], b"one", protocol.LIVE, None, False),
         (kept[2], b"three", protocol.LIVE, None, True),
     ]
-    (binding,) = store.wiring.bindings
+    (binding,) = store.topology.bindings
     assert (binding.exchange.name, binding.record.key) == ("e", "key")
     store.end_recovery()
     store.close()

@@ -1,4 +1,4 @@
-"""A broker without a network: its model and its wiring, with a store or without one, on the test's event loop."""
+"""A broker without a network: its model and its topology, with a store or without one, on the test's event loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from broker.model.broker import Broker
-from broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
-from broker.model.queues.consumer import TAKEN_LAST
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.model.store_protocol import Store
-from broker.settings import BrokerSettings
-from formats.values import TypedMap, typed_map
-from store.module import Module
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
+from qstore.broker.model.queues.consumer import TAKEN_LAST
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.store_protocol import Store
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.values import TypedMap, typed_map
+from qstore.store.module import Module
 
 OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "wcache-num-pages": "4"}
 
@@ -84,11 +84,11 @@ class Taker:
 
 
 class Wired:
-    """The model and the wiring of a broker that is open."""
+    """The model and the topology of a broker that is open."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.store = broker, broker.store
-        self.wiring = broker.wiring
+        self.topology = broker.topology
 
     def message(self, key: str, body: bytes, *, persistent: bool = True) -> PlainMessage:
         return PlainMessage(key, body, persistent=persistent, store=self.store)
@@ -102,7 +102,7 @@ class Wired:
     async def synced(self) -> None:
         """Until all that was written so far is on the disk."""
         future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.broker.turn.when_synced(future.set_result)
+        self.broker.tick.when_synced(future.set_result)
         assert await future is None
 
     def bodies(self, queue: str) -> list[bytes]:
@@ -142,9 +142,9 @@ async def wired(path: Path | None = None) -> AsyncIterator[Wired]:
         broker.recover(restore)
     found = Wired(broker)
     try:
-        await found.wiring.keep_standard_exchanges()
+        await found.topology.store_standard_exchanges()
         yield found
-        await found.wiring.finish()
+        await found.topology.finish()
     finally:
         if store is not None:
             loop.remove_reader(store.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from formats.values import TypedMap, typed_map
+from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.world import Client, World
 
 OWNER, BESIDE = 1, 2
@@ -37,9 +37,9 @@ def arguments(values: dict[str, Any]) -> TypedMap:
 def pass_time(world: World, seconds: float) -> None:
     """Let time go by, and the server look at what is due."""
     world.now += seconds
-    world.sessions.tick(world.now)
+    world.sessions.on_timer(world.now)
     for queue in world.broker.idle_queues.take_due():
-        asyncio.run(world.broker.wiring.delete_if_unused(queue))
+        asyncio.run(world.broker.topology.delete_if_unused(queue))
     world.run()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from formats.amqp_0_10.codes import CloseCode, ErrorCode
+from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
+from qstore.tools.qstore_passwd import command as set_password
 from tests.support.raw_connection import ConnectionClosedError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tools.qstore_passwd import command as set_password
 
 
 class NamedPeer(RawPeer):

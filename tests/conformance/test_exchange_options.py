@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import MESSAGE_PROPERTIES, encode_struct
-from formats.amqp_0_10.types import code_of
-from formats.values import TypedMap, TypedValue, typed_map
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.types import code_of
+from qstore.formats.values import TypedMap, TypedValue, typed_map
 from tests.broker.protocols.world import Client, Delivery, World, header
 from tests.support.coded import coded
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
-from formats.values import typed_map
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.values import typed_map
 from tests.broker.protocols.world import Client, World
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from broker.client import Connection, Message
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import decode_command, decode_control, encode_control
-from formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, encode_control_frame
+from qstore.broker.client import Connection, Message
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import decode_command, decode_control, encode_control
+from qstore.formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, encode_control_frame
 from tests.support.large_messages import (
     begin_transfer,
     body_frames,

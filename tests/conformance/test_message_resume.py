@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.interrupted import MOST_KEPT
-from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import encode_command
-from formats.amqp_0_10.frames import FRAME, encode_command_frames
+from qstore.broker.protocols.amqp_0_10.interrupted import MAX_KEPT
+from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import FRAME, encode_command_frames
 from tests.broker.protocols.opening import started
 from tests.broker.protocols.world import Client, World, header
 
@@ -144,9 +144,9 @@ def test_a_session_that_is_detached_is_an_interruption_too() -> None:
 def test_it_is_kept_for_its_time() -> None:
     world = World()
     interrupted(declared(world), 4, resume_ttl=5_000)
-    world.sessions.tick(world.now + 4)
+    world.sessions.on_timer(world.now + 4)
     assert offset(world.open_client()) == 4 * ROOM
-    world.sessions.tick(world.now + 5)
+    world.sessions.on_timer(world.now + 5)
     assert offset(world.open_client(name=b"later")) == 0
 
 
@@ -164,10 +164,10 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
 def test_what_is_kept_is_bounded_in_number() -> None:
     world = World()
     declared(world).machine.closed()
-    for number in range(MOST_KEPT + 2):
+    for number in range(MAX_KEPT + 2):
         client = world.open_client(name=b"%d" % number)
         interrupted(client, 1, resume_id=str(number))
-    assert len(world.sessions.interrupted) == MOST_KEPT
+    assert len(world.sessions.interrupted) == MAX_KEPT
     assert offset(world.open_client(), "1") == 0
     assert offset(world.open_client(name=b"last"), "2") == ROOM
 
@@ -192,7 +192,7 @@ def test_a_header_that_cannot_be_read_is_no_reason_to_fall() -> None:
     assert len(world.sessions.interrupted) == 0
 
 
-@pytest.mark.parametrize("size", [MOST_HEADER_BYTES, MOST_HEADER_BYTES + 1, 0xFFFF - FRAME.size])
+@pytest.mark.parametrize("size", [MAX_HEADER_BYTES, MAX_HEADER_BYTES + 1, 0xFFFF - FRAME.size])
 def test_a_header_that_a_journal_cannot_hold_is_not_kept(size: int) -> None:
     world = World()
     client = declared(world)
@@ -205,7 +205,7 @@ def test_a_header_that_a_journal_cannot_hold_is_not_kept(size: int) -> None:
     client.machine.closed()
     client = world.open_client()
     at = offset(client)
-    assert bool(at) == (size == MOST_HEADER_BYTES)
+    assert bool(at) == (size == MAX_HEADER_BYTES)
     client.publish("d", CONTENT[at:], delivery_mode=2, resume_id=MESSAGE, resume_ttl=TTL)
     client.sync()
     assert [bytes(each.message.body) for each in world.broker.queues["d"].entries()] == [CONTENT]

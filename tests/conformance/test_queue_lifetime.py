@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import World
 from tests.conformance.queue_clients import BESIDE, arguments, bodies, clients, pass_time
 from tests.support.raw_peer import RawPeer
@@ -204,7 +204,7 @@ def test_used_and_left_again_between_its_time_and_its_end() -> None:
     leave(world, "shared")
     world.now += 31
     (queue,) = world.broker.idle_queues.take_due()
-    removal = world.broker.wiring.delete_if_unused(queue)
+    removal = world.broker.topology.delete_if_unused(queue)
     user = world.open_client()
     user.subscribe("q")
     user.machine.closed()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.conformance.queue_clients import BESIDE, Clients, bodies, clients, pass_time
 
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.stored_messages import restore_message
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import BYTES, MESSAGES, Client, World, header
 from tests.conformance.queue_clients import Clients, arguments, bodies, clients
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import Client
 from tests.conformance.queue_clients import arguments, clients
 

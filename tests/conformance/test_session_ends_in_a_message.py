@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import decode_command, decode_control, decode_result, encode_command
-from formats.amqp_0_10.frames import CONTROL, LAST_FRAME, LAST_SEGMENT, encode_command_frames
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
-from formats.values import typed_map
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import decode_command, decode_control, decode_result, encode_command
+from qstore.formats.amqp_0_10.frames import CONTROL, LAST_FRAME, LAST_SEGMENT, encode_command_frames
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.formats.values import typed_map
 from tests.support.raw_connection import RawConnection
 from tests.support.running_broker import BrokerMaker, RunningBroker
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
-from formats.amqp_0_10.commands import encode_command
-from formats.amqp_0_10.frames import encode_command_frames
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import encode_command_frames
 from tests.broker.protocols.opening import started
 from tests.broker.protocols.world import CREDIT, MESSAGES, WINDOW, Client, World, header
 
@@ -383,10 +383,10 @@ def test_when_its_time_is_over_all_is_given_back() -> None:
     client.subscribe("q")
     assert client.take() == [b"1"]
     client.machine.closed()
-    world.sessions.tick(world.now + 59)
+    world.sessions.on_timer(world.now + 59)
     world.run()
     assert world.broker.queues["q"].acquired_count == 1
-    world.sessions.tick(world.now + 60)
+    world.sessions.on_timer(world.now + 60)
     world.run()
     assert "mine" not in world.broker.queues
     other = world.open_client(name=b"other")
@@ -400,7 +400,7 @@ def test_one_that_was_resumed_is_not_over_when_its_first_time_is() -> None:
     client = world.open_client(timeout=60)
     client.machine.closed()
     back = resumed(world, client)
-    world.sessions.tick(world.now + 1000)
+    world.sessions.on_timer(world.now + 1000)
     back.declare("q")
     assert "q" in world.broker.queues
 

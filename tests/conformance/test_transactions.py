@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import Client, World
 
 

@@ -11,21 +11,23 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker.model.broker import Broker
-from broker.model.completion import CompletionLedger, Runs
-from broker.model.errors import ModelError
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Binding
-from broker.model.message import Message
-from broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.model.router import Router
-from broker.model.topology.kept_wiring import KeptWiring
-from broker.model.transactions.local import LocalTransaction
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.completion import CompletionLedger, Runs
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import Router
+from qstore.broker.model.tick import Tick
+from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.broker.model.transactions.local import LocalTransaction
 
 _sound_publish = Router.publish
 _sound_dequeue = Queue.dequeue
+_sound_begin_flush = Tick._begin_flush
 _sound_lower = Barriers.lower
 _sound_release = Queue.release
 _sound_commit = LocalTransaction.commit
@@ -57,8 +59,8 @@ def _dequeue_forgotten(self: Queue, entry: Entry) -> bool:
 def _add_at_once(self: Queue, message: Message, rid: int) -> None:
     """A message is offered to consumers before its record is synced."""
     self.add(message, rid)
-    self._turn.written[self] = None
-    self._turn.journals[self.journal] = None
+    self._tick.written[self] = None
+    self._tick.journals[self.journal] = None
 
 
 def _lower_all(self: Barriers, barrier: Barrier) -> None:
@@ -73,7 +75,7 @@ def _move_at_once(
     """A message leaves its queue before it is synced where it goes."""
     self.publish(entry.message, exchange)
     queue.dequeue(entry)
-    self._turn.when_synced(done)
+    self._tick.when_synced(done)
 
 
 def _drop_rejected(
@@ -81,7 +83,7 @@ def _drop_rejected(
 ) -> None:
     """A message that is rejected leaves its queue, and does not go anywhere."""
     queue.dequeue(entry)
-    self._turn.when_synced(done)
+    self._tick.when_synced(done)
 
 
 def _write_one_by_one(
@@ -91,19 +93,19 @@ def _write_one_by_one(
     committed: Callable[[Exception | None], None],
 ) -> list[int]:
     """A transaction's records are written as if there was none."""
-    store, turn = self._store, self._turn
+    store, tick = self._store, self._tick
     assert store is not None
     rids = []
     for message, queue in published:
-        if queue.keeps(message):
+        if queue.stores(message):
             rids.append(store.append.enqueue(queue.journal, *message.stored_form()))
-            turn.journals[queue.journal] = None
+            tick.journals[queue.journal] = None
     for queue, entry in accepted:
         if entry.rid:
             store.append.dequeue(queue.journal, entry.rid)
-            turn.journals[queue.journal] = None
+            tick.journals[queue.journal] = None
     if self._is_written(published, accepted):
-        turn.when_synced(committed)
+        tick.when_synced(committed)
     return rids
 
 
@@ -135,11 +137,13 @@ def _everything_delivered(self: Queue) -> list[int]:
     return [each.rid for each in self.entries() if each.rid]
 
 
-async def _binding_not_kept(self: KeptWiring, exchange: Exchange, binding: Binding) -> None:
+async def _binding_not_kept(self: TopologyStorage, exchange: Exchange, binding: Binding) -> None:
     """Bindings are not kept."""
 
 
-async def _not_waited_for(self: KeptWiring, ask: Callable[[Callable[[Any, Exception | None], None]], None]) -> None:
+async def _not_waited_for(
+    self: TopologyStorage, ask: Callable[[Callable[[Any, Exception | None], None]], None]
+) -> None:
     """What is deleted is said to be before the store has it."""
     ask(lambda made, error: None)
 
@@ -162,9 +166,17 @@ def _not_held(_self: CompletionLedger, _number: int) -> None:
     """What waits for the disk is completed with all that does not."""
 
 
-def _release_all(self: CompletionLedger, _runs: Runs) -> None:
+def _complete_all(self: CompletionLedger, _runs: Runs) -> None:
     """The end of one flush completes what waits for others."""
-    self.done.add(self.done.below, self.settled - 1)
+    self.done.add(self.done.below, self.processed - 1)
+
+
+def _lingering_completed(self: Tick) -> None:
+    """Commands that wait for lingering records are completed at once."""
+    _sound_begin_flush(self)
+    for worker, runs in self._lingering_runs:
+        worker.complete(runs)
+    self._lingering_runs.clear()
 
 
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
@@ -172,7 +184,8 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "transfer to several queues completed before the sync": partial(patch.object, Router, "publish", _publish_to_one),
     "accept completed before the sync": partial(patch.object, Queue, "dequeue", _dequeue_completed),
     "commands completed before the sync": partial(patch.object, CompletionLedger, "hold", _not_held),
-    "commands completed with an earlier flush": partial(patch.object, CompletionLedger, "release", _release_all),
+    "commands completed with an earlier flush": partial(patch.object, CompletionLedger, "complete", _complete_all),
+    "accept completed while its record lingers": partial(patch.object, Tick, "_begin_flush", _lingering_completed),
     "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
     "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
     "offered with an earlier flush": partial(patch.object, Barriers, "lower", _lower_all),
@@ -184,8 +197,8 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "released without a mark": partial(patch.object, Queue, "release", _release_unmarked),
     "delivered messages not saved": partial(patch.object, Queue, "delivered_rids", _nothing_delivered),
     "all saved as delivered": partial(patch.object, Queue, "delivered_rids", _everything_delivered),
-    "binding not kept": partial(patch.object, KeptWiring, "make_binding", _binding_not_kept),
-    "deletion completed before the store has it": partial(patch.object, KeptWiring, "_done", _not_waited_for),
+    "binding not kept": partial(patch.object, TopologyStorage, "create_binding", _binding_not_kept),
+    "deletion completed before the store has it": partial(patch.object, TopologyStorage, "_run", _not_waited_for),
     "alternate exchange forgotten": _no_alternates,
 }
 """Name -> the context in which a broker is broken so."""

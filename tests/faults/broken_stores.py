@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from formats.checksum import extend_crc32c
-from formats.rhm.close_record import ClosedJournal
-from formats.rhm.jinf import JournalInfo
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory
-from store.journal.write.storage import create_journal, remove_journal
-from store.live.changes import Changes
-from store.live.flusher import Flusher
-from store.live.queue_journal import Done, QueueJournal
-from store.live.transactions import Dequeue, Enqueue, Transactions
-from store.recovery.close_record import closed_journal
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.close_record import ClosedJournal
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.journal.write.storage import create_journal, remove_journal
+from qstore.store.live.changes import Changes
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue, Transactions
+from qstore.store.recovery.close_record import closed_journal
 
 
 def _make_journal(self: Changes, path: str, info: JournalInfo) -> None:
@@ -163,7 +163,9 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
-    "highest flush recorded": partial(patch, "store.live.message_store.closed_journal", _closed_with_highest_flush),
+    "highest flush recorded": partial(
+        patch, "qstore.store.live.message_store.closed_journal", _closed_with_highest_flush
+    ),
     "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
 }
 """Name -> the context in which a store is broken so."""

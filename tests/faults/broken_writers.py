@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.write.compaction import Compactor, blocks_in_passing
-from store.journal.write.flushes import FlushQueue
-from store.journal.write.live_records import LiveRecords
-from store.journal.write.space import RingSpace
-from store.journal.write.step import Step, Write
-from store.journal.write.version_2_writer import Version2Writer, open_writer
-from store.journal.write.write_batch import Identity, WriteBatch
-from store.journal.write.writer_state import WriterState
+from qstore.formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.journal.write.compaction import Compactor, blocks_in_passing
+from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import RingSpace
+from qstore.store.journal.write.step import Step, Write
+from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer
+from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
+from qstore.store.journal.write.writer_state import WriterState
 from tests.faults.journal_harness import JournalLife
 
 
@@ -74,7 +74,7 @@ class SameIndicator(JournalLife):
     """Wrong overwrite indicator."""
 
     @staticmethod
-    def open_writer(identity: Identity, geometry: Geometry, **options: Any) -> Version2Writer:
+    def open_writer(identity: JournalOwner, geometry: Geometry, **options: Any) -> Version2Writer:
         made = open_writer(identity, geometry, **options)
         return _SameIndicator(identity, made.batch, made.flushes, made.space, made.records, made.compactor)
 
@@ -126,14 +126,14 @@ class _EagerRecords(LiveRecords):
     def moved(self, rid: int, place: int, blocks: int) -> None:
         super().moved(rid, place, blocks)
         self._space.release([self._batch.removed.pop()])
-        self._space.settle(self._flushes.synced_place)
+        self._space.reclaim(self._flushes.synced_place)
 
 
 class FreesEarly(JournalLife):
     """Compaction without a sync."""
 
     @staticmethod
-    def open_writer(identity: Identity, geometry: Geometry, **options: Any) -> Version2Writer:
+    def open_writer(identity: JournalOwner, geometry: Geometry, **options: Any) -> Version2Writer:
         made = open_writer(identity, geometry, **options)
         batch, flushes, in_passing = made.batch, made.flushes, blocks_in_passing(options["page"])
         chunk = max(geometry.data_size // BLOCK_SIZE, in_passing)

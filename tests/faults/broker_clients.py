@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from broker.security.mechanisms import AnonymousClient
-from formats.amqp_0_10.codes import CreditUnit, ErrorCode
-from formats.amqp_0_10.commands import decode_command, encode_command
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from qstore.broker.security.mechanisms import AnonymousClient
+from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
+from qstore.formats.amqp_0_10.commands import decode_command, encode_command
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Transaction
 from tests.faults.store_model import require
@@ -246,7 +246,7 @@ class ModelSession(ClientSession):
 
     def complete(self) -> None:
         """Tell the broker that what it sent has come: that moves the window."""
-        self.settle()
+        self.complete_received()
         if self.is_ready:
             self.send_completed()
 

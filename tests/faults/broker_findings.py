@@ -51,7 +51,7 @@ def check(model: Model, found: Found, order: Mapping[str, list[int]]) -> None:
         found: what is there.
         order: name of a queue -> the messages that were on it when the broker ended, in order.
     """
-    _check_wiring(model, found)
+    _check_topology(model, found)
     numbers = {name: [each.number for each in seen] for name, seen in found.queues.items()}
     for name, seen in found.queues.items():
         require(len(set(numbers[name])) == len(seen), f"a message is twice on {name}: {numbers[name]}")
@@ -73,7 +73,7 @@ def check(model: Model, found: Found, order: Mapping[str, list[int]]) -> None:
         _check_transaction(model, transaction, there)
 
 
-def _check_wiring(model: Model, found: Found) -> None:
+def _check_topology(model: Model, found: Found) -> None:
     queues = {queue.name: queue for queue in model.queues.values() if queue.durable}
     _check_names("queue", set(found.queues), queues)
     _check_names("exchange", found.exchanges, model.exchanges)
@@ -160,7 +160,7 @@ def _goes_for_sure(copy: Copy) -> bool:
 def after(model: Model, found: Found) -> Model:
     """What is expected of the broker that was started again, now that this was found."""
     new = Model()
-    new.turn, new.now, new.numbers = model.turn, model.now, model.numbers
+    new.tick, new.now, new.numbers = model.tick, model.now, model.numbers
     for name in sorted(found.exchanges):
         new.exchanges[name] = ExchangeModel(name, model.exchanges[name].kind, is_certain=True)
     queues = {name: model.queues[name] for name in found.queues}
@@ -194,5 +194,5 @@ def _take_over(model: Model, new: Model, queue: QueueModel, old: Copy | None, se
         copy.is_moved = was.key != queue.name
     else:
         copy.is_moved = model.queues[queue.name] not in was.exchange.ever
-    copy.is_promised, copy.available_in = True, new.turn
+    copy.is_promised, copy.available_in = True, new.tick
     copy.was_delivered = copy.needs_mark = seen.is_marked

@@ -19,8 +19,8 @@ from tests.faults.simulated_disk import SimulatedDisk
 DURABLE: Final = ("q0", "q1", "q2")
 NEWS, DIRECT, DEAD = "news", "direct", "dead"
 _PUBLISHERS, _CONSUMERS, _TRANSACTIONAL = 2, 3, 1
-_MOST_QUEUES: Final = 7
-_MOST_WAITING: Final = 60  # messages, with which publishers wait for consumers
+_MAX_QUEUES: Final = 7
+_MAX_WAITING: Final = 60  # messages, with which publishers wait for consumers
 
 
 class Peer:
@@ -155,13 +155,13 @@ class BrokerLife:
             (self.publish, 20),
             (self.settle_some, 24),
             (self.end_transaction, 6),
-            (self.change_wiring, 6),
+            (self.change_topology, 6),
             (self.purge, 1),
             (self.leave, 1),
             (self.come_back, 6),
             (self.pass_time, 2),
             (self.carry, 40),
-            (self.process.turn, 30),
+            (self.process.tick, 30),
             (self.process.collect, 24),
             (self.process.settle, 1),
         ]
@@ -188,7 +188,7 @@ class BrokerLife:
     def publish(self) -> None:
         """Some messages."""
         peer = self._ready(publishes=True)
-        if peer is None or sum(len(queue.copies) for queue in self.model.queues.values()) > _MOST_WAITING * 4:
+        if peer is None or sum(len(queue.copies) for queue in self.model.queues.values()) > _MAX_WAITING * 4:
             return
         for _ in range(self.rng.choice((1, 1, 2, 5))):
             exchange, key = self._address()
@@ -271,16 +271,16 @@ class BrokerLife:
         if self.rng.random() < 0.5:
             self.process.broker.expire()
 
-    # ---- wiring ----
+    # ---- topology ----
 
-    def change_wiring(self) -> None:
+    def change_topology(self) -> None:
         """The manager has a queue, an exchange or a binding made or deleted."""
         manager = self._ready()
         if manager is None:
             return
         extra = [each for each in self.model.queues.values() if each.name.startswith("extra") and each.is_sound]
         chance = self.rng.random()
-        if chance < 0.4 and len(self.model.queues) < _MOST_QUEUES:
+        if chance < 0.4 and len(self.model.queues) < _MAX_QUEUES:
             name = f"extra-{self.model.unique()}"
             self._declare_queue(manager, name, durable=self.rng.random() < 0.8, alternate=self.rng.choice((None, DEAD)))
         elif chance < 0.65 and extra:

@@ -13,7 +13,7 @@ A promise is a completion that a client has got, or a message. Each message has 
     of a transaction (`Transaction`)                all of it has happened or nothing; all, if the commit is completed
 
 Nothing is there that was never sent, was rolled back, or was gone. What comes of one publisher is in order in each
-queue, live and after a crash. Whatever is asked of the wiring is there when it is completed, and may be before.
+queue, live and after a crash. Whatever is asked of the topology is there when it is completed, and may be before.
 
 `delivered` holds each delivery against the same, `broker_findings` what is found after a crash.
 """
@@ -115,10 +115,10 @@ class Copy:
         is_moved: it came from another queue, out of its order.
         is_promised: it is there, unless it is `leaving`, or expired.
         leaving: who has asked for its removal.
-        is_gone: it is not there; `gone_in` is the turn in which that was told.
+        is_gone: it is not there; `gone_in` is the tick in which that was told.
         holder: the client's session that has it.
         was_delivered, needs_mark: whether it may be marked as redelivered, and whether it must be.
-        available_in: the turn in which it was sure to be there for whoever comes; None if it is not.
+        available_in: the tick in which it was sure to be there for whoever comes; None if it is not.
     """
 
     message: MessageModel
@@ -173,10 +173,10 @@ class Model:
     """What clients of one broker expect.
 
     Attributes:
-        exchanges, queues, bindings: the wiring, by name, and by exchange, queue and key.
+        exchanges, queues, bindings: the topology, by name, and by exchange, queue and key.
         messages: number -> message that may still be somewhere.
         moves, transactions: those that are under way.
-        turn: the number of the broker's turn.
+        tick: the number of the broker's tick.
         now: seconds since 1970.
         deliveries: how many messages came.
         suspicions: copies that came while somebody else had them, and who that was.
@@ -190,7 +190,7 @@ class Model:
         self.messages: dict[int, MessageModel] = {}
         self.moves: list[Move] = []
         self.transactions: list[Transaction] = []
-        self.turn = 0
+        self.tick = 0
         self.now = 1_700_000_000.0
         self.suspicions: list[tuple[Copy, object]] = []
         self.overtaken: list[tuple[Copy, Copy, int]] = []
@@ -268,7 +268,7 @@ class Model:
             if not copy.is_moved and copy.queue.is_sound:
                 copy.is_promised = True
                 if not copy.was_delivered and not copy.leaving and not copy.is_gone:
-                    copy.available_in = self.turn
+                    copy.available_in = self.tick
 
     # ---- deliveries ----
 
@@ -281,7 +281,7 @@ class Model:
         require(body == message.body, f"message {number} is not what it was")
         copy = self.copy_of(message, queue)
         what = f"message {number} on {queue.name}"
-        require(not copy.is_gone or copy.gone_in == self.turn, f"{what} comes back")
+        require(not copy.is_gone or copy.gone_in == self.tick, f"{what} comes back")
         require(not message.is_expired(self.now), f"{what} has expired")
         if copy.holder is not None:
             self.suspicions.append((copy, copy.holder))
@@ -302,7 +302,7 @@ class Model:
             if earlier.message.number >= number or earlier.message.publisher != publisher or earlier.is_moved:
                 continue
             since = earlier.available_in
-            if since is not None and since < self.turn and not earlier.need_not_be(self.now):
+            if since is not None and since < self.tick and not earlier.need_not_be(self.now):
                 self.overtaken.append((earlier, copy, since))
 
     def _learn(self, copy: Copy) -> None:
@@ -323,7 +323,7 @@ class Model:
             self.moves = [each for each in self.moves if each.source is not copy]
 
     def end_turn(self, has_ended: Callable[[object], bool]) -> None:
-        """All that the broker had to send in this turn was sent: what looked wrong before is, or is not.
+        """All that the broker had to send in this tick was sent: what looked wrong before is, or is not.
 
         Args:
             has_ended: says whether a session has.
@@ -334,22 +334,22 @@ class Model:
         self.suspicions.clear()
         for earlier, copy, since in self.overtaken:
             what = f"message {copy.message.number} on {copy.queue.name} overtakes {earlier.message.number}"
-            require(earlier.available_in != since, f"{what}, which is there since turn {since}, in turn {self.turn}")
+            require(earlier.available_in != since, f"{what}, which is there since tick {since}, in turn {self.tick}")
         self.overtaken.clear()
-        self.turn += 1
+        self.tick += 1
 
     # ---- messages go, or come back ----
 
     def gone(self, copies: Iterable[Copy]) -> None:
         """Their removal is completed."""
         for copy in copies:
-            copy.is_gone, copy.gone_in, copy.holder, copy.available_in = True, self.turn, None, None
+            copy.is_gone, copy.gone_in, copy.holder, copy.available_in = True, self.tick, None, None
 
     def back(self, copies: Iterable[Copy], *, is_marked: bool) -> None:
         """Nobody has them any more."""
         for copy in copies:
             if copy.holder is None and not copy.is_gone and not copy.leaving:
-                copy.available_in = self.turn
+                copy.available_in = self.tick
                 copy.needs_mark = copy.needs_mark or is_marked
 
     def move(self, copy: Copy) -> Move | None:

@@ -13,27 +13,30 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
+from unittest.mock import patch
 
-from broker.model.broker import Broker
-from broker.model.errors import ModelError
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.protocols.stored_messages import restore_message
-from broker.security.authentication import Authentication
-from broker.security.mechanisms import Failure, PasswordCheck, Success
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode
-from formats.rhm.geometry import Geometry
-from store.log_lines import Level, LogLine
-from store.module import PluggedStore
+from qstore.broker.model import memory
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import ModelError
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.module import PluggedStore
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.faults.store_model import BrokenPromiseError, require
 from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment
 
 GEOMETRY: Final = Geometry(6, 8192)
 """Of each queue's journal: some 50 messages."""
-_MOST_TURNS: Final = 2000
+_MAX_TURNS: Final = 2000
+_DUE: Final = 0.2  # the chance that timers are due
 _SETTINGS: Final = BrokerSettings(auth=False)
 
 
@@ -65,7 +68,7 @@ class Wire:
         self.machine = ServerConnection(
             self,
             process.sessions,
-            process.broker.turn,
+            process.broker.tick,
             _SETTINGS,
             Authentication(is_on=False, realm="QPID", users=None),
             is_local=True,
@@ -118,7 +121,7 @@ class BrokerProcess:
         disk: where its store is.
         rng: decides when what is slow is done.
         clock: seconds since 1970.
-        turned: called before each turn.
+        turned: called before each tick.
         must_be_clean: the store was closed cleanly, and nobody has opened it since.
 
     Attributes:
@@ -152,13 +155,15 @@ class BrokerProcess:
         require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
         self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(self._failed)
-        self.broker = Broker(_SETTINGS, self.store, self._call_soon, clock)
-        self.broker.turn.is_idle = lambda: rng.random() < 0.2
+        self._timers: list[Callable[[], None]] = []
+        with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
+            self.broker = Broker(_SETTINGS, self.store, self._call_soon, clock, self._call_later)
+        self.broker.tick.is_idle = lambda: rng.random() < 0.2
         self.sessions = SessionRegistry(self.broker)
         try:
             self.broker.recover(restore_message)
             require(not self.broker.in_doubt_messages, "a transaction in doubt")
-            self.run(self.broker.wiring.keep_standard_exchanges(), self._kept)
+            self.run(self.broker.topology.store_standard_exchanges(), self._kept)
             self.settle()
         except BaseException:
             self.discard()
@@ -170,11 +175,14 @@ class BrokerProcess:
     # ---- the loop ----
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
-        def turn() -> None:
+        def tick() -> None:
             self._turned()
             callback()
 
-        self._loop.call_soon(turn)
+        self._loop.call_soon(tick)
+
+    def _call_later(self, _seconds: float, callback: Callable[[], None]) -> None:
+        self._timers.append(callback)
 
     def _failed(self, _loop: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -199,8 +207,12 @@ class BrokerProcess:
             raise
         done(error)
 
-    def turn(self) -> None:
-        """One iteration of the event loop."""
+    def tick(self) -> None:
+        """One iteration of the event loop, in which timers may be due."""
+        if self._timers and self.rng.random() < _DUE:
+            due, self._timers = self._timers, []
+            for callback in due:
+                self._call_soon(callback)
         self._loop.call_soon(self._loop.stop)
         with _outside_of_loops():
             self._loop.run_forever()
@@ -210,7 +222,7 @@ class BrokerProcess:
         """The disk has done something, perhaps."""
         self.store.collect(timeout)
         self._turned()
-        self.broker.turn.end()
+        self.broker.tick.end()
         self.check()
 
     def check(self) -> None:
@@ -222,10 +234,10 @@ class BrokerProcess:
 
     def settle(self) -> None:
         """Until everything has come over and is done."""
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             for wire in self.wires:
                 wire.carry()
-            self.turn()
+            self.tick()
             self.collect(None)
             if self.is_quiet:
                 return
@@ -234,8 +246,8 @@ class BrokerProcess:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way."""
-        turn = self.broker.turn
-        is_at_work = self._tasks or turn.flushes_under_way or turn._is_scheduled
+        tick = self.broker.tick
+        is_at_work = self._tasks or self._timers or tick.flushes_under_way or tick._is_scheduled
         store = self.store
         is_disk_at_work = not store._flusher.is_idle or store._background.is_busy
         return not is_at_work and not is_disk_at_work and not any(wire.is_busy for wire in self.wires)
@@ -258,21 +270,21 @@ class BrokerProcess:
     def stop(self) -> bool:
         """SIGTERM: as the server and the life of a broker do it. Returns whether the store is marked clean."""
         for wire in self.wires:
-            wire.machine.close(CloseCode.CONNECTION_FORCED, "the broker is shut down")
-        self.broker.turn.end()
+            wire.machine.close(CloseCode.CONNECTION_FORCED, "the broker is shutting down")
+        self.broker.tick.end()
         for wire in self.wires:
             wire.carry()
         for wire in self.wires:
             if wire.machine.phase is not Phase.CLOSED:
                 wire.machine.closed()
-        self.run(self.broker.wiring.finish(), lambda _: None)
-        for _ in range(_MOST_TURNS):
+        self.run(self.broker.topology.finish(), lambda _: None)
+        for _ in range(_MAX_TURNS):
             if not self._tasks:
                 break
-            self.turn()
+            self.tick()
             self.collect(None)
-        self.turn()
-        self.broker.turn.end()
+        self.tick()
+        self.broker.tick.end()
         is_clean = self.broker.close()
         self._loop.close()
         return is_clean
@@ -293,7 +305,7 @@ class BrokerProcess:
 
 @contextmanager
 def _outside_of_loops() -> Iterator[None]:
-    """A broker may be looked at while another one is in the middle of its turn: loops within loops."""
+    """A broker may be looked at while another one is in the middle of its tick: loops within loops."""
     running = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     try:

@@ -1,15 +1,25 @@
-"""What tests of full disks look at: what files there are and how large, and what a user is told."""
+"""What tests of full disks look at: when they are full, what files there are and how large, and what a user is told."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Final
 
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.profiles import today
 
 FULL: Final = os.strerror(errno.ENOSPC)
 _LOCK: Final = "rhm.lock"
+
+
+def moments(disk: SimulatedDisk, run: Callable[[SimulatedDisk], object], days: int) -> list[int]:
+    """From which of the calls that `run` makes on `disk` on it is full: today's, of all those of so many days."""
+    begun = disk.calls
+    run(disk)
+    calls = range(disk.calls - begun)
+    return today(calls, -(-len(calls) // days))
 
 
 def sizes(disk: SimulatedDisk, path: str) -> dict[str, int]:
@@ -33,5 +43,5 @@ def assert_told(error: Exception, path: str) -> str:
     assert "\n" not in text
     assert path in text, text
     assert FULL in text, text
-    assert "make room" in text or "see whether the disk is full" in text, text
+    assert "free some space" in text or "check whether the disk is full" in text, text
     return text

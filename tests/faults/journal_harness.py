@@ -13,18 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import data_crc
-from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.journal.write.resumption import state_of
-from store.journal.write.space import SIZE_BITS, SIZE_MASK
-from store.journal.write.step import JournalBusyError, JournalFullError, Step
-from store.journal.write.storage import JournalStorage, create_journal
-from store.journal.write.version_2_writer import Version2Writer, open_writer
-from store.journal.write.write_batch import Identity
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.resumption import state_of
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
+from qstore.store.journal.write.storage import JournalStorage, create_journal
+from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer
+from qstore.store.journal.write.write_batch import JournalOwner
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"
@@ -153,7 +153,7 @@ class JournalLife:
         self.moved_dequeues = 0
         rng = random.Random(seed)
         self.writer = self.open_writer(
-            Identity('queue "q"', 7, 1),
+            JournalOwner('queue "q"', 7, 1),
             self.geometry,
             alignment=journal.info.flush_alignment,
             page=PAGE,

@@ -13,11 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from tests.faults.journal_harness import Content, DamagedError, JournalLife, make
 from tests.faults.simulated_disk import SECTOR, Call, SimulatedDisk
 
-MOST_CRASHES: Final = 3  # in a row
+MAX_CRASHES: Final = 3  # in a row
 XIDS: Final = (b"one", b"two", b"more than a block" * 9)
 
 
@@ -139,7 +139,7 @@ class _History:
             matrix.counts[f"kills at {call.name}"] += 1
             matrix.counts[f"crashes in a row: {self.crashes + 1}"] += 1
             after = call.killed(seed, power_loss=power_loss)
-            goes_on = self.crashes + 1 < MOST_CRASHES and rng.random() < matrix.continued * 5**self.crashes
+            goes_on = self.crashes + 1 < MAX_CRASHES and rng.random() < matrix.continued * 5**self.crashes
             twin = after.copy(seed) if goes_on else None
             self._check(after, path, before)
             if twin is not None:

@@ -107,7 +107,7 @@ class SimulatedDisk:
         read_fails: (path, sector) that cannot be read: EIO. Stays over crashes.
         watch: told of each changing call before it is made.
         log: set it to a list, and each changing call is added to it.
-        open_now, most_open: files open, now and at most, in this life.
+        open_now, max_open: files open, now and at most, in this life.
         held: what is locked.
     """
 
@@ -126,7 +126,7 @@ class SimulatedDisk:
         self.needs_room: Callable[[str], bool] = takes_or_keeps
         self.watch: Callable[[Call], object] | None = None
         self.log: list[str] | None = None
-        self.open_now = self.most_open = 0
+        self.open_now = self.max_open = 0
         self.held: set[Node] = set()
         self._dead = False
 
@@ -331,7 +331,7 @@ class SimulatedFile:
         self._size = len(inode.content)
         self._closed = False
         disk.open_now += 1
-        disk.most_open = max(disk.most_open, disk.open_now)
+        disk.max_open = max(disk.max_open, disk.open_now)
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from store.key_value import CatalogueDamagedError, CatalogueError, MapDamage
+from qstore.store.key_value import CatalogueDamagedError, CatalogueError, MapDamage
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.tree import Tree
 from tests.faults.volatile import Folder, Inode, Twins
@@ -52,7 +52,7 @@ class SimulatedKeyValue:
             _create(disk, path)
         folder = disk.tree.find(path)
         if not isinstance(folder, Folder) or folder.database is None or "CURRENT" not in folder.entries:
-            raise CatalogueDamagedError(f"{path}: not a RocksDB database: there is no file CURRENT")
+            raise CatalogueDamagedError(f"{path}: not a RocksDB database: the file CURRENT is missing")
         if folder in disk.held:
             raise CatalogueError(f"{path}: RocksDB cannot open it: IO error: lock hold by current process")
         return cls(disk, path, folder)
@@ -88,12 +88,12 @@ class SimulatedKeyValue:
         try:
             self._disk.tree.free_place(directory)
         except OSError as error:
-            raise CatalogueError(f"{self._path}: RocksDB cannot make a copy in {directory}: {error}") from error
+            raise CatalogueError(f"{self._path}: RocksDB cannot create a copy in {directory}: {error}") from error
         partly = partial(_part_of_checkpoint, path=directory, content=self._seen.copy())
         code = self._disk.call("checkpoint", directory, partly)
         if code:
             _part_of_checkpoint(self._disk.tree, {}, self._disk.rng, directory, None)
-            what = f"RocksDB cannot make a copy in {directory}: IO error: {os.strerror(code)}"
+            what = f"RocksDB cannot create a copy in {directory}: IO error: {os.strerror(code)}"
             raise CatalogueError(f"{self._path}: {what}")
         _make_checkpoint(self._disk.tree, directory, self._seen.copy())
 

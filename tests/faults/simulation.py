@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.disk import read_whole
-from store.writable_disk import WritableDisk, WritableFile
+from qstore.store.disk import read_whole
+from qstore.store.writable_disk import WritableDisk, WritableFile
 from tests.faults.simulated_disk import SECTOR, SimulatedDisk
 
 SEEDS = range(400)

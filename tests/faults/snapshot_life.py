@@ -6,17 +6,17 @@ import copy
 import random
 from typing import Final
 
-from store.live.message_store import MessageStore
-from store.live.snapshot import Snapshot, Taken
-from store.live.snapshot_copy import copy_snapshot
-from store.log_lines import Level, LogLine
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.snapshot import Snapshot, Taken
+from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import Model
 from tests.faults.store_simulation import TinyParameters, look, simulated_environment
 
 CHECKPOINT, BACKUP = "/checkpoint", "/backup"
-MOST_TURNS: Final = 3000
+MAX_TURNS: Final = 3000
 
 
 class SnapshotLife(StoreLife):
@@ -47,7 +47,7 @@ class SnapshotLife(StoreLife):
 
         snapshots._cut = noting  # type: ignore[method-assign]
         self.store.snapshot(path, got)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if taken:
                 break
             if self.rng.random() < 0.5:

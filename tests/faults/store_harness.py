@@ -11,17 +11,17 @@ from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
-from formats.broker_records.wiring import Binding, Exchange, Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.errors import StoreError
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
-from store.key_value import CatalogueError
-from store.live.message_store import MessageStore
-from store.live.queue_journal import Done, QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.log_lines import Level, LogLine
-from store.sync.driver import SyncDriver
+from qstore.formats.broker_records.topology import Binding, Exchange, Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.errors import StoreError
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_model import (
     BindingModel,
@@ -39,8 +39,8 @@ from tests.faults.store_simulation import PATH, TinyParameters, look, names_in, 
 
 GEOMETRIES: Final = (Geometry(4, 4096), Geometry(6, 2048), Geometry(4, 2048))
 XIDS: Final = (b"branch-a", b"branch-b", b"branch-c" * 20)
-_MOST_QUEUES: Final = 4
-_MOST_TURNS: Final = 2000
+_MAX_QUEUES: Final = 4
+_MAX_TURNS: Final = 2000
 
 
 class StoreLife:
@@ -116,7 +116,7 @@ class StoreLife:
 
     def quiesce(self) -> None:
         """Until everything is answered."""
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             self.store.start()
             self.store.collect(None)
             if self.asked == self.answered and self.store._flusher.is_idle:
@@ -135,7 +135,7 @@ class StoreLife:
         deeds = [
             (self.create_queue, 3),
             (self.delete_queue, 1),
-            (self.change_wiring, 2),
+            (self.change_topology, 2),
             (self.enqueue, 14),
             (self.dequeue, 10),
             (self.purge, 1),
@@ -166,11 +166,11 @@ class StoreLife:
         head = b"%d:" % self.model.unique()
         return head + b"." * self.rng.choice((0, 20, 70, 200, 500))
 
-    # ---- wiring ----
+    # ---- topology ----
 
     def create_queue(self) -> None:
         """Ask for a queue."""
-        if len(self.model.queues) >= _MOST_QUEUES:
+        if len(self.model.queues) >= _MAX_QUEUES:
             return
         queue = QueueModel(f"queue-{self.model.unique()}")
         self.model.queues[queue.name] = queue
@@ -204,7 +204,7 @@ class StoreLife:
         done = self._ask(lambda _: None)
         self.store.changes.delete_queue(queue.journal, deleted)
 
-    def change_wiring(self) -> None:
+    def change_topology(self) -> None:
         """Ask for an exchange or a binding, or for the end of one."""
         self.rng.choice((self.create_exchange, self.delete_exchange, self.bind, self.bind, self.unbind))()
 

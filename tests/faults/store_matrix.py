@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from store.sync.driver import SyncDriver
+from qstore.store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.store_harness import StoreLife, journal_of
 from tests.faults.store_model import BrokenPromiseError, Model

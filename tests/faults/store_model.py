@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.live.queue_journal import QueueJournal
-from store.start.started import RecoveredMessage
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.start.started import RecoveredMessage
 
 
 class BrokenPromiseError(BaseException):
@@ -205,7 +205,7 @@ class Model:
         require(not found.was_clean or self.delivered is not None, "a store that was not closed is clean")
         deleting = sum(queue.is_deleting for queue in self.queues.values())
         require(found.orphans <= self.orphans + self.left + deleting, "a journal was set aside")
-        self._check_wiring(found)
+        self._check_topology(found)
         for queue_id, queue in found.queues.items():
             rids = [message.rid for message in queue.messages]
             require(rids == sorted(set(rids)), f"{queue.name}: not in the order of record ids: {rids}")
@@ -215,7 +215,7 @@ class Model:
                 require(message.redelivered == expected, f"{queue.name}: redelivered is wrong for {message.rid}")
         self._check_messages(found)
 
-    def _check_wiring(self, found: Found) -> None:
+    def _check_topology(self, found: Found) -> None:
         names = {queue.name: number for number, queue in found.queues.items()}
         check_names("queue", names, self.queues.values())
         for queue in self.queues.values():

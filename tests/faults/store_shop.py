@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.live.message_store import MessageStore
-from store.live.queue_journal import Done, QueueJournal
-from store.live.transactions import Enqueue
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.transactions import Enqueue
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import PATH, SlowSync, TinyParameters, simulated_environment
 

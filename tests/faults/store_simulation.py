@@ -14,15 +14,15 @@ from functools import partial
 from typing import Final, TypeVar
 from unittest.mock import patch
 
-from formats.rhm.geometry import Geometry
-from store.background import InlineBackground
-from store.environment import Environment
-from store.journal.enqueue_map import LIVE
-from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
-from store.sync.driver import Completion, SyncDriver, SyncDriverError
-from store.sync.inline import InlineSync
-from store.writable_disk import WritableFile
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.background import InlineBackground
+from qstore.store.environment import Environment
+from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.live.message_store import MessageStore
+from qstore.store.parameters import StoreParameters
+from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
+from qstore.store.sync.inline import InlineSync
+from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_model import Found, FoundQueue, require
@@ -166,7 +166,10 @@ def simulated_environment(
 @contextmanager
 def tiny_rid_blocks() -> Iterator[None]:
     """Blocks of record ids that are soon used up."""
-    with patch("store.catalogue.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
+    with (
+        patch("qstore.store.catalogue.catalogue.RID_BLOCK", RID_BLOCK),
+        patch("qstore.formats.catalogue.RID_BLOCK", RID_BLOCK),
+    ):
         yield
 
 
@@ -178,8 +181,8 @@ def look(store: MessageStore) -> Found:
         require(queue.messages + queue.in_doubt == len(messages), f"{queue.record.name}: counted wrongly")
         require(queue.messages == sum(each.state == LIVE for each in messages), "counted wrongly")
         queues[queue.queue_id] = FoundQueue(queue.record.name, messages)
-    bindings = {(each.record.key, each.record.queue_name, each.exchange.name) for each in store.wiring.bindings}
-    exchanges = {number: exchange.name for number, exchange in store.wiring.exchanges.items()}
+    bindings = {(each.record.key, each.record.queue_name, each.exchange.name) for each in store.topology.bindings}
+    exchanges = {number: exchange.name for number, exchange in store.topology.exchanges.items()}
     orphans = names_in(store, "orphans")
     found = Found(store.was_clean, queues, exchanges, bindings, set(store.transactions.in_doubt), len(orphans))
     quarantine = [name for name in names_in(store, "quarantine") if not name.startswith("catalogue-")]
@@ -187,7 +190,7 @@ def look(store: MessageStore) -> Found:
     journals = {entry.directory.rsplit("/", 1)[1] for entry in store.journals.values()}
     require(set(names_in(store, "jrnl")) == journals, "a directory was left behind")
     for queue in list(store.recovered_queues):
-        require(store.wiring.queues[queue.queue_id].record == queue.record, "the wiring names another queue")
+        require(store.topology.queues[queue.queue_id].record == queue.record, "the topology names another queue")
     store.end_recovery()
     return found
 

@@ -1,6 +1,7 @@
 """The whole broker, killed at calls that change the disk, and stopped: see `broker_matrix`.
 
-Ten tests of 100 kill points each belong to every run. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 400,000.
+Four histories with some 80 kill points each belong to every run, other ones each day: see `tests/support/profiles.py`.
+`QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 400,000.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -15,10 +17,22 @@ from tests.faults.broken_brokers import BROKEN
 from tests.faults.broker_matrix import BrokerMatrix
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.profiles import seeds_of_the_day
 
-KILL_POINTS = 100  # of each of the tests
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 400 kill points
 SEEDS_FOR_BROKEN = range(300, 360)
+FINDS: Final = {
+    "transfer to several queues completed before the sync": 302,
+    "accept completed before the sync": 306,
+    "commands completed with an earlier flush": 310,
+    "offered with an earlier flush": 301,
+    "moved before the destination is synced": 302,
+    "released without a mark": 301,
+    "delivered messages not saved": 301,
+    "all saved as delivered": 301,
+    "deletion completed before the store has it": 304,
+}
+"""The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,21 +49,20 @@ def quiet_logs() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("number", range(10))
-def test_what_was_promised_is_kept_whenever_the_broker_dies(number: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_what_was_promised_is_kept_whenever_the_broker_dies(part: int) -> None:
     matrix = BrokerMatrix(share=0.15)
-    seed = number * 1000
-    while matrix.kill_points < KILL_POINTS:
+    for seed in seeds_of_the_day(4)[part::2]:
         matrix.run(seed)
-        seed += 1
+    assert matrix.kill_points > 20
     assert matrix.delivered > 0
 
 
 def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered() -> None:
     matrix = BrokerMatrix(share=0.0)
-    for seed in range(40):
+    for seed in seeds_of_the_day(10):
         matrix.run(seed, lives=3, steps=150)
-    assert matrix.stops > 40
+    assert matrix.stops > 0
 
 
 @pytest.mark.soak
@@ -64,9 +77,9 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 def test_a_broken_broker_is_found_out(name: str) -> None:
     matrix = BrokerMatrix(share=0.15)
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
-        run_all(matrix, SEEDS_FOR_BROKEN)
+        run_all(matrix, [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
 
 
-def run_all(matrix: BrokerMatrix, seeds: range) -> None:
+def run_all(matrix: BrokerMatrix, seeds: list[int]) -> None:
     for seed in seeds:
         matrix.run(seed)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.amqp_0_10.client_connection import ClientSession
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import decode_command, encode_command
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import decode_command, encode_command
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.faults.broker_clients import OneSession, Watcher, subscribe
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
@@ -104,7 +104,7 @@ def test_a_message_that_is_rejected_while_its_queue_goes_is_moved_once(start: St
     assert consumer.deliveries == [0]
     manager.ask("queue.delete", queue="orders")
     for _ in range(moment):
-        process.turn()
+        process.tick()
         process.collect()
     consumer.ask("message.reject", transfers=((0, 0),))
     process.settle()
@@ -123,7 +123,7 @@ def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed
     consumer.ask("message.accept", transfers=((0, 0),))
     manager.ask("queue.delete", queue="orders")
     for _ in range(moment):
-        process.turn()
+        process.tick()
         process.collect()
     consumer.ask("tx.commit")
     process.settle()

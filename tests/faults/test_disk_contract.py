@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from store.disk import Disk, read_whole
-from store.writable_disk import OsWritableDisk, WritableDisk
+from qstore.store.disk import Disk, read_whole
+from qstore.store.writable_disk import OsWritableDisk, WritableDisk
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.profiles import examples
 
 
 class Place:
@@ -128,7 +129,7 @@ class TestFiles:
         for attempt in attempts:
             assert code_of(attempt) == errno.EBADF
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @examples(30, suppress=[HealthCheck.function_scoped_fixture])
     @given(
         writes=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=700), st.booleans()), max_size=6),
         reads=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)), max_size=4),

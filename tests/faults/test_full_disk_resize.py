@@ -1,4 +1,7 @@
-"""A store whose disk runs full at any call of a resize: what was allocated is given back, and nothing is lost."""
+"""A store whose disk runs full at any call of a resize: what was allocated is given back, and nothing is lost.
+
+Which calls, is a matter of the day: see `tests/support/profiles.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from store.errors import StoreError
-from store.journal.directory import DELETED
-from tests.faults.full_disk import assert_told, sizes
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import DELETED
+from tests.faults.full_disk import assert_told, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
 from tests.faults.store_simulation import PATH, names_in, tiny_rid_blocks
 from tests.faults.test_resize_crashes import Left, geometries, resize
+from tests.support.profiles import is_nightly
 
 JOURNALS = f"{PATH}/rhm/jrnl"
 
@@ -45,7 +49,7 @@ def test_a_resize_on_a_disk_that_runs_full(needs_room: Callable[[str], bool], se
     left = Left(seed)
     old = geometries(left.look(left.disk.copy(seed)))
     planned = resize(left.disk.copy(seed), seed)
-    for number in range(1000):
+    for number in moments(left.disk.copy(seed), lambda disk: resize(disk, seed), days=10):
         disk = left.disk.copy(number)
         disk.needs_room, disk.full_from = needs_room, number
         try:
@@ -55,7 +59,7 @@ def test_a_resize_on_a_disk_that_runs_full(needs_room: Callable[[str], bool], se
         else:
             break
         found = outcome(left, disk)
-        assert found != "begun" or "got another journal before that" in told
+        assert found != "begun" or "had been switched before" in told
         seen[found] += 1
         assert not disk.held
         assert len(marked(disk)) <= 1
@@ -68,8 +72,9 @@ def test_a_resize_on_a_disk_that_runs_full(needs_room: Callable[[str], bool], se
         assert names_in(life.store, "orphans") == [] or left.model.left
         now = geometries(life)
         assert all(number % 3 or size in (old[name], planned.get(name)) for name, size in now.items())
-    else:
-        raise AssertionError("a resize without an end")
-    assert seen["unchanged"] > 100, seen
-    assert seen["begun"] > 10, seen
-    assert bool(seen["marks"]) is (needs_room is takes_or_keeps), seen
+    assert seen["unchanged"] > 0, seen
+    assert needs_room is takes_or_keeps or not seen["marks"], seen
+    if is_nightly():
+        assert seen["unchanged"] > 100, seen
+        assert seen["begun"] > 10, seen
+        assert bool(seen["marks"]) is (needs_room is takes_or_keeps), seen

@@ -1,4 +1,7 @@
-"""A disk that runs full at any call of a start, a conversion or a copy: room is given back, and nothing is lost."""
+"""A disk that runs full at any call of a start, a conversion or a copy: room is given back, and nothing is lost.
+
+At which of the calls, is a matter of the day: see `tests/support/profiles.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from typing import Final
 
 import pytest
 
-from store.errors import StoreError
-from store.journal.directory import DELETED
-from store.unfinished import CONVERTED
-from tests.faults.full_disk import assert_told, sizes
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import DELETED
+from qstore.store.unfinished import CONVERTED
+from tests.faults.full_disk import assert_told, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
 from tests.faults.snapshot_life import begin, check_copy, check_source, copy_it
 from tests.faults.store_shop import Shop
 from tests.faults.store_simulation import PATH, tiny_rid_blocks
 from tests.faults.test_conversion_crashes import STORE, assert_kept, assert_whole, old_disk, started
+from tests.support.profiles import is_nightly
 
 ROOT: Final = f"{PATH}/rhm"
 KINDS: Final = [takes, takes_or_keeps]
@@ -35,7 +39,7 @@ def tiny_blocks() -> Iterator[None]:
 def test_a_conversion(needs_room: Callable[[str], bool]) -> None:
     seen: Counter[str] = Counter()
     begun = old_disk().calls
-    for number in range(1000):
+    for number in moments(old_disk(), started, days=4):
         disk = old_disk(number)
         before = sizes(disk, STORE)
         disk.needs_room, disk.full_from = needs_room, begun + number
@@ -55,10 +59,10 @@ def test_a_conversion(needs_room: Callable[[str], bool]) -> None:
         disk.crash(power_loss=bool(number % 2))
         started(disk)
         assert_whole(disk)
-    else:
-        raise AssertionError("a conversion without an end")
-    assert seen["rhm"] > 100, seen
-    assert seen[CONVERTED] > 10, seen
+    assert seen["rhm"] > 0, seen
+    if is_nightly():
+        assert seen["rhm"] > 100, seen
+        assert seen[CONVERTED] > 10, seen
 
 
 # ---- copies of snapshots ----
@@ -131,7 +135,7 @@ def test_a_start_that_builds_anew(needs_room: Callable[[str], bool], catalogue: 
     original, found = damaged(catalogue=catalogue)
     assert sum(map(len, found.values())) > 8
     before = sizes(original, PATH)
-    for number in range(1000):
+    for number in moments(original.copy(0), Shop, days=6):
         disk = original.copy(number)
         disk.needs_room, disk.full_from = needs_room, number
         try:
@@ -154,8 +158,8 @@ def test_a_start_that_builds_anew(needs_room: Callable[[str], bool], catalogue: 
         again = Shop(disk)
         assert again.found == found
         assert again.critical() == []
-    else:
-        raise AssertionError("a start without an end")
-    assert seen["begun"] > 50, seen
-    assert seen["unchanged"] > (0 if catalogue else 30), seen
-    assert seen["marked"] > 0, "a batch that failed"
+    assert seen["begun"] > 0, seen
+    if is_nightly():
+        assert seen["begun"] > 50, seen
+        assert seen["unchanged"] > (0 if catalogue else 30), seen
+        assert seen["marked"] > 0, "a batch that failed"

@@ -1,4 +1,7 @@
-"""The tools on a disk that runs full at any call: one line, the room given back, all messages there, and once more."""
+"""The tools on a disk that runs full at any call: one line, the room given back, all messages there, and once more.
+
+At which of the calls, is a matter of the day: see `tests/support/profiles.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,31 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from formats.rhm.geometry import Geometry
-from store.journal.directory import open_journal
-from store.journal.recovery import JournalRecovery
-from store.writable_disk import OsWritableDisk, OsWritableFile
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
+from qstore.tools.qstore_generate import command as generate
+from qstore.tools.qstore_resize import command as resize_store
 from tests.faults.full_disk import FULL
 from tests.support.dump import Dump, dump
 from tests.support.fixtures import Snapshot, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.planted_damage import Original
 from tests.support.planted_stores import version_1_store, version_2_store
+from tests.support.profiles import is_nightly, today
 from tests.support.recover_faults import sync_at_once
 from tests.support.recover_runs import invoke
 from tests.tools.test_resize_drop_in import resize
-from tools.qstore_generate import command as generate
-from tools.qstore_resize import command as resize_store
 
 TAKE: Final = ("create", "make_directory")
 KEEP: Final = ("rename", "sync_directory")
 FILE: Final = ("write", "sync")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_at_once(monkeypatch)
 
 
 class FullDisk:
@@ -49,7 +58,6 @@ class FullDisk:
     @contextmanager
     def in_use(self) -> Iterator[FullDisk]:
         with pytest.MonkeyPatch.context() as patch:
-            sync_at_once(patch)
             names = TAKE if self._takes else TAKE + KEEP
             for name in names:
                 patch.setattr(OsWritableDisk, name, self._failing(getattr(OsWritableDisk, name)))
@@ -69,12 +77,11 @@ class FullDisk:
 
 
 def moments(run: Callable[[], object], most: int, *, takes: bool) -> Iterator[FullDisk]:
-    """Disks that run full at a sample of all calls; never at the last. `run` is done once, on one with room."""
+    """Disks that run full at some of the calls; never at the last. `run` is done once, on one with room."""
     disk = FullDisk(1 << 30, takes=takes)
     with disk.in_use():
         run()
-    step = max(1, -(-disk.calls // most))
-    for number in range(0, disk.calls, step):
+    for number in today(range(disk.calls), most):
         yield FullDisk(number, takes=takes)
 
 
@@ -82,7 +89,7 @@ def assert_told(text: str, where: Path) -> None:
     assert text.count("\n") == 1
     assert str(where) in text
     assert FULL in text
-    assert "make room" in text
+    assert "free some space" in text
 
 
 def bodies(path: Path) -> Counter[tuple[str, str, str]]:
@@ -110,7 +117,7 @@ def test_recover(make: Callable[[Path], Original], version: str, takes: bool, tm
     code = run()
     expected = bodies(target)
     shutil.rmtree(target)
-    for disk in moments(run, 12, takes=takes):
+    for disk in moments(run, 6, takes=takes):
         if target.exists():
             shutil.rmtree(target)
         with disk.in_use():
@@ -119,7 +126,7 @@ def test_recover(make: Callable[[Path], Original], version: str, takes: bool, tm
         assert report.code == 2
         assert_told(report.errors, target.parent)
         assert list(target.parent.iterdir()) == []
-    assert failed >= 6
+    assert failed >= 3
     assert run() == code
     assert bodies(target) == expected
 
@@ -166,7 +173,7 @@ def test_qpid_store_resize(takes: bool, arguments: tuple[str, ...], tmp_path: Pa
         assert resize("-q", "-N", 5, "-s", 1, *arguments, shutil.copytree(original, tmp_path / "whole")).code == 0
 
     seen: Counter[str] = Counter()
-    for number, disk in enumerate(moments(run, 60, takes=takes)):
+    for number, disk in enumerate(moments(run, 20, takes=takes)):
         path = Path(shutil.copytree(original, tmp_path / f"journal-{number}"))
         with disk.in_use():
             failed = resize("-q", "-N", 5, "-s", 1, *arguments, path)
@@ -185,9 +192,11 @@ def test_qpid_store_resize(takes: bool, arguments: tuple[str, ...], tmp_path: Pa
         assert not (path / "_resize.new").exists()
         assert len(list(path.glob("*.jdat"))) == (9 if "-n" in arguments else 5)
         shutil.rmtree(path)
-    assert seen["unchanged"] > 5, seen
+    assert seen["unchanged"] > 0, seen
     # Where nothing can be renamed, what was moved stays moved; with -n and -B the old files do not move.
-    assert bool(seen["begun"]) is (not takes and arguments != ("-n", "-B", "new")), seen
+    may_begin = not takes and arguments != ("-n", "-B", "new")
+    assert may_begin or not seen["begun"], seen
+    assert seen["begun"] or not may_begin or not is_nightly(), seen
     assert seen["done"] <= 1, "the last call, when all is in its place"
 
 
@@ -220,7 +229,7 @@ def test_qstore_resize(takes: bool, tmp_path: Path) -> None:
     def run() -> None:
         assert invoked(Path(shutil.copytree(original, tmp_path / "whole"))).code == 0
 
-    for number, disk in enumerate(moments(run, 10, takes=takes)):
+    for number, disk in enumerate(moments(run, 4, takes=takes)):
         path = Path(shutil.copytree(original, tmp_path / f"store-{number}"))
         with disk.in_use():
             failed = invoked(path)
@@ -248,7 +257,7 @@ def test_generate(format_: str, exists: bool, tmp_path: Path) -> None:
         result = CliRunner().invoke(generate, arguments, catch_exceptions=False)
         return Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
-    for disk in moments(run, 6, takes=False):
+    for disk in moments(run, 3, takes=False):
         if out.exists():
             shutil.rmtree(out)
         if exists:

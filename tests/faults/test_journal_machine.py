@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from store.journal.write.step import JournalFailedError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.store.journal.write.step import JournalFailedError
 from tests.faults.journal_harness import JournalLife, Model, make
 from tests.faults.simulated_disk import Killed, SimulatedDisk
+from tests.support.profiles import examples
 
 XIDS = st.sampled_from([b"one", b"two"])
 SIZES = st.one_of(st.integers(0, 80), st.integers(0, 1500))
@@ -127,7 +127,7 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.life.writer.is_under_way)
     @rule(code=st.sampled_from([5, 28]))
     def fail(self, code: int) -> None:
-        """A call fails: the journal takes no more, and the next life has what was durable."""
+        """A call fails: the journal accepts no more, and the next life has what was durable."""
         self.life.enqueue(self.next_rid(), b"will it be there?")
         step = self.life.writer.next_flush()
         if step is None:
@@ -154,4 +154,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+TestJournal.settings = examples(400, stateful_step_count=40)

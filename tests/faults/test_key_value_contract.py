@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from store.key_value import CatalogueError, KeyValue, RocksKeyValue
+from qstore.store.key_value import CatalogueError, KeyValue, RocksKeyValue
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.support.memory_key_value import MemoryKeyValue
+from tests.support.profiles import examples
 
 
 class Opener(Protocol):
@@ -129,7 +130,7 @@ class TestContract:
             with pytest.raises(CatalogueError, match="closed"):
                 attempt()
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @examples(20, suppress=[HealthCheck.function_scoped_fixture])
     @given(
         batches=st.lists(
             st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=20), max_size=5), max_size=6
@@ -160,7 +161,7 @@ class TestOpening:
         second.close()
 
     def test_there_must_be_one_to_open(self, opens: Opener) -> None:
-        with pytest.raises(CatalogueError, match=r"map: not a RocksDB database: there is no file CURRENT"):
+        with pytest.raises(CatalogueError, match=r"map: not a RocksDB database: the file CURRENT is missing"):
             opens()
         opens(create=True).close()
 
@@ -214,7 +215,7 @@ class TestCheckpoints:
     def test_there_must_be_nothing_yet(self, opens: Opener, copy_path: str) -> None:
         first = opens(create=True)
         first.checkpoint(copy_path)
-        with pytest.raises(CatalogueError, match=r"map: RocksDB cannot make a copy in .*copy: .*exists"):
+        with pytest.raises(CatalogueError, match=r"map: RocksDB cannot create a copy in .*copy: .*exists"):
             first.checkpoint(copy_path)
         with pytest.raises(CatalogueError, match=r"No such file or directory"):
             first.checkpoint(copy_path + "/missing/copy")
@@ -302,7 +303,7 @@ class TestCrashes:
             disk.crash(power_loss=True)
             found.add((disk.is_directory("/map"), disk.is_file("/map/CURRENT")))
             if not disk.is_file("/map/CURRENT"):
-                with pytest.raises(CatalogueError, match="no file CURRENT"):
+                with pytest.raises(CatalogueError, match="the file CURRENT is missing"):
                     SimulatedKeyValue.open(disk, "/map")
                 SimulatedKeyValue.open(disk, "/map", create=True).close()
             assert list(SimulatedKeyValue.open(disk, "/map").items(b"")) == []

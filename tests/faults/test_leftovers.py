@@ -10,15 +10,15 @@ from typing import Final
 
 import pytest
 
-from formats.broker_records.wiring import decode_queue
-from formats.catalogue import Kind, QueueEntry, decode
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import decode_jinf, encode_jinf
-from store.catalogue.catalogue import Catalogue
-from store.errors import StoreDamagedError
-from store.log_lines import Level
-from store.parameters import OnDamage
-from store.repair.resize import StoreResize
+from qstore.formats.broker_records.topology import decode_queue
+from qstore.formats.catalogue import Kind, QueueEntry, decode
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import decode_jinf, encode_jinf
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.errors import StoreDamagedError
+from qstore.store.log_lines import Level
+from qstore.store.parameters import OnDamage
+from qstore.store.repair.resize import StoreResize
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_shop import Shop
@@ -90,11 +90,11 @@ WHOLE: Final = [*MESSAGES, b"branch"]
 def test_a_queue_that_only_its_journal_knows_is_made_again(clean: bool) -> None:
     disk = lost("queue-0", "queue-1", clean=clean)
     shop = Shop(disk)
-    told = [text for text in shop.critical() if "the queue is made again" in text]
+    told = [text for text in shop.critical() if "the queue is recreated" in text]
     assert len(told) == 2
-    assert f'{ROOT}/jrnl/1: the catalogue does not know queue "queue-0", whose journal holds {HELD}' in told[0]
+    assert f'{ROOT}/jrnl/1: queue "queue-0" is not in the catalogue, but its journal holds {HELD}' in told[0]
     assert "bindings" in told[0]
-    assert [queue.record.name for queue in shop.store.wiring.queues.values()] == ["queue-0", "queue-1", "queue-2"]
+    assert [queue.record.name for queue in shop.store.topology.queues.values()] == ["queue-0", "queue-1", "queue-2"]
     check(lost("queue-0", "queue-1", clean=clean), {"queue-0": WHOLE, "queue-1": WHOLE, "queue-2": []})
 
 
@@ -126,7 +126,7 @@ def test_a_queue_whose_name_is_taken_gets_another_one() -> None:
 def test_a_store_with_a_lost_queue_is_refused_as_it_is() -> None:
     disk = lost("queue-0", clean=False)
     before = disk.names(f"{ROOT}/jrnl")
-    with pytest.raises(StoreDamagedError, match=f'does not know queue "queue-0", .* holds {HELD}') as caught:
+    with pytest.raises(StoreDamagedError, match=f'queue "queue-0" is not in the catalogue, .* holds {HELD}') as caught:
         Shop(disk, on_damage=OnDamage.REFUSE)
     assert "\n" not in str(caught.value)
     assert disk.names(f"{ROOT}/jrnl") == before
@@ -172,12 +172,12 @@ def test_the_copy_of_a_journal_in_use_is_kept_aside_and_refused_where_told_to() 
         copied(disk, f"{ROOT}/jrnl/1", f"{ROOT}/jrnl/9")
         disk.sync_directory(f"{ROOT}/jrnl")
 
-    with pytest.raises(StoreDamagedError, match=f'another journal of queue "queue-0", with {HELD}'):
+    with pytest.raises(StoreDamagedError, match=f'unused second journal of queue "queue-0", with {HELD}'):
         Shop(lost(change=change), on_damage=OnDamage.REFUSE)
     shop = Shop(lost(change=change))
     assert names_in(shop.store, "orphans") == ["9-0"]
     assert shop.found["queue-0"] == WHOLE
-    assert any("kept aside" in text for text in shop.critical())
+    assert any('moved to the directory "orphans"' in text for text in shop.critical())
 
 
 def test_a_journal_that_was_replaced_is_no_damage() -> None:
@@ -197,6 +197,6 @@ def test_a_journal_that_was_replaced_is_no_damage() -> None:
     assert [line.text for line in shop.lines if line.level is Level.WARNING and "journal of queue" in line.text] == []
     told = [line.text for line in shop.lines if line.level is Level.NOTICE and "journal of queue" in line.text]
     assert len(told) == 1
-    assert f'another journal of queue "queue-0", with {HELD}, which is not in use' in told[0]
+    assert f'unused second journal of queue "queue-0", with {HELD}' in told[0]
     assert "1-0" in names_in(shop.store, "resized")
     assert names_in(shop.store, "orphans") == []

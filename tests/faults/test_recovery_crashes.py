@@ -10,18 +10,18 @@ from typing import Final
 
 import pytest
 
-from store.background import InlineBackground
-from store.disk import OsDisk
-from store.environment import Environment
-from store.errors import StoreError
-from store.inspect.offline import open_store
-from store.key_value import KeyValue
-from store.parameters import StoreParameters
-from store.repair.quarantine import Quarantine
-from store.repair.recover.build import check_destination, recover_into
-from store.repair.recover.plan import OrphanPolicy, make_plan
-from store.sync.inline import InlineSync
-from store.unfinished import RECOVERED, RECOVERING
+from qstore.store.background import InlineBackground
+from qstore.store.disk import OsDisk
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.offline import open_store
+from qstore.store.key_value import KeyValue
+from qstore.store.parameters import StoreParameters
+from qstore.store.repair.quarantine import Quarantine
+from qstore.store.repair.recover.build import check_destination, recover_into
+from qstore.store.repair.recover.plan import OrphanPolicy, make_plan
+from qstore.store.sync.inline import InlineSync
+from qstore.store.unfinished import RECOVERED, RECOVERING
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.support.conversion import content_of
 from tests.support.old_store import OldStore

@@ -1,4 +1,7 @@
-"""A store whose journals are resized, killed at every call: the next start has the old or the new journal, whole."""
+"""A store whose journals are resized, killed at every call: the next start has the old or the new journal, whole.
+
+Which calls, is a matter of the day: see `tests/support/profiles.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,20 @@ import contextlib
 import errno
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from formats.rhm.geometry import Geometry
-from store.errors import StoreError
-from store.repair.resize import StoreResize, _Built
-from store.unfinished import KEPT
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.errors import StoreError
+from qstore.store.repair.resize import StoreResize, _Built
+from qstore.store.unfinished import KEPT
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import BrokenPromiseError, Model
 from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
+from tests.support.profiles import is_due, today
 
 SIZES = (Geometry(5, 8192), Geometry(4, 16384), Geometry(7, 6144))
 SMALLER = (Geometry(4, 2048), Geometry(5, 2048))
@@ -70,7 +74,7 @@ def geometries(life: StoreLife) -> dict[str, Geometry]:
 
 def test_without_a_crash() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in today(range(60), 20):
         left = Left(seed)
         done = resize(left.disk, seed, SIZES if seed % 4 else SMALLER)
         left.disk.crash(power_loss=bool(seed % 2))
@@ -86,19 +90,20 @@ def test_without_a_crash() -> None:
         life.work(30)
         life.quiesce()
         life.close()
-    assert min(seen.values()) > 10, seen
-    assert seen["messages"] > 300, seen
+    assert min(seen.values()) > 0, seen
+    assert seen["messages"] > 50, seen
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_crash_at_every_call(part: int) -> None:
-    seen = kill_everywhere(range(part, 12, 4))
+    seen = kill_everywhere(range(part, 12, 4), is_due(15))
     assert seen["calls"] > 200, seen
-    assert seen["old"] > 200, seen
-    assert seen["new"] > 100, seen
+    assert seen["old"] > 10, seen
+    assert seen["new"] > 5, seen
 
 
-def kill_everywhere(seeds: range) -> Counter[str]:
+def kill_everywhere(seeds: range, due: Callable[[], bool]) -> Counter[str]:
+    """Kill a resize at each call that is due, twice."""
     seen: Counter[str] = Counter()
     for seed in seeds:
         left = Left(seed)
@@ -106,7 +111,7 @@ def kill_everywhere(seeds: range) -> Counter[str]:
         planned: dict[str, Geometry] = resize(left.disk.copy(seed), seed)
 
         def visit(call: Call, left=left, before=before, planned=planned, seed=seed) -> None:  # type: ignore[no-untyped-def]
-            for power_loss in (False, True):
+            for power_loss in (False, True) if due() else ():
                 disk = call.killed(call.number, power_loss=power_loss)
                 again = call.number % 3 == 0
                 if again:
@@ -143,7 +148,7 @@ def test_a_call_that_fails_is_told_and_loses_nothing(code: int) -> None:
     for seed in (4, 5, 6):
         left = Left(seed)
         count = count_of_calls(left, seed)
-        for number in range(count):
+        for number in today(range(count), 25):
             disk = left.disk.copy(number)
             disk.fail_at = {number: code}
             try:
@@ -156,7 +161,7 @@ def test_a_call_that_fails_is_told_and_loses_nothing(code: int) -> None:
             assert not disk.held
             disk.crash(power_loss=bool(number % 2))
             left.look(disk, orphans=1)
-    assert seen["told"] > 50, seen
+    assert seen["told"] > 20, seen
 
 
 def count_of_calls(left: Left, seed: int) -> int:
@@ -167,7 +172,7 @@ def count_of_calls(left: Left, seed: int) -> int:
 
 def test_what_does_not_fit_changes_nothing() -> None:
     refused = 0
-    for seed in range(40):
+    for seed in today(range(40), 8):
         left = Left(seed)
         environment = simulated_environment(left.disk, left.rng)
         with StoreResize(environment, PATH, "test") as held:
@@ -181,7 +186,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
             assert left.disk.calls == calls
         left.disk.crash(power_loss=True)
         left.look(left.disk)
-    assert refused > 20
+    assert refused > 0
 
 
 @pytest.mark.parametrize("broken", ["lazy", "early"])
@@ -203,4 +208,4 @@ def test_a_resize_that_is_broken_is_found_out(broken: str, monkeypatch: pytest.M
     else:
         monkeypatch.setattr(StoreResize, "_switch", early)
     with pytest.raises((BrokenPromiseError, StoreError)):
-        kill_everywhere(range(12))
+        kill_everywhere(range(12), lambda: True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulation import content_of, disk_with
+from tests.support.profiles import examples
 
 PATHS = ["/a", "/b", "/d/a", "/d/b"]
 STEPS = st.lists(
@@ -71,7 +72,7 @@ def image(disk: SimulatedDisk) -> dict[str, bytes | None]:
 
 
 class TestReplay:
-    @settings(max_examples=200, deadline=None)
+    @examples(200)
     @given(steps=STEPS, seed=st.integers(0, 1000))
     def test_the_same_seed_and_calls_give_the_same_end(self, steps: list[tuple[object, ...]], seed: int) -> None:
         ends = []
@@ -82,7 +83,7 @@ class TestReplay:
             ends.append(image(disk))
         assert ends[0] == ends[1]
 
-    @settings(max_examples=200, deadline=None)
+    @examples(200)
     @given(steps=STEPS, more=STEPS, seed=st.integers(0, 1000))
     def test_a_copy_and_the_original_go_their_own_ways(
         self, steps: list[tuple[object, ...]], more: list[tuple[object, ...]], seed: int
@@ -102,7 +103,7 @@ class TestReplay:
         alone.crash(power_loss=True)
         assert image(disk) == image(alone)
 
-    @settings(max_examples=200, deadline=None)
+    @examples(200)
     @given(steps=STEPS, seed=st.integers(0, 1000), powersafe=st.booleans())
     def test_what_is_all_synced_no_crash_changes(
         self, steps: list[tuple[object, ...]], seed: int, powersafe: bool
@@ -122,7 +123,7 @@ class TestReplay:
         assert not synced or image(disk) == before
         assert disk.tree.used == sum(len(content) for content in image(disk).values() if content is not None)
 
-    @settings(max_examples=100, deadline=None)
+    @examples(100)
     @given(steps=STEPS, seed=st.integers(0, 1000))
     def test_a_watched_run_is_the_same_as_one_that_is_not(self, steps: list[tuple[object, ...]], seed: int) -> None:
         plain, watched = SimulatedDisk(seed), SimulatedDisk(seed)
@@ -218,11 +219,11 @@ class TestReplay:
     def test_open_files_are_counted(self) -> None:
         disk = disk_with(b"a")
         with_two = [disk.open("/file"), disk.open_writable("/file")]
-        assert (disk.open_now, disk.most_open) == (2, 2)
+        assert (disk.open_now, disk.max_open) == (2, 2)
         for file in with_two:
             file.close()
             file.close()
-        assert (disk.open_now, disk.most_open) == (0, 2)
+        assert (disk.open_now, disk.max_open) == (0, 2)
 
     def test_files_of_a_dead_process_do_not_count(self) -> None:
         disk = disk_with(b"a")

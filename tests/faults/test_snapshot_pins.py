@@ -7,12 +7,13 @@ from collections import Counter
 
 import pytest
 
-from formats.rhm.geometry import Geometry
-from store.journal.write.space import Cut
-from store.journal.write.step import Step
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.journal.write.space import Cut
+from qstore.store.journal.write.step import Step
 from tests.faults.journal_harness import JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.profiles import today
 
 
 class PinningLife(JournalLife):
@@ -56,7 +57,7 @@ class PinningLife(JournalLife):
 def matrix(shape: Shape) -> CrashMatrix:
     """Histories of pinned journals that die."""
     made = CrashMatrix(shape, life_class=PinningLife, share=0.05, continued=0.02)
-    for seed in range(8):
+    for seed in today(range(8), 4):
         made.run(seed, 250)
     return made
 
@@ -67,10 +68,10 @@ def matrix(shape: Shape) -> CrashMatrix:
 )
 def test_pinned_files_stay_until_the_pin_is_broken_and_crashes_change_nothing(shape: Shape) -> None:
     seen = matrix(shape).counts
-    assert seen["pinned"] > 50
-    assert seen["broken"] > 20
-    assert seen["laps"] > 5
-    assert seen["kills"] > 100
+    assert seen["pinned"] > 20
+    assert seen["broken"] > 5
+    assert seen["laps"] > 2
+    assert seen["kills"] > 40
 
 
 @pytest.mark.parametrize("order", ["first", "any", "stuck"])
@@ -78,14 +79,14 @@ def test_a_pin_never_has_a_removal_refused(order: str) -> None:
     refused: Counter[str] = Counter()
     pinned = broken = 0
     for life_class in (JournalLife, PinningLife):
-        for seed in range(12):
+        for seed in today(range(12), 4):
             life = traffic(life_class, seed, order)
             pinned += life.counts["pinned"]
             broken += life.counts["broken"]
             for kind, count in life.refused.items():
                 refused[f"{life_class.__name__} {kind}"] += count
-    assert pinned > 100
-    assert broken > 50
+    assert pinned > 30
+    assert broken > 15
     assert [kind for kind in refused if "dequeue" in kind or "commit" in kind or "abort" in kind] == []
     assert refused["PinningLife enqueue"] <= refused["JournalLife enqueue"] * 1.1 + 20, refused
 

@@ -1,12 +1,14 @@
 """The whole store, killed at every call: see `store_matrix`.
 
-Sixteen tests of 320 kill points each belong to every run. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 500,000.
+Two histories with some 300 kill points each belong to every run, and each day has others: see
+`tests/support/profiles.py`. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 500,000.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -14,10 +16,12 @@ from tests.faults.broken_stores import BROKEN
 from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.profiles import is_nightly, seeds_of_the_day
 
-KILL_POINTS = 320  # of each of the tests
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
 SEEDS_FOR_BROKEN = range(340, 440)
+FINDS: Final = {"xid again before it is forgotten": 342, "highest flush recorded": 345}
+"""The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +30,13 @@ def tiny_blocks() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("number", range(16))
-def test_what_was_promised_is_kept_under_every_crash(number: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
     matrix = CrashMatrix(share=0.5)
-    seed = number * 1000
-    while matrix.kill_points < KILL_POINTS:
+    for seed in seeds_of_the_day(2)[part::2]:
         matrix.run(seed)
-        seed += 1
-    assert matrix.counts["answered"] > 0
+    assert matrix.kill_points > 50
+    assert matrix.counts["answered"] > 0 or not is_nightly()
 
 
 @pytest.mark.soak
@@ -47,9 +50,9 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_store_is_found_out(name: str) -> None:
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
-        run_all(CrashMatrix(share=0.5), SEEDS_FOR_BROKEN)
+        run_all(CrashMatrix(share=0.5), [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
 
 
-def run_all(matrix: CrashMatrix, seeds: range) -> None:
+def run_all(matrix: CrashMatrix, seeds: list[int]) -> None:
     for seed in seeds:
         matrix.run(seed)

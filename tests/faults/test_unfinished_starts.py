@@ -1,7 +1,8 @@
 """Every state that a kill leaves of a start that repairs: journals and catalogues built anew, queues made again.
 
 Whenever it is killed, the next start comes to the same store as one that was left in peace; nothing is missing, nothing
-is there twice. And nothing that was lost is denied: what the killed start had not told yet the next one tells.
+is there twice. And nothing that was lost is denied: what the killed start had not told yet the next one tells. Each day
+has its part of the states: see `tests/support/profiles.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from typing import Any, Final
 
 import pytest
 
-from formats.broker_records.wiring import Binding, Exchange
-from store.environment import tool_environment
-from store.live.message_store import MessageStore
-from store.log_lines import Level, LogLine
+from qstore.formats.broker_records.topology import Binding, Exchange
+from qstore.store.environment import tool_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.log_lines import Level, LogLine
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import Dump, dump
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
 from tests.support.planted_damage import check
+from tests.support.profiles import today
 from tests.support.quarantine_records import message
 from tests.support.recover_faults import sync_at_once
 from tests.support.recover_runs import invoke
@@ -161,7 +163,7 @@ class Start:
 
     Attributes:
         critical: its critical lines, without the paths of what was kept.
-        content: messages, wiring and transactions.
+        content: messages, topology and transactions.
         kept: what is in `quarantine` and `orphans`, and the journals' directories.
         told: what the tools then tell.
     """
@@ -229,7 +231,7 @@ def test_a_start_that_repairs(original: Path, tmp_path: Path, damage: Damaging) 
     disk = CopyingDisk(path, tmp_path / "states", lambda state: states.append((state, critical(lines, path))))
     MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert len(states) > 2
-    for state, already_told in states:
+    for state, already_told in today(states, 2):
         shown = dump(state, "--outstanding", "--json")
         checked = check(state)
         found = bodies(shown)
@@ -267,7 +269,7 @@ def test_a_journal_that_was_withdrawn(original: Path, tmp_path: Path, removed: i
     MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert critical(lines, path) == set()
     assert len(disk.states) > 2
-    for state in disk.states:
+    for state in today(disk.states, 2):
         assert told(state)[:2] == (0, []), state
         assert content(state) == before, state
         again = started(state)

@@ -2,6 +2,7 @@
 
 The disk is a real one, and so is the catalogue: before each change of a name in the store the whole of it is copied, as
 a kill would leave it there. In each copy nothing is damaged, nothing counts twice, nothing is missing, whoever looks.
+Each day has its part of the copies: see `tests/support/profiles.py`.
 """
 
 from __future__ import annotations
@@ -15,23 +16,30 @@ from typing import Any, Final
 
 import pytest
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import Geometry
-from store.background import InlineBackground
-from store.environment import Environment, tool_environment
-from store.key_value import CatalogueError, KeyValue
-from store.live.message_store import MessageStore
-from store.log_lines import Level, LogLine
-from store.repair.resize import StoreResize
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.background import InlineBackground
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.key_value import CatalogueError, KeyValue
+from qstore.store.live.message_store import MessageStore
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
 from tests.support.fixtures import CopyOpener
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import check
+from tests.support.profiles import today
+from tests.support.recover_faults import sync_at_once
 from tests.support.recover_runs import invoke
 
 Messages = Counter[tuple[str, str, str]]
 VERSION: Final = "0.1.0"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_at_once(monkeypatch)
 
 
 def messages(path: Path) -> Messages:
@@ -55,6 +63,7 @@ def assert_sound(states: list[Path], expected: Messages, recovered: Path) -> Cou
         checked = check(state)
         assert (checked.code, checked.lines("damage")) == (0, []), (state, checked.lines("damage"), checked.errors)
         told.update(line["text"].partition(": ")[2] for line in checked.lines("notice"))
+    for state in today(states, 3):
         assert messages(state) == expected, state
         recovery = invoke(state, recovered, "--orphans", "recover")
         assert recovery.report.code == 0, recovery.report.lines()
@@ -98,7 +107,7 @@ def test_a_conversion(old: Path, watched: Any, tmp_path: Path) -> None:
     names = [frozenset(path.name for path in state.iterdir()) for state in disk.states]
     assert any({"rhm.version-1", "rhm.new"} <= each and "rhm" not in each for each in names), "between the two renames"
     told = assert_sound(disk.states, expected, tmp_path / "recovered")
-    assert any("has not got its name yet" in text for text in told)
+    assert any("is not renamed yet" in text for text in told)
 
 
 def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
@@ -110,8 +119,8 @@ def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
         resize.discard_old()
     told = assert_sound(disk.states, expected, tmp_path / "recovered")
     assert any("was replaced by another one" in text for text in told), "behind the switch"
-    assert any("a resize that was cut short" in text for text in told), "before it"
-    assert any("prepared list, whole" in text for text in told)
+    assert any("an interrupted resize" in text for text in told), "before it"
+    assert any("complete transaction prepared list" in text for text in told)
 
 
 class RefusingKeyValue:
@@ -154,7 +163,7 @@ def test_a_queue_that_is_refused(store: Path, watched: Any, tmp_path: Path, *, w
     held.collect()
     disk.look()
     held.close()
-    assert 'queue "refused" cannot be made' in str(got[0])
+    assert 'queue "refused" cannot be created' in str(got[0])
     assert list((store / "rhm/jrnl").rglob("*/deleted"))
     told = assert_sound(disk.states[begun:], expected, tmp_path / "recovered")
     assert any("was refused because the catalogue could not be written" in text for text in told) is written
@@ -166,7 +175,7 @@ def test_a_store_that_is_made_and_truncated(watched: Any, tmp_path: Path) -> Non
     for truncate in (False, True):
         parameters = replace(PARAMETERS, truncate=truncate)
         MessageStore.open(environment, str(path), parameters, VERSION, log=lambda _: None).close()
-    for state in disk.states:
+    for state in today(disk.states, 8):
         checked = check(state)
         assert checked.code in (0, 2), checked.lines()
         assert checked.lines("damage") == []

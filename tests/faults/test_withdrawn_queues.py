@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from store.log_lines import Level
-from store.unfinished import Unfinished
+from qstore.store.log_lines import Level
+from qstore.store.unfinished import Unfinished
 from tests.faults.simulated_disk import Call, SimulatedDisk, takes, takes_or_keeps
 from tests.faults.store_shop import Shop
 from tests.faults.store_simulation import PATH, names_in, tiny_rid_blocks
@@ -49,7 +49,7 @@ def refuse(seed: int, *, power_loss: bool, code: int = errno.ENOSPC) -> list[Sim
 
     shop.disk.watch = watch
     error = shop.make("refused")
-    assert 'queue "refused" cannot be made' in str(error)
+    assert 'queue "refused" cannot be created' in str(error)
     assert os.strerror(code) in str(error)
     shop.disk.crash(power_loss=power_loss)
     return [*disks, shop.disk]

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.commands import COMMANDS, encode_result
-from formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo
+from qstore.formats.amqp_0_10.commands import COMMANDS, encode_result
+from qstore.formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo
 from tests.formats.test_amqp_0_10_types import ARRAYS, MAPS
 
 _TEXT = st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))

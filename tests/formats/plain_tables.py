@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.plain_maps import read_typed_plain_map
-from formats.plain import Plain
-from formats.values import TypedMap
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.plain_maps import read_typed_plain_map
+from qstore.formats.plain import Plain
+from qstore.formats.values import TypedMap
 
 
 def decode_plain_map(buffer: bytes) -> tuple[dict[str, Plain], dict[str, str]]:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import pytest
 
-from formats.amqp_0_10 import codes, frames
+from qstore.formats.amqp_0_10 import codes, frames
 from tests.formats.amqp_0_10_specification import specification
 
 ENUMERATIONS: dict[str, type[IntEnum]] = {

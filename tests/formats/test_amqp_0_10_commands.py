@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10 import structs
-from formats.amqp_0_10.commands import (
+from qstore.formats.amqp_0_10 import structs
+from qstore.formats.amqp_0_10.commands import (
     BY_NAME,
     COMMAND_BY_CODE,
     COMMANDS,
@@ -25,12 +25,12 @@ from formats.amqp_0_10.commands import (
     encode_control,
     encode_result,
 )
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import COMMAND, HEADER, decode_frame, encode_frame
-from formats.amqp_0_10.packing import MAX_PLANS, FieldDecoder
-from formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo, encode_struct
-from formats.amqp_0_10.types import TABLE
-from formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import COMMAND, HEADER, decode_frame, encode_frame
+from qstore.formats.amqp_0_10.packing import MAX_PLANS, FieldDecoder
+from qstore.formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.types import TABLE
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.formats.amqp_0_10_specification import SpecifiedCommand, SpecifiedStruct, SpecifiedType, specification
 from tests.formats.amqp_0_10_values import BY_TYPE, RESULTS, fields_of
 from tests.support.coded import coded_array
@@ -347,24 +347,24 @@ def test_an_array_of_any_short_text_or_bytes_is_text(array: str) -> None:
 @pytest.mark.parametrize(
     ("what", "payload"),
     [
-        ("no control", ""),
-        ("no control", "01"),
-        ("no control", "0100 0000"),
-        ("no control", "010d 0000"),
-        ("no control", "0301 0000"),  # a command
-        ("no such flags", "010a"),
-        ("no such flags", "010a 00"),
-        ("no such flags", "010a 0100"),
-        ("no such flags", "020a 0400"),
-        ("no such flags", "020a 0001"),
+        ("unknown control code", ""),
+        ("unknown control code", "01"),
+        ("unknown control code", "0100 0000"),
+        ("unknown control code", "010d 0000"),
+        ("unknown control code", "0301 0000"),  # a command
+        ("undefined flags", "010a"),
+        ("undefined flags", "010a 00"),
+        ("undefined flags", "010a 0100"),
+        ("undefined flags", "020a 0400"),
+        ("undefined flags", "020a 0001"),
         ("2 bytes follow", "010a 0000 0000"),
         ("ends within channel_max", "0106 0700 7f"),
         ("ends within max_frame_size", "0106 0700 7fff"),
         ("ends within virtual_host", "0107 0100 05 61"),
         ("ends within name", "0202 0100 0005 61"),
-        ("not whole pairs", "020b 0100 0004 00000000"),
+        ("not complete pairs", "020b 0100 0004 00000000"),
         ("ends within commands", "020b 0100 00"),
-        ("array of str16 holds", "0108 0100 0000000d 31 00000001 0000000000000001"),
+        ("array of str16 contains", "0108 0100 0000000d 31 00000001 0000000000000001"),
         ("vbin32 needs", "0103 0100 ffffffff 61"),
         ("map needs", "0101 0100 ffffffff 00000000"),
     ],
@@ -378,21 +378,21 @@ def test_what_is_no_control_is_refused(what: str, payload: str) -> None:
 @pytest.mark.parametrize(
     ("what", "payload"),
     [
-        ("no command", ""),
-        ("no command", "010a 0000"),  # a control
-        ("no command", "0304 0100 0000"),
-        ("no session header", "0301"),
-        ("no session header", "0301 01"),
-        ("no session header", "0301 0000 0000"),
-        ("no session header", "0301 0102 0000"),
-        ("no session header", "0301 0200 0000"),
-        ("no such flags", "0301 0100"),
-        ("no such flags", "0402 0100 0200"),
+        ("unknown command code", ""),
+        ("unknown command code", "010a 0000"),  # a control
+        ("unknown command code", "0304 0100 0000"),
+        ("not a session header", "0301"),
+        ("not a session header", "0301 01"),
+        ("not a session header", "0301 0000 0000"),
+        ("not a session header", "0301 0102 0000"),
+        ("not a session header", "0301 0200 0000"),
+        ("undefined flags", "0301 0100"),
+        ("undefined flags", "0402 0100 0200"),
         ("1 bytes follow", "0301 0101 0000 00"),
-        ("xid runs past", "0605 0100 0100 000000ff 0604 0000"),
+        ("xid extends beyond", "0605 0100 0100 000000ff 0604 0000"),
         ("not that of xid", "0605 0100 0100 00000004 0603 0000"),
-        ("head", "0605 0100 0100 00000001 0604 0000"),
-        ("no such flags", "0605 0100 0100 00000004 0604 0800"),
+        ("header", "0605 0100 0100 00000001 0604 0000"),
+        ("undefined flags", "0605 0100 0100 00000004 0604 0800"),
         ("follow the fields of xid", "0605 0100 0100 00000006 0604 0000 0000"),
         ("vbin8 needs", "0605 0100 0100 00000006 0604 0200 05 61"),
     ],

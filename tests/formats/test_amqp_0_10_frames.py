@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10 import frames
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import (
+from qstore.formats.amqp_0_10 import frames
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import (
     FRAME,
     Frame,
     decode_frame,

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.commands import (
+from qstore.formats.amqp_0_10.commands import (
     BY_NAME,
     COMMANDS,
     CONTROLS,
@@ -24,9 +24,9 @@ from formats.amqp_0_10.commands import (
     encode_control,
     encode_result,
 )
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import FRAME, decode_frame, encode_command_frames, encode_frame
-from formats.amqp_0_10.structs import (
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import FRAME, decode_frame, encode_command_frames, encode_frame
+from qstore.formats.amqp_0_10.structs import (
     COMMAND_FRAGMENT,
     DELIVERY_PROPERTIES,
     FILE_PROPERTIES,
@@ -39,6 +39,7 @@ from formats.amqp_0_10.structs import (
     encode_struct,
 )
 from tests.formats.amqp_0_10_values import RESULTS, fields_of
+from tests.support.profiles import examples
 
 STRUCTS = (
     COMMAND_FRAGMENT, DELIVERY_PROPERTIES, FILE_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, REPLY_TO,
@@ -92,7 +93,7 @@ def check_payload(raw: bytes) -> None:
     assert as_control is None or as_command is None
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(st.data())
 def test_hostile_payloads_are_read_or_refused(data: st.DataObject) -> None:
     command: Command = data.draw(st.sampled_from(CONTROLS + COMMANDS))
@@ -108,7 +109,7 @@ def test_any_bytes_after_a_code_are_read_or_refused(command: Command, raw: bytes
         check_payload(hostile)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_hostile_results_are_read_or_refused(data: st.DataObject) -> None:
     packed: PackedStruct = data.draw(st.sampled_from(RESULTS))
@@ -118,7 +119,7 @@ def test_hostile_results_are_read_or_refused(data: st.DataObject) -> None:
         assert str(decode_result(encode_result(found[0].name, **found[1]))) == str(found)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_hostile_structs_are_read_or_refused(data: st.DataObject) -> None:
     packed: PackedStruct = data.draw(st.sampled_from(STRUCTS))
@@ -137,7 +138,7 @@ def test_no_truncation_of_a_payload_passes_for_a_whole_one(data: st.DataObject) 
             decode_command(payload[:length])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_hostile_frames_are_read_or_refused(data: st.DataObject) -> None:
     contents = st.binary(max_size=60)
@@ -154,7 +155,7 @@ def test_hostile_frames_are_read_or_refused(data: st.DataObject) -> None:
     assert offset <= len(raw)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_values_of_any_kind_are_encoded_or_refused(data: st.DataObject) -> None:
     command: Command = data.draw(st.sampled_from(CONTROLS + COMMANDS))
@@ -212,5 +213,5 @@ def test_nesting_without_end_is_refused(name: str) -> None:
     entry = b"\1a\xa9" + value
     arguments = (4 + len(entry)).to_bytes(4, "big") + b"\0\0\0\1" + entry
     empty = encode_command(name, arguments={})
-    with pytest.raises(Amqp010Error, match="inside each other"):
+    with pytest.raises(Amqp010Error, match="nested more than"):
         decode_command(empty[:6] + arguments)

@@ -12,16 +12,17 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
-from formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, code_of, wire_type_of
-from formats.plain import plain_bytes, plain_map, plain_typed_value
-from formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
+from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, code_of, wire_type_of
+from qstore.formats.plain import plain_bytes, plain_map, plain_typed_value
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from tests.formats.plain_tables import decode_plain_map, map_types
 from tests.support.coded import coded, coded_array
+from tests.support.profiles import examples
 
 # name, code, width (fixed) or width of the size prefix (variable), as the specification's XML has them
 SPECIFIED = """
@@ -172,7 +173,7 @@ def test_ranges_come_back_as_they_were(name: str, ranges: list[tuple[int, int]])
 
 
 def test_ranges_that_are_not_whole_pairs_are_refused() -> None:
-    with pytest.raises(Amqp010Error, match="whole pairs"):
+    with pytest.raises(Amqp010Error, match="complete pairs"):
         read_value(BY_NAME["sequence-set"], b"\0\x05abcde", 0, 7)
 
 
@@ -190,7 +191,7 @@ def _read_or_refuse(decode: Callable[[bytes], Any], encoded: bytes) -> Any:
     return None
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data())
 def test_hostile_maps_are_read_or_refused_by_both_readers_alike(data: st.DataObject) -> None:
     encoded = bytearray(encode_map(data.draw(MAPS)))

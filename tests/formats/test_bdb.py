@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.bdb import (
+from qstore.formats.bdb import (
     BdbError,
     Btree,
     Lsn,
@@ -22,8 +22,8 @@ from formats.bdb import (
     salvage,
     why_recovery,
 )
-from formats.bdb.log import log_records
-from formats.bdb.pages import checksum
+from qstore.formats.bdb.log import log_records
+from qstore.formats.bdb.pages import checksum
 from tests.formats.bdb_files import (
     DUPLICATE_LEAF,
     FILE_ID,
@@ -39,6 +39,7 @@ from tests.formats.bdb_files import (
     reference,
     slow_checksum,
 )
+from tests.support.profiles import examples
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -174,9 +175,9 @@ DAMAGE: dict[str, tuple[Callable[[bytearray], None], str, set[tuple[bytes, bytes
     "page size": (patched(0, 20, U32(1000)), "page size is 1000", ALL),
     "root outside": (patched(0, 88, U32(99)), "page 99 is outside", ALL),
     "root is the metadata": (patched(0, 88, U32(0)), "page 0 is outside", ALL),
-    "root is an overflow page": (patched(0, 88, U32(4)), "OVERFLOW has no place", ALL),
-    "child is its parent": (patched(1, 504, U32(1)), "second time", ALL),
-    "wrong number": (patched(2, 8, U32(3)), "says that it is page 3", ALL - LEFT),
+    "root is an overflow page": (patched(0, 88, U32(4)), "OVERFLOW does not belong", ALL),
+    "child is its parent": (patched(1, 504, U32(1)), "referenced twice", ALL),
+    "wrong number": (patched(2, 8, U32(3)), "has the page number 3", ALL - LEFT),
     "wrong type": (patched(2, 25, b"\x63"), "unknown type 99", ALL - LEFT),
     "wrong level": (patched(2, 24, b"\x02"), "on level 2", ALL),
     "broken chain": (patched(3, 12, U32(9)), "page 9 in the chain", ALL),
@@ -185,14 +186,14 @@ DAMAGE: dict[str, tuple[Callable[[bytearray], None], str, set[tuple[bytes, bytes
     "entry outside": (patched(3, 28, U16(511)), "entry 1 of page 3 is at 511", ALL - {(b"m" * 300, b"")}),
     "shared data": (patched(2, 32, U16(504)), "shares its data", ALL - {(b"a", b"2")}),
     "unknown item": (patched(2, 508 + 2, b"\x09"), "unknown type 9", ALL - {(b"a", b"1"), (b"a", b"2")}),
-    "item too long": (patched(2, 508, U16(9)), "runs out of page 2", ALL - {(b"a", b"1"), (b"a", b"2")}),
+    "item too long": (patched(2, 508, U16(9)), "extends beyond page 2", ALL - {(b"a", b"1"), (b"a", b"2")}),
     "items overlap": (patched(2, 504, U16(3)), "overlap", ALL - {(b"a", b"1")}),
-    "overflow loop": (patched(5, 16, U32(4)), "second time", ALL - {(b"b", b"x" * 400 + b"y" * 300)}),
+    "overflow loop": (patched(5, 16, U32(4)), "referenced twice", ALL - {(b"b", b"x" * 400 + b"y" * 300)}),
     "overflow too long": (patched(5, 16, U32(6)), "longer than its 700", ALL - {(b"b", b"x" * 400 + b"y" * 300)}),
     "overflow too short": (patched(4, 16, U32(0)), "ends after 400 of 700", ALL - {(b"b", b"x" * 400 + b"y" * 300)}),
     "overflow over its page": (patched(6, 22, U16(500)), "claims 500 bytes", ALL - {(b"m" * 300, b"")}),
-    "duplicates in duplicates": (patched(9, 508 + 2, b"\x02"), "runs out of page 9", ALL - {(b"n", b"q")}),
-    "duplicates' leaf": (patched(8, 25, b"\x05"), "LEAF has no place", ALL - {(b"n", b"p")}),
+    "duplicates in duplicates": (patched(9, 508 + 2, b"\x02"), "extends beyond page 9", ALL - {(b"n", b"q")}),
+    "duplicates' leaf": (patched(8, 25, b"\x05"), "LEAF does not belong", ALL - {(b"n", b"p")}),
 }
 
 
@@ -250,7 +251,7 @@ def test_a_forged_file_yields_no_more_than_it_holds() -> None:
     assert len(damage) == 30
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.data())
 def test_flips_and_cuts_give_pairs_or_bdb_errors(data: st.DataObject) -> None:
     order, checksummed = data.draw(st.sampled_from("<>")), data.draw(st.booleans())
@@ -425,7 +426,7 @@ def test_a_database_that_is_not_open_is_a_doubt() -> None:
     log, _ = committed_log()
     log.register(0, "queues.db", action=2)
     log.addrem(13, 0, 1)
-    assert "did not open" in str(reason(log.build()))
+    assert "not open in the log" in str(reason(log.build()))
 
 
 def test_later_log_files_carry_on() -> None:
@@ -437,7 +438,7 @@ def test_later_log_files_carry_on() -> None:
     assert reason(first.build(), second.build(), lsns={page: Lsn(2, last)}) is None
     assert reason(first.build(), second.build(), lsns={page: Lsn(1, 4000)}) is not None
     stranger = Log(previous=first.last + 1)
-    assert "not the one at" in str(reason(first.build(), stranger.build(), lsns={page: Lsn(2, last)}))
+    assert ", not at" in str(reason(first.build(), stranger.build(), lsns={page: Lsn(2, last)}))
     summary = analyse_log([(1, first.build()), (3, second.build())])
     assert [(number, "missing" in error.what) for number, error in summary.damage] == [(2, True)]
 
@@ -467,7 +468,7 @@ def test_interior_damage_is_told_from_a_torn_tail() -> None:
     assert summary.damage == []
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 7)), min_size=1, max_size=3), st.integers(0, 4096))
 @example([(28, 0)], 28)  # cut behind the file's first record
 def test_a_changed_log_is_never_taken_for_a_sound_one(flips: list[tuple[int, int]], size: int) -> None:
@@ -546,7 +547,7 @@ def real_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @needs_berkeley_db
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_flips_in_a_real_file(data: st.DataObject, real_file: bytes) -> None:
     buffer = bytearray(real_file)

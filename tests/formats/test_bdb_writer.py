@@ -7,15 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.bdb import Btree, analyse_log, salvage
-from formats.bdb.log import log_records
-from formats.bdb.pages import HEADER, INTERNAL_TYPES, BdbError, Lsn, MetadataFlag, PageType
-from formats.bdb.writer import FILE_ID_SIZE, QPIDD_PAGE_SIZE, encode_btree, encode_empty_log
+from qstore.formats.bdb import Btree, analyse_log, salvage
+from qstore.formats.bdb.log import log_records
+from qstore.formats.bdb.pages import HEADER, INTERNAL_TYPES, BdbError, Lsn, MetadataFlag, PageType
+from qstore.formats.bdb.writer import FILE_ID_SIZE, QPIDD_PAGE_SIZE, encode_btree, encode_empty_log
 from tests.formats.bdb_files import Log
 from tests.support.fixtures import StoreFixture
+from tests.support.profiles import examples
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -92,14 +93,14 @@ def test_what_is_written_is_read(pairs: Pairs, several: bool, page_size: int) ->
     assert read(written(pairs, duplicates=several, page_size=page_size)) == sorted(pairs)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.dictionaries(st.binary(max_size=300), st.binary(max_size=1500), max_size=60), st.sampled_from([512, 1024]))
 def test_any_keys_and_values(content: dict[bytes, bytes], page_size: int) -> None:
     pairs = list(content.items())
     assert read(written(pairs, page_size=page_size)) == sorted(pairs)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.sets(st.tuples(st.sampled_from([b"", b"a", b"b"]), st.binary(max_size=400)), max_size=200))
 @example({(b"a", b"x" * size) for size in range(200)})
 def test_any_values_of_a_few_keys(content: set[tuple[bytes, bytes]]) -> None:

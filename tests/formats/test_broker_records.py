@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.maps import decode_map
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import (
+from qstore.formats.amqp_0_10.maps import decode_map
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
@@ -29,7 +29,7 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from formats.values import TypedMap, typed_map
+from qstore.formats.values import TypedMap, typed_map
 from tests.support.coded import coded
 
 QUEUE = b"\x02q1\0\0\0\x04\0\0\0\0\0\x09anonymous\0"

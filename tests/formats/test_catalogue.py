@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import catalogue
-from formats.catalogue import (
+from qstore.formats import catalogue
+from qstore.formats.catalogue import (
     NUMBERED_KINDS,
     RID_BLOCK,
     BindingEntry,
@@ -26,7 +26,7 @@ from formats.catalogue import (
     decode,
     encode,
 )
-from formats.checksum import independent_crc32c
+from qstore.formats.checksum import independent_crc32c
 
 ids = st.integers(1, 2**64 - 1)
 counts = st.integers(0, 2**64 - 1)
@@ -137,15 +137,15 @@ def test_any_bytes_raise_only_the_formats_error(key: bytes, body: bytes) -> None
     ("key", "body", "what"),
     [
         (b"", b"\x01", "an empty key"),
-        (b"z", b"\x01", "key kind 0x7a is not known"),
-        (b"m", b"\x01" + (3).to_bytes(4, "big") + bytes(16), "format version 3 is not known"),
+        (b"z", b"\x01", "unknown key kind 0x7a"),
+        (b"m", b"\x01" + (3).to_bytes(4, "big") + bytes(16), "unknown format version 3"),
         (b"x" + bytes(8), b"\x01", "ids start at 1"),
         (b"x" + bytes(7), b"\x01", "key has 8 bytes instead of 9"),
         (b"iq", b"\x01" + bytes(8), "ids start at 1"),
         (b"im", b"\x01" + bytes(7) + b"\x01", "kind byte 0x6d has no sequence of ids"),
         (b"r", b"\x01" + bytes(7) + b"\x01", "not a multiple of 1048576"),
         (b"r", b"\x01" + bytes(9), "cannot have 14 bytes"),
-        (b"x" + bytes(7) + b"\x01", b"\x02", "exchange value version 2 is not known; this software reads version 1"),
+        (b"x" + bytes(7) + b"\x01", b"\x02", "unknown exchange value version 2; this software reads version 1"),
     ],
 )
 def test_what_is_refused_is_named(key: bytes, body: bytes, what: str) -> None:

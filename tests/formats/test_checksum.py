@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksum import extend_crc32c, independent_crc32c
+from qstore.formats.checksum import extend_crc32c, independent_crc32c
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,9 +54,9 @@ class Missing:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Missing())
-import formats.checksum
-assert formats.checksum.extend_crc32c.__module__ == "formats.checksum"  # the fallback, not google-crc32c's own
-assert formats.checksum.extend_crc32c(formats.checksum.extend_crc32c(0, b"12345"), b"6789") == 0xE3069283
+from qstore.formats.checksum import extend_crc32c
+assert extend_crc32c.__module__ == "qstore.formats.checksum"  # the fallback, not google-crc32c's own
+assert extend_crc32c(extend_crc32c(0, b"12345"), b"6789") == 0xE3069283
 """
 
 
@@ -70,7 +70,7 @@ def test_crcmod_takes_over_in_silence(missing: str) -> None:
 PLAIN_CRCMOD = """
 import sys
 sys.modules["crcmod._crcfunext"] = None
-from formats.checksum import independent_crc32c
+from qstore.formats.checksum import independent_crc32c
 assert not sys.modules["crcmod.crcmod"]._usingExtension
 assert independent_crc32c(b"6789", independent_crc32c(b"12345")) == 0xE3069283
 """

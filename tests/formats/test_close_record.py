@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksum import independent_crc32c
-from formats.rhm.close_record import (
+from qstore.formats.checksum import independent_crc32c
+from qstore.formats.rhm.close_record import (
     MAX_JOURNALS,
     ClosedJournal,
     ClosedStore,
@@ -66,8 +66,8 @@ def test_garbage(content: bytes) -> None:
     [
         (b"", "0 bytes are too few"),
         (bytes(len(CONTENT)), "it begins with"),
-        (CONTENT[:8] + b"\2" + CONTENT[9:], "layout version 2 is not known; this software reads version 1"),
-        (CONTENT[:12] + b"\3" + CONTENT[13:], "116 bytes are not the size of a file about 3 journals"),
+        (CONTENT[:8] + b"\2" + CONTENT[9:], "unknown layout version 2; this software reads version 1"),
+        (CONTENT[:12] + b"\3" + CONTENT[13:], "116 bytes are not the size of a file with 3 journals"),
         (CONTENT[:-1] + b"\0", "the checksum does not match"),
     ],
 )

@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import pytest
 
-from formats.amqp_0_10 import structs
-from formats.amqp_0_10.types import BY_CODE
-from formats.bdb import log, pages, writer
-from formats.broker_records import messages, wiring, xids
-from formats.broker_records.errors import BrokerRecordError
-from formats.checksum import extend_crc32c
-from formats.qls import file_header as qls_file
-from formats.qls import records as qls
-from formats.rhm import file_header as rhm_file
-from formats.rhm import geometry, headers, jinf
-from formats.rhm import records as rhm
-from formats.rhm.records import Kind
-from formats.values import EMPTY_MAP
+from qstore.formats.amqp_0_10 import structs
+from qstore.formats.amqp_0_10.types import BY_CODE
+from qstore.formats.bdb import log, pages, writer
+from qstore.formats.broker_records import messages, topology, xids
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.qls import file_header as qls_file
+from qstore.formats.qls import records as qls
+from qstore.formats.rhm import file_header as rhm_file
+from qstore.formats.rhm import geometry, headers, jinf
+from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.records import Kind
+from qstore.formats.values import EMPTY_MAP
 from tests.support.format_pages import (
     FOLDERS,
     Reference,
@@ -373,7 +373,9 @@ def _encoded(kind: str, at: int) -> tuple[bytes, Any]:
 
 @pytest.mark.parametrize("number", ["4.2", "4.3", "4.4"])
 def test_records_of_queues_exchanges_bindings(number: str) -> None:
-    decode: Any = {"4.2": wiring.decode_queue, "4.3": wiring.decode_exchange, "4.4": wiring.decode_binding}[number]
+    decode: Any = {"4.2": topology.decode_queue, "4.3": topology.decode_exchange, "4.4": topology.decode_binding}[
+        number
+    ]
     rows = table("broker_records", number)
     values = [_encoded(row["type"], at) for at, row in enumerate(rows)]
     decoded = decode(b"".join(raw for raw, _ in values))
@@ -392,7 +394,7 @@ def test_records_of_general_objects() -> None:
         fields = [field.split() for field in row["fields"].split(", ")]
         values = [_encoded(type_name, at) for at, (_, type_name) in enumerate(fields)]
         record = bytes([len(kind)]) + kind.encode() + b"".join(raw for raw, _ in values)
-        decoded = wiring.decode_general(record)
+        decoded = topology.decode_general(record)
         for (name, _), (_, value) in zip(fields, values, strict=True):
             assert getattr(decoded, name) == value
 

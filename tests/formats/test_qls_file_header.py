@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import (
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import (
     FILE_HEADER_SIZE,
     MAX_NAME_SIZE,
     FileHeader,
@@ -107,21 +107,21 @@ def test_one_field_that_is_not_zero_makes_a_header_of_use(field: str) -> None:
         (b"", 0, "truncated file header"),
         (b"QLSf", 4, "truncated file header"),
         (changed(0, b"")[:73], 73, "truncated file header"),
-        (bytes(4096), 0, "no file header: magic 0x00000000"),
-        (changed(0, b"QLSe"), 0, "no file header: magic 0x65534c51"),
-        (changed(0, b"RHMf"), 0, "no file header: magic 0x664d4852"),
-        (changed(0, b"fSLQ"), 0, "no file header: magic 0x514c5366"),
+        (bytes(4096), 0, "not a file header: magic 0x00000000"),
+        (changed(0, b"QLSe"), 0, "not a file header: magic 0x65534c51"),
+        (changed(0, b"RHMf"), 0, "not a file header: magic 0x664d4852"),
+        (changed(0, b"fSLQ"), 0, "not a file header: magic 0x514c5366"),
         (changed(4, b"\1\0"), 4, "unsupported journal version 1 in file header"),
         (changed(4, b"\2\1"), 4, "unsupported journal version 258 in file header"),
         (changed(24, b"\0"), 24, "a file header of 0 sectors instead of 1"),
         (changed(25, b"\1"), 24, "a file header of 257 sectors instead of 1"),
-        (changed(32, bytes(8)), 32, "file header tells a data size of 0 KiB"),
-        (changed(32, b"\1\0"), 32, "file header tells a data size of 1 KiB"),
-        (changed(32, struct.pack("<Q", (1 << 32) + 4)), 32, "file header tells a data size of 4294967300 KiB"),
-        (changed(32, b"\xff" * 8), 32, "file header tells a data size of 18446744073709551615 KiB"),
-        (changed(72, struct.pack("<H", 4023)), 72, "file header tells a queue name of 4023 bytes"),
-        (changed(72, b"\xff\xff"), 72, "file header tells a queue name of 65535 bytes"),
-        (changed(0, b"")[:75], 72, "file header tells a queue name of 2 bytes"),
+        (changed(32, bytes(8)), 32, "file header has a data size of 0 KiB"),
+        (changed(32, b"\1\0"), 32, "file header has a data size of 1 KiB"),
+        (changed(32, struct.pack("<Q", (1 << 32) + 4)), 32, "file header has a data size of 4294967300 KiB"),
+        (changed(32, b"\xff" * 8), 32, "file header has a data size of 18446744073709551615 KiB"),
+        (changed(72, struct.pack("<H", 4023)), 72, "file header has a queue name of 4023 bytes"),
+        (changed(72, b"\xff\xff"), 72, "file header has a queue name of 65535 bytes"),
+        (changed(0, b"")[:75], 72, "file header has a queue name of 2 bytes"),
     ],
 )
 def test_what_is_wrong_is_said(content: bytes, offset: int, what: str) -> None:
@@ -174,8 +174,8 @@ def test_oddities() -> None:
         (28, b"\1", 28, "reserved field of the file header is 0x00000001"),
         (31, b"\x80", 28, "reserved field of the file header is 0x80000000"),
         (56, struct.pack("<Q", 1_000_000_000), 56, "file header's time has 1000000000 nanoseconds"),
-        (76, b"x", 76, "not filled up with zeros"),
-        (4095, b"\xff", 76, "not filled up with zeros"),
+        (76, b"x", 76, "not padded with zeros"),
+        (4095, b"\xff", 76, "not padded with zeros"),
     ],
 )
 def test_each_oddity(offset: int, content: bytes, at: int, what: str) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import DATA_OFFSET, KIB, FileHeader, decode_file_header
-from formats.qls.records import (
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import DATA_OFFSET, KIB, FileHeader, decode_file_header
+from qstore.formats.qls.records import (
     HEADER_SIZES,
     MAGICS,
     MAX_HEADER_SIZE,
@@ -29,8 +29,8 @@ from formats.qls.records import (
     encode_header,
     encode_record,
 )
-from formats.rhm.geometry import BLOCK_SIZE, padded
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
+from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
 from tests.support.fixtures import LINEAR_STORES, StoreOpener
 from tests.support.linear_builder import LinearBuilder
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.quarantine_index import (
+from qstore.formats.quarantine_index import (
     IndexProblem,
     Injection,
     QuarantineEntry,
@@ -94,10 +94,10 @@ def test_nothing_does_harm(content: bytes, step: int) -> None:
 
 
 CASES = {
-    b"{": "no JSON",
-    b"[1]": "no JSON object",
-    b"[" * 100_000: "no JSON",
-    b"\xff\xfe": "no JSON",
+    b"{": "not JSON",
+    b"[1]": "not a JSON object",
+    b"[" * 100_000: "not JSON",
+    b"\xff\xfe": "not JSON",
     b"{}": "number is missing",
 }
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksum import independent_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import (
+from qstore.formats.checksum import independent_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import (
     SLOT_SIZE,
     FileHeader,
     decode_file_header,
@@ -148,7 +148,7 @@ def test_hostile_bytes(content: bytes, begin: bytes) -> None:
         (b"RHMf\3\0\0\0" + bytes(504), "unsupported journal version 3 in file header"),
         (b"RHMf\0\0\0\0" + bytes(504), "unsupported journal version 0 in file header"),
         (b"RHMf\1\1\0\0" + bytes(504), "byte 5 of file header should be 0, is 1"),
-        (b"RHMe\1\0\0\0" + bytes(504), "no file header: magic 0x654d4852"),
+        (b"RHMe\1\0\0\0" + bytes(504), "not a file header: magic 0x654d4852"),
         (b"RHMf\2\0\0\0" + bytes(504), "fails its checksum"),
     ],
 )

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 
 EXACT = """\
 <?xml version="1.0" ?>
@@ -221,8 +221,8 @@ def test_hostile_text_takes_bounded_time() -> None:
         (EXACT.replace('files value="8"', 'files value="0"').encode(), "0 files is out of range"),
         (EXACT.replace('files value="8"', 'files value="65"').encode(), "65 files is out of range"),
         (EXACT.replace('sblks value="3072"', 'sblks value="0"').encode(), "size of 0 sectors is out of range"),
-        (EXACT.replace('files value="8"', 'files value="-8"').encode(), "number_jrnl_files is no number"),
-        (EXACT.replace('files value="8"', 'files value="eight"').encode(), "number_jrnl_files is no number"),
+        (EXACT.replace('files value="8"', 'files value="-8"').encode(), "number_jrnl_files is not a number"),
+        (EXACT.replace('files value="8"', 'files value="eight"').encode(), "number_jrnl_files is not a number"),
         (EXACT.replace("jrnl_file_size_sblks", "size").encode(), "no value for jrnl_file_size_sblks"),
         (EXACT.replace("id_string", "id").encode(), "no value for id_string"),
     ],
@@ -235,14 +235,14 @@ def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"queue_name": 5}, "queue_name is no text"),
-        ({"queue_record": "?"}, "queue_record is no base64"),
-        ({"seconds": -1}, "seconds is no number"),
-        ({"seconds": True}, "seconds is no number"),
+        ({"queue_name": 5}, "queue_name is not text"),
+        ({"queue_record": "?"}, "queue_record is not base64"),
+        ({"seconds": -1}, "seconds is not a number"),
+        ({"seconds": True}, "seconds is not a number"),
         ({"number_jrnl_files": 0}, "0 files is out of range"),
         ({"jrnl_file_size_sblks": 1 << 60}, "out of range"),
-        ({"incarnation": None}, "holds more than text and numbers"),
-        ({"incarnation": "1"}, "incarnation is no number"),
+        ({"incarnation": None}, "has values other than text and numbers"),
+        ({"incarnation": "1"}, "incarnation is not a number"),
     ],
 )
 def test_checksummed_nonsense_is_refused(change: dict[str, object], what: str) -> None:

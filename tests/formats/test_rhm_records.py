@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.checksum import independent_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
-from formats.rhm.records import (
+from qstore.formats.checksum import independent_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
+from qstore.formats.rhm.records import (
     COMMIT_DECISION,
     EXTERNAL,
     LAST_OF_FLUSH,

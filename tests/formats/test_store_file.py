@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.store_file import MAX_SIZE, StoreFile, StoreFileError, decode, encode
+from qstore.formats.rhm.store_file import MAX_SIZE, StoreFile, StoreFileError, decode, encode
 
 CONTENT = StoreFile(
     store_id=UUID("00112233-4455-6677-8899-aabbccddeeff"),
@@ -111,20 +111,20 @@ def test_any_json_value_in_any_place_raises_only_the_formats_error(line: bytes, 
     [
         (b"true", b"false", "the checksum does not match"),
         (b'"qstore"', b'"other"', "the format is 'other' and not 'qstore'"),
-        (b": 2\n", b": 3\n", "store format version 3 is not known; this software reads version 2"),
-        (b": 2\n", b": 2.0\n", "store format version 2.0 is not known"),
-        (b": 2\n", b": true\n", "store format version True is not known"),
-        (b'"crc32c"', b'"crc"', "these keys are missing or should not be there: 'crc, crc32c'"),
+        (b": 2\n", b": 3\n", "unknown store format version 3; this software reads version 2"),
+        (b": 2\n", b": 2.0\n", "unknown store format version 2.0"),
+        (b": 2\n", b": true\n", "unknown store format version True"),
+        (b'"crc32c"', b'"crc"', "missing or unexpected keys: 'crc, crc32c'"),
         (b"true", b"1", "clean_close is 1 and not a bool"),
         (b'"0.1.0"', b'"a b"', "software_version cannot be 'a b'"),
         (b'"0.1.0"', b"[" * 900 + b"]" * 900, "software_version is a list"),
         (b"250Z", b"250", "marked_at is not UTC"),
-        (b"250Z", b"250+00:00", "not written the one way"),
+        (b"250Z", b"250+00:00", "not in the canonical form"),
         (b"2031-05", b"2031-15", "store_id or marked_at is malformed"),
-        (b"00112233-", b"00112233", "not written the one way"),
+        (b"00112233-", b"00112233", "not in the canonical form"),
         (b"eeff", b"eegg", "store_id or marked_at is malformed"),
-        (b"}\n", b"}", "not written the one way"),
-        (b'  "clean', b'  "version": 2,\n  "clean', "not written the one way"),
+        (b"}\n", b"}", "not in the canonical form"),
+        (b'  "clean', b'  "version": 2,\n  "clean', "not in the canonical form"),
         (b"{", b"[" * 2000, "not JSON"),
         (b"}\n", b"}\n" + b" " * MAX_SIZE, "over the limit of 4096"),
         (b"qstore", b"\xff", "not JSON"),

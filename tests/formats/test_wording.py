@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formats.wording import plural, with_article
+from qstore.formats.wording import plural, with_article
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.make import make_store
+from qstore.tools.report.content import ReportContent
+from qstore.tools.spark.analyze.request import Request, prepare
 from tests.support.dump import Line, dump
-from tools.generate.fleet import FleetSpec, StoreFormat
-from tools.generate.make import make_store
-from tools.report.content import ReportContent
-from tools.spark.analyze.request import Request, prepare
 
 
 class Fleet(NamedTuple):
@@ -79,7 +79,7 @@ def make_fleet(directory: Path, real: Callable[[str], Any]) -> Fleet:
 
 def analyzed(spark: Any, request: Request) -> Any:
     """The summary of an analysis in the tests' session."""
-    from tools.spark.analyze.run import analyze
+    from qstore.tools.spark.analyze.run import analyze
 
     prepare(request, force=False)
     return analyze(spark, request, lambda _: None)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from qstore.tools.spark.needed import missing, use_this_python
 from tests.spark.analyses import Fleet, make_fleet
 from tests.support.fixtures import StoreOpener
-from tools.spark.needed import missing, use_this_python
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -25,7 +25,7 @@ def spark() -> Iterator[Any]:
         pytest.skip(problem)
     from pyspark.sql import SparkSession
 
-    from tools.spark.data_source import QstoreDataSource
+    from qstore.tools.spark.data_source import QstoreDataSource
 
     use_this_python()
     # The workers are processes of their own, and import what they run.
@@ -40,6 +40,7 @@ def spark() -> Iterator[Any]:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.python.filterPushdown.enabled", "true")
+            .config("spark.python.daemon.module", "tests.spark.daemon")
             # Histories are small: to compile each query for them takes longer than to run it.
             .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from formats.rhm.records import COMMIT_DECISION, MOVED, TRANSIENT, Kind, RecordHeader
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.recovery import JournalRecovery
-from store.recovery.prepared import prepared_transactions
+from qstore.formats.rhm.records import COMMIT_DECISION, MOVED, TRANSIENT, Kind, RecordHeader
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.recovery.prepared import prepared_transactions
 
 PREPARED_LIST: Final = "TplStore"
 SCHEMA: Final = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.disk import Disk
-from tools.spark.batches import BODY_LIMIT, read_stretch
-from tools.spark.columns import table_columns
-from tools.spark.inputs import Input
-from tools.spark.plan import stretches
-from tools.spark.selection import Selection
-from tools.spark.store_tables import read_store
+from qstore.store.disk import Disk
+from qstore.tools.spark.batches import BODY_LIMIT, read_stretch
+from qstore.tools.spark.columns import table_columns
+from qstore.tools.spark.inputs import Input
+from qstore.tools.spark.plan import stretches
+from qstore.tools.spark.selection import Selection
+from qstore.tools.spark.store_tables import read_store
 
 Row = dict[str, Any]
 

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from qstore.tools.qstore_analyze import write_results
+from qstore.tools.report.content import Axis, FindingKind, QueueReport, WaitUnit
+from qstore.tools.report.page import render
 from tests.spark.analyses import Analysis
-from tools.qstore_analyze import write_results
-from tools.report.content import Axis, FindingKind, QueueReport, WaitUnit
-from tools.report.page import render
 
 
 def check_queues(analysis: Analysis) -> None:

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from qstore.tools import qstore_analyze
+from qstore.tools.report.page import render
+from qstore.tools.spark.analyze import scale
+from qstore.tools.spark.analyze.request import Request, UnusableRequestError, clean_up, prepare
+from qstore.tools.spark.needed import missing
 from tests.spark.analyses import Analysis, Fleet, analyzed
 from tests.spark.report_checks import check_findings, check_plots, check_queues, check_the_file
 from tests.support.dump import ROOT
 from tests.support.generated_fleet import listed
-from tools import qstore_analyze
-from tools.report.page import render
-from tools.spark.analyze import scale
-from tools.spark.analyze.request import Request, UnusableRequestError, clean_up, prepare
-from tools.spark.needed import missing
+from tests.support.profiles import only_on_its_day
 
 
+@only_on_its_day(0, 2)
 def test_an_analysis_says_what_is_there(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     request = fleet.request(tmp_path / "out")
     assert request.is_small
@@ -122,17 +124,17 @@ def test_what_a_report_cannot_say_is_told(spark: Any, fleet: Fleet, tmp_path: Pa
     content = analyzed(spark, Request(fleet.paths[:1], str(tmp_path / "out"), frozenset(), report=True)).report
     assert content.findings == ()
     assert all(queue.depth is None and queue.waits is None and queue.sizing is None for queue in content.queues)
-    assert [note.split(" was left out")[0] for note in content.notes[-2:]] == ["The step audit", "The step sizing"]
+    assert [note.split(" was omitted")[0] for note in content.notes[-2:]] == ["The step audit", "The step sizing"]
     assert render(content)
 
 
 def test_a_report_is_a_file_of_this_machine() -> None:
-    with pytest.raises(UnusableRequestError, match="--report needs a directory"):
+    with pytest.raises(UnusableRequestError, match="--report needs a local directory"):
         prepare(Request(("store",), "memory://out", report=True), force=False)
 
 
 def test_a_log_that_cannot_be_used_is_one_line(spark: Any, tmp_path: Path) -> None:
-    from tools.spark.analyze.tables import publisher_log
+    from qstore.tools.spark.analyze.tables import publisher_log
 
     (tmp_path / "log.jsonl").write_text('{"number": 1}\n')
     for name, what in ((str(tmp_path / "log.jsonl"), 'no column "id"'), (str(tmp_path / "none.csv"), "cannot be read")):
@@ -144,7 +146,7 @@ def test_a_log_that_cannot_be_used_is_one_line(spark: Any, tmp_path: Path) -> No
 def test_a_failure_of_spark_is_one_line(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    from tools.spark.analyze.session import reason
+    from qstore.tools.spark.analyze.session import reason
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(PySparkException) as raised:
@@ -153,7 +155,7 @@ def test_a_failure_of_spark_is_one_line(spark: Any, tmp_path: Path) -> None:
         analyzed(spark, Request((str(tmp_path / "empty"),), str(tmp_path / "out")))
     told = reason(raised.value)
     assert told == str(unusable.value)
-    assert told.startswith("nothing here is a store: ")
+    assert told.startswith("no input is a store: ")
     assert str(tmp_path / "empty") in told
     assert "\n" not in told
 
@@ -167,9 +169,9 @@ def command(*arguments: str) -> Any:
 
 def test_what_is_asked_for_has_to_make_sense(tmp_path: Path) -> None:
     for arguments, what in (
-        (["--only", "dreams"], "dreams is no step"),
+        (["--only", "dreams"], "dreams is not a step"),
         (["--split-bytes", "many"], "many"),
-        (["--split-bytes", "0"], "more than nothing"),
+        (["--split-bytes", "0"], "greater than zero"),
     ):
         result = command("store", "--out", str(tmp_path / "out"), *arguments)
         assert result.exit_code == 2
@@ -205,7 +207,7 @@ def test_a_directory_that_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["qstore-analyze.work"]
 
 
-NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from tools.qstore_analyze import main; main()"
+NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from qstore.tools.qstore_analyze import main; main()"
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
@@ -218,8 +220,8 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
 def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
-    done = child(["-m", "tools.qstore_analyze", "store", "--out", str(tmp_path / "out")], without)
-    told = b"there is no Java: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
+    done = child(["-m", "qstore.tools.qstore_analyze", "store", "--out", str(tmp_path / "out")], without)
+    told = b"Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"qstore-analyze: " + told)
     assert not (tmp_path / "out").exists()
 
@@ -235,7 +237,7 @@ def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
         pytest.skip(problem)
     store, out = fleet.paths[1], tmp_path / "out"
     options = ["--master", "local[2]", "--json", "--report", "--only", "outstanding,sizing"]
-    done = child(["-m", "tools.qstore_analyze", *options, store, "--out", str(out)], dict(os.environ))
+    done = child(["-m", "qstore.tools.qstore_analyze", *options, store, "--out", str(out)], dict(os.environ))
     assert (done.returncode, done.stderr) == (0, b"")
     told = json.loads(done.stdout)
     assert told["outstanding"] + told["in_doubt"] == len(fleet.messages(store)) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.spark.columns import TABLES, TYPES, OptionError, schema_text, table_columns
+from qstore.tools.spark.columns import TABLES, TYPES, OptionError, schema_text, table_columns
 
 
 def test_each_column_of_a_table_has_its_own_name_a_type_and_a_meaning() -> None:

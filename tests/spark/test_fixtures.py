@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
+from qstore.tools.spark.columns import table_columns
 from tests.spark.reading import Row, in_order, records, table
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
-from tools.spark.columns import table_columns
 
 ALL = pytest.mark.parametrize("name", LEGACY_STORES + LINEAR_STORES)
 _SAME = ("queue", "type", "rid", "xid", "flags", "flush", "file", "offset", "size", "checksum")
@@ -105,23 +105,23 @@ def test_positions_are_the_order_of_writing(open_fixture: StoreOpener, name: str
 @ALL
 def test_the_small_tables_are_those_of_the_dump(open_fixture: StoreOpener, name: str) -> None:
     path = open_fixture(name).path
-    wiring = dump(path, "--wiring", "--outstanding", "--json")
+    topology = dump(path, "--topology", "--outstanding", "--json")
     queues = {row["queue"]: row for row in table(path, "queues")}
     assert {queue: (row["messages"], row["alternate_exchange"], row["arguments"]) for queue, row in queues.items()} == {
         line["name"]: (line["messages"], line["alternate_exchange"], as_text(line["arguments"]))
-        for line in wiring.lines("queue")
+        for line in topology.lines("queue")
     }
     exchanges = [(row["exchange"], row["type"], row["durable"], row["arguments"]) for row in table(path, "exchanges")]
     assert sorted(exchanges) == sorted(
-        (line["name"], line["type"], line["durable"], as_text(line["arguments"])) for line in wiring.lines("exchange")
+        (line["name"], line["type"], line["durable"], as_text(line["arguments"])) for line in topology.lines("exchange")
     )
     bindings = [(row["exchange"], row["queue"], row["key"], row["arguments"]) for row in table(path, "bindings")]
     assert sorted(bindings) == sorted(
-        (line["exchange"], line["queue"], line["key"], as_text(line["arguments"])) for line in wiring.lines("binding")
+        (line["exchange"], line["queue"], line["key"], as_text(line["arguments"])) for line in topology.lines("binding")
     )
     same = ("xid", "type", "state", "global_id", "branch_id", "enqueues", "dequeues")
     transactions = [tuple(row[each] for each in same) for row in table(path, "transactions")]
-    assert transactions == [tuple(line[each] for each in same) for line in wiring.lines("transaction")]
+    assert transactions == [tuple(line[each] for each in same) for line in topology.lines("transaction")]
 
 
 @ALL

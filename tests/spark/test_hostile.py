@@ -12,18 +12,18 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
-from formats.rhm.geometry import Geometry
-from store.environment import tool_environment
-from store.inspect.layout import UnusableInputError
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.environment import tool_environment
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.tools.spark import needed
+from qstore.tools.spark.columns import OptionError
+from qstore.tools.spark.inputs import Input, named_inputs
+from qstore.tools.spark.plan import stretches
+from qstore.tools.spark.selection import Selection
 from tests.spark.reading import in_order, records, table
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
 from tests.support.opened_store import OpenedStore
-from tools.spark import needed
-from tools.spark.columns import OptionError
-from tools.spark.inputs import Input, named_inputs
-from tools.spark.plan import stretches
-from tools.spark.selection import Selection
 
 
 def journal(directory: Path, version: int = 2, messages: int = 40) -> Path:
@@ -69,8 +69,8 @@ def test_a_file_that_cannot_be_opened_is_damage_and_the_rest_is_read(tmp_path: P
     assert [row for row in rows if row["type"] == "damage" and "0001" in row["file"]]
     assert [row for row in rows if row["type"] == "enqueue" and "0000" in row["file"]]
     # It went after the plan was made: what was read before stays, the rest of the stretch is told.
-    from tools.spark.batches import read_stretch
-    from tools.spark.columns import table_columns
+    from qstore.tools.spark.batches import read_stretch
+    from qstore.tools.spark.columns import table_columns
 
     (stretch,) = planned
     batches = read_stretch(stretch, stretch.source.disk()[0], table_columns("records"), Selection())
@@ -107,7 +107,7 @@ def test_noise_anywhere_ends_in_rows(tmp_path: Path, version: int) -> None:
 def test_what_is_no_store_is_a_row_of_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("nothing\n")
-    for name, reason in (("empty", "empty"), ("text", "few"), ("gone", "no directory")):
+    for name, reason in (("empty", "empty"), ("text", "few"), ("gone", "no such directory")):
         (row,) = table(tmp_path / name, "files")
         assert (row["kind"], row["file"]) == ("unusable", str(tmp_path / name))
         assert reason in row["reason"]
@@ -142,7 +142,7 @@ def test_one_store_among_others_is_enough_and_none_is_an_error(tmp_path: Path) -
     inputs = named_inputs({"path": str(tmp_path / "*")})
     assert [Path(each.path).name for each in inputs] == ["empty", "q"]
     assert stretches(inputs, None, None)
-    with pytest.raises(UnusableInputError, match=r"nothing here is a store: .*empty") as raised:
+    with pytest.raises(UnusableInputError, match=r"no input is a store: .*empty") as raised:
         stretches(inputs[:1], None, None)
     assert "\n" not in str(raised.value)
 
@@ -195,7 +195,7 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(needed, "_PACKAGES", ("orjson",))
     monkeypatch.setattr(needed.shutil, "which", lambda _: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert "no Java" in (needed.missing() or "")
+    assert "Java is not installed" in (needed.missing() or "")
 
 
 @pytest.mark.parametrize("closed", [True, False])

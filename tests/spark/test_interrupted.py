@@ -14,8 +14,9 @@ from typing import Final
 
 import pytest
 
+from qstore.tools.spark.needed import missing
 from tests.spark.analyses import Fleet
-from tools.spark.needed import missing
+from tests.support.profiles import today
 
 ROOT: Final = Path(__file__).parent.parent.parent
 STARTS_SECONDS: Final = 240.0  # at most, until a moment has come, on a machine that is busy with other things
@@ -39,7 +40,7 @@ class Running:
 
     def __init__(self, fleet: Fleet, out: Path) -> None:
         self.out, self._mark = out, uuid.uuid4().hex
-        command = ["-m", "tools.qstore_analyze", fleet.paths[0], "--out", str(out), "--master", "local[1]"]
+        command = ["-m", "qstore.tools.qstore_analyze", fleet.paths[0], "--out", str(out), "--master", "local[1]"]
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
@@ -99,7 +100,7 @@ def java() -> None:
         pytest.skip(problem)
 
 
-@pytest.mark.parametrize("moment", list(MOMENTS))
+@pytest.mark.parametrize("moment", today(list(MOMENTS), 1))
 def test_ctrl_c_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) -> None:
     running = Running(fleet, tmp_path / "out")
     try:
@@ -116,7 +117,7 @@ def test_ctrl_c_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) -> 
         running.kill_all()
 
 
-@pytest.mark.parametrize("moment", ["a process is started", "Spark starts", "journals are read"])
+@pytest.mark.parametrize("moment", today(["a process is started", "Spark starts", "journals are read"], 1))
 def test_sigterm_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) -> None:
     running = Running(fleet, tmp_path / "out")
     try:
@@ -153,7 +154,7 @@ def test_java_that_cannot_start_is_told_in_a_line(
     try:
         said = running.process.communicate(timeout=STARTS_SECONDS)[1]
         assert running.process.returncode == 2
-        text = b"Java ended with the exit code 3 before Spark was ready: the heap is too small"
+        text = b"Java exited with code 3 before Spark was ready: the heap is too small"
         assert said == b"qstore-analyze: " + text + b"\n"
         assert gone(running, 20.0)
     finally:

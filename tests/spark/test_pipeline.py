@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.make import make_store
+from qstore.tools.generate.sizes import parse_sizes
 from tests.spark.histories import SCHEMA, History, row
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
-from tools.generate.fleet import FleetSpec, StoreFormat
-from tools.generate.make import make_store
-from tools.generate.sizes import parse_sizes
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
-from tools.spark.pipeline.effects import NEEDED, operations
-from tools.spark.pipeline.findings import open_transactions
-from tools.spark.pipeline.outstanding import outstanding
-from tools.spark.pipeline.prepared import prepared_transactions
+from qstore.tools.spark.pipeline.effects import NEEDED, operations
+from qstore.tools.spark.pipeline.findings import open_transactions
+from qstore.tools.spark.pipeline.outstanding import outstanding
+from qstore.tools.spark.pipeline.prepared import prepared_transactions
 
 Told = dict[tuple[str, str], list[tuple[Any, ...]]]
 

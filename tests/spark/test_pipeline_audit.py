@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from store.disk import OsDisk
-from store.inspect.offline import open_store
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.offline import open_store
+from qstore.tools.size.queues import Wanted, size_queue
 from tests.spark.histories import SCHEMA, History, Row, row
 from tests.support.fixtures import StoreOpener
-from tools.size.queues import Wanted, size_queue
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from tools.spark.pipeline.depth import depth, peaks
-from tools.spark.pipeline.effects import NEEDED, operations
-from tools.spark.pipeline.export import export
-from tools.spark.pipeline.findings import (
+from qstore.tools.spark.pipeline.depth import depth, peaks
+from qstore.tools.spark.pipeline.effects import NEEDED, operations
+from qstore.tools.spark.pipeline.export import export
+from qstore.tools.spark.pipeline.findings import (
     damage,
     dangling,
     duplicates,
@@ -32,11 +32,11 @@ from tools.spark.pipeline.findings import (
     open_transactions,
     overwritten,
 )
-from tools.spark.pipeline.lifetimes import lifetimes, rates, waits
-from tools.spark.pipeline.messages import messages, messages_of
-from tools.spark.pipeline.prepared import prepared_transactions
-from tools.spark.pipeline.reconcile import reconcile
-from tools.spark.pipeline.sizing import sizing
+from qstore.tools.spark.pipeline.lifetimes import lifetimes, rates, waits
+from qstore.tools.spark.pipeline.messages import messages, messages_of
+from qstore.tools.spark.pipeline.prepared import prepared_transactions
+from qstore.tools.spark.pipeline.reconcile import reconcile
+from qstore.tools.spark.pipeline.sizing import sizing
 
 STORE = "/s"
 BLOCK = 128

@@ -13,11 +13,11 @@ pytest.importorskip("fsspec", reason="fsspec not installed: pip install 'qstore[
 
 import fsspec
 
+from qstore.tools.spark.inputs import Input, named_inputs
+from qstore.tools.spark.remote_disk import BLOCK, RemoteDisk
 from tests.spark.reading import Row, records, table
 from tests.support.fixtures import StoreOpener
 from tests.support.planted_stores import version_2_store
-from tools.spark.inputs import Input, named_inputs
-from tools.spark.remote_disk import BLOCK, RemoteDisk
 
 ROOT = "/fleet"
 

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
+from qstore.tools.spark.columns import OptionError
+from qstore.tools.spark.selection import HIGHEST, Selection, chosen, push
 from tests.spark.reading import in_order, records
 from tests.support.fixtures import StoreFixture, StoreOpener
-from tools.spark.columns import OptionError
-from tools.spark.selection import HIGHEST, Selection, chosen, push
 
 
 class EqualTo(NamedTuple):

@@ -9,26 +9,27 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import store.journal.records
-import store.journal.ring.version_2
-import tools.spark.stretches
-from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
-from formats.rhm.records import Kind, RecordHeader, encode_record
-from store.damage import Damage
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.line.directory import open_line
-from store.journal.records import RecordHeader as AnyRecordHeader
-from store.recovery.close_record import Closing
+import qstore.store.journal.records
+import qstore.store.journal.ring.version_2
+import qstore.tools.spark.stretches
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
+from qstore.formats.rhm.records import Kind, RecordHeader, encode_record
+from qstore.store.damage import Damage
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.directory import open_line
+from qstore.store.journal.records import RecordHeader as AnyRecordHeader
+from qstore.store.recovery.close_record import Closing
+from qstore.tools.spark.stretches import slices
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import GEOMETRIES, History, long_steps
 from tests.support.linear_builder import DIRECTORY as LINE
 from tests.support.linear_builder import LinearBuilder
 from tests.support.memory_disk import BadRegion, MemoryDisk
-from tools.spark.stretches import slices
+from tests.support.profiles import examples
 
 RING = st.sampled_from([1, 2])
 SEEDS = st.integers(0, 2**32)
@@ -61,9 +62,9 @@ class Everything:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small journals, so that a stretch begins in the middle all the same."""
-    monkeypatch.setattr(store.journal.records, "RUN_UP", 512)
-    monkeypatch.setattr(store.journal.ring.version_2, "RUN_UP", 512)
-    monkeypatch.setattr(tools.spark.stretches, "SLICE", 1024)
+    monkeypatch.setattr(qstore.store.journal.records, "RUN_UP", 512)
+    monkeypatch.setattr(qstore.store.journal.ring.version_2, "RUN_UP", 512)
+    monkeypatch.setattr(qstore.tools.spark.stretches, "SLICE", 1024)
 
 
 def whole(journal: Journal, *, fillers: bool = False) -> tuple[list[int], dict[int, bytes], list[Damage]]:
@@ -104,7 +105,7 @@ def compare(opened: Callable[[], Journal], seed: int, parts: int, *, fillers_too
         assert found == expected
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(RING, GEOMETRIES, SEEDS, PARTS)
 def test_parts_of_a_ring_are_the_whole(version: int, geometry: Geometry, seed: int, parts: int) -> None:
     history = History(JournalBuilder(version, geometry))
@@ -113,7 +114,7 @@ def test_parts_of_a_ring_are_the_whole(version: int, geometry: Geometry, seed: i
     compare(partial(open_journal, history.builder.disk(), DIRECTORY), seed, parts)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(GEOMETRIES, SEEDS, PARTS)
 def test_a_torn_flush_is_cut_off_in_each_part(geometry: Geometry, seed: int, parts: int) -> None:
     history = History(JournalBuilder(2, geometry))
@@ -139,7 +140,7 @@ def torn(before: dict[str, bytes], after: dict[str, Any], rng: random.Random) ->
     return files
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(GEOMETRIES, SEEDS, PARTS)
 def test_damage_is_told_by_one_part(geometry: Geometry, seed: int, parts: int) -> None:
     history = History(JournalBuilder(2, geometry))
@@ -172,7 +173,7 @@ def line(seed: int) -> LinearBuilder:
     return builder
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(SEEDS, PARTS, st.booleans())
 def test_parts_of_a_line_are_the_whole(seed: int, parts: int, damaged: bool) -> None:
     builder = line(seed)
@@ -241,7 +242,7 @@ def test_a_stretch_reads_little_besides_itself() -> None:
     assert disk.bytes_read < 6 << 20
 
 
-def take(found: Iterator[tools.spark.stretches.Slice]) -> Iterator[tools.spark.stretches.Slice]:
+def take(found: Iterator[qstore.tools.spark.stretches.Slice]) -> Iterator[qstore.tools.spark.stretches.Slice]:
     return (part for part in found if part.places)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from store.environment import Environment, system_environment, tool_environment
-from store.writable_disk import OsWritableDisk, OsWritableFile
+from qstore.store.environment import Environment, system_environment, tool_environment
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.old_store import OldStore
 from tests.support.sync_files import FileMaker, PipeFile
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old() -> OldStore:
-    """One without wiring: each journal is a queue."""
+    """One without topology: each journal is a queue."""
     return OldStore()
 
 

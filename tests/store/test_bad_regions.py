@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import SECTOR_SIZE
-from store.journal.bad_regions import BadRegions
+from qstore.formats.rhm.geometry import SECTOR_SIZE
+from qstore.store.journal.bad_regions import BadRegions
 
 SECTORS = 40
 

@@ -7,14 +7,14 @@ from typing import Final
 
 import pytest
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.records import MOVED
-from store.disk import OsDisk
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.line.directory import open_line
-from store.journal.recovery import JournalRecovery
-from store.recovery.contradictions import contradictions
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.records import MOVED
+from qstore.store.disk import OsDisk
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.directory import open_line
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.recovery.contradictions import contradictions
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
 
@@ -47,7 +47,7 @@ def test_an_id_enqueued_twice_in_a_ring(tmp_path: Path, version: int, xids: tupl
     first = builder.enqueue(b"first", xid=xids[0]).header.rid
     builder.enqueue(b"second", rid=first, xid=xids[1])
     builder.enqueue(b"third", xid=XID)
-    assert found_in(ring(builder, tmp_path / "q")) == [(first, "record id is enqueued already")]
+    assert found_in(ring(builder, tmp_path / "q")) == [(first, "duplicate record id: it is already enqueued")]
 
 
 @pytest.mark.parametrize("xids", TWICE)
@@ -57,7 +57,7 @@ def test_an_id_enqueued_twice_in_a_line(tmp_path: Path, xids: tuple[bytes, bytes
     builder.enqueue(7, b"second", xids[1])
     path = builder.write_plain(tmp_path / "q")
     assert found_in(open_line(OsDisk(), str(path), None, {}, follow_links=True)) == [
-        (7, "record id is enqueued already")
+        (7, "duplicate record id: it is already enqueued")
     ]
 
 
@@ -68,7 +68,7 @@ def test_a_copy_is_not_enqueued_twice(tmp_path: Path) -> None:
     twice = builder.enqueue(b"twice", xid=XID).header.rid
     builder.enqueue(b"moved", rid=moved, xid=XID, flags=MOVED)
     builder.enqueue(b"again", rid=twice, xid=XID)
-    assert found_in(ring(builder, tmp_path / "q")) == [(twice, "record id is enqueued already")]
+    assert found_in(ring(builder, tmp_path / "q")) == [(twice, "duplicate record id: it is already enqueued")]
 
 
 def test_more_than_are_told_one_by_one(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_more_than_are_told_one_by_one(tmp_path: Path) -> None:
         builder.enqueue(b"", rid=rid, xid=XID)
     found = found_in(ring(builder, tmp_path / "q"))
     assert len(found) == 1001
-    assert found[-1] == (None, "200 more records whose ids are enqueued already")
+    assert found[-1] == (None, "200 more records with duplicate record ids")

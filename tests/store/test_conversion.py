@@ -12,28 +12,29 @@ from typing import Any
 
 import pytest
 
-from formats.broker_records.xids import encode_dtx_xid
-from formats.catalogue import RID_BLOCK
-from formats.rhm.geometry import PAGE_SIZE, Geometry
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.catalogue.berkeley import read_environment
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import Found
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.key_value import RocksKeyValue
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage
-from store.repair.conversion import MARK, mark_converted
-from store.unfinished import CONVERTED
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.catalogue import RID_BLOCK
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.store.catalogue.berkeley import read_environment
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import Found
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.key_value import RocksKeyValue
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage
+from qstore.store.repair.conversion import MARK, mark_converted
+from qstore.store.unfinished import CONVERTED
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
-from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
+from tests.support.fixtures import CopyOpener, StoreCopy, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.old_store import OldStore
+from tests.support.recover_faults import sync_at_once
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")
@@ -44,6 +45,19 @@ LOCAL = bytes(range(24))
 def old_store(legacy_store: StoreFixture, copies: CopyOpener) -> Iterator[Path]:
     with copies(legacy_store.name).copy() as copy:
         yield copy.path
+
+
+@pytest.fixture(scope="module")
+def new_store(legacy_store: StoreFixture, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of qpidd, converted. Tests look at it."""
+    copy = StoreCopy(legacy_store.path, tmp_path_factory.mktemp("converted") / legacy_store.name)
+    converted(copy.path)
+    return copy.path
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_at_once(monkeypatch)
 
 
 # ---- what qpidd left behind ----
@@ -72,9 +86,8 @@ def test_everything_of_a_store_of_qpidd_is_there(old_store: Path) -> None:
     assert {line.level for line in lines} <= {Level.NOTICE, Level.WARNING}
 
 
-def test_the_new_store_is_sound(old_store: Path) -> None:
-    converted(old_store)
-    source = open_store(OsDisk(), str(old_store))
+def test_the_new_store_is_sound(new_store: Path) -> None:
+    source = open_store(OsDisk(), str(new_store))
     check = check_store(OsDisk(), source)
     source.close()
     assert check.damage == []
@@ -83,10 +96,9 @@ def test_the_new_store_is_sound(old_store: Path) -> None:
     ]
 
 
-def test_records_are_the_same_bytes_under_the_same_ids(old_store: Path) -> None:
-    environment = read_environment(OsDisk(), str(old_store / "rhm" / "dat"))
-    converted(old_store)
-    key_value = RocksKeyValue.open(old_store / "rhm" / "catalogue")
+def test_records_are_the_same_bytes_under_the_same_ids(new_store: Path) -> None:
+    environment = read_environment(OsDisk(), str(new_store / CONVERTED / "dat"))
+    key_value = RocksKeyValue.open(new_store / "rhm" / "catalogue")
     catalogue = Catalogue(key_value)
 
     def rows(rows: Any) -> dict[int, bytes]:
@@ -101,9 +113,8 @@ def test_records_are_the_same_bytes_under_the_same_ids(old_store: Path) -> None:
     key_value.close()
 
 
-def test_record_ids_are_reserved(old_store: Path) -> None:
-    converted(old_store)
-    source = open_store(OsDisk(), str(old_store))
+def test_record_ids_are_reserved(new_store: Path) -> None:
+    source = open_store(OsDisk(), str(new_store))
     recovered = source.recover()
     used = [rid for queue in recovered.queues for rid, *_ in queue.outstanding()]
     assert len(set(used)) == len(used), "each record has its own"
@@ -125,18 +136,17 @@ def test_it_is_done_once(old_store: Path) -> None:
     with pytest.raises(StoreError, match="no store of version 1"):
         converted(old_store)
     directory = directory_of(old_store)
-    directory.settle()
+    directory.finish_interrupted()
     assert directory.look() is Found.VERSION_2
     mark_converted(tool_environment(), directory)
     assert snapshot(old_store) == after
 
 
-def test_the_kept_store_says_what_it_is(old_store: Path) -> None:
-    converted(old_store)
-    mark = old_store / CONVERTED / MARK
+def test_the_kept_store_says_what_it_is(new_store: Path) -> None:
+    mark = new_store / CONVERTED / MARK
     text = mark.read_text()
     assert "qpidd" in text
-    assert "To go back" in text
+    assert "To return to qpidd" in text
     assert stat.S_IMODE(mark.stat().st_mode) == 0o600
 
 
@@ -151,9 +161,8 @@ def test_one_can_go_back(old_store: Path) -> None:
     assert content_of(old_store) == before
 
 
-def test_new_files_are_private(old_store: Path) -> None:
-    converted(old_store)
-    for path in (old_store / "rhm").rglob("*"):
+def test_new_files_are_private(new_store: Path) -> None:
+    for path in (new_store / "rhm").rglob("*"):
         if "catalogue" not in path.parts:
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -238,8 +247,8 @@ def test_a_message_on_two_queues(old: OldStore, path: Path) -> None:
 
 
 def test_more_messages_than_a_block_of_record_ids(old: OldStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.catalogue.catalogue.RID_BLOCK", 64)
-    monkeypatch.setattr("formats.catalogue.RID_BLOCK", 64)
+    monkeypatch.setattr("qstore.store.catalogue.catalogue.RID_BLOCK", 64)
+    monkeypatch.setattr("qstore.formats.catalogue.RID_BLOCK", 64)
     for number in range(300):
         old.queue("orders", Geometry(4, 1 << 16)).enqueue(b"%d" % number)
     converted(old.write(path))

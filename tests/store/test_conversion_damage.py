@@ -10,19 +10,19 @@ from uuid import UUID
 
 import pytest
 
-import store.catalogue.berkeley
-from formats.broker_records.wiring import Binding, Exchange, Link, Queue
-from formats.rhm.geometry import Geometry
-from formats.wording import plural
-from store.disk import OsFile
-from store.environment import tool_environment
-from store.errors import StoreDamagedError, StoreError
-from store.journal.enqueue_map import LIVE
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage
-from store.repair.conversion import convert
-from store.unfinished import CONVERTED
-from store.writable_disk import OsWritableDisk, OsWritableFile
+import qstore.store.catalogue.berkeley
+from qstore.formats.broker_records.topology import Binding, Exchange, Link, Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.wording import plural
+from qstore.store.disk import OsFile
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage
+from qstore.store.repair.conversion import convert
+from qstore.store.unfinished import CONVERTED
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, snapshot
 from tests.support.journal_builder import JournalBuilder
@@ -65,7 +65,7 @@ def test_damage_is_refused_if_asked(old: OldStore, path: Path) -> None:
     spoil(old, path)
     before = snapshot(path)
     with pytest.raises(
-        StoreDamagedError, match=r"JournalData\.0000\.jdat at 0x.*on-damage is refuse: see qstore-check"
+        StoreDamagedError, match=r"JournalData\.0000\.jdat at 0x.*on-damage is refuse: run qstore-check"
     ):
         converted(path, REFUSE)
     assert snapshot(path) == before
@@ -98,8 +98,8 @@ def test_a_message_of_which_a_part_cannot_be_read_is_left_out(old: OldStore, pat
     assert any("cannot be read: Input/output error" in line.text for line in lines if line.level is Level.CRITICAL)
 
 
-def test_wiring_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: None)
+def test_topology_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qstore.store.catalogue.berkeley, "find_recovery_program", lambda: None)
     with copies("legacy-b-crash1").copy() as copy:
         with pytest.raises(StoreDamagedError, match="newest changes may be missing"):
             converted(copy.path, REFUSE)
@@ -132,10 +132,10 @@ def test_a_journal_that_the_catalogue_does_not_know_is_left_out(copies: CopyOpen
         report = converted(copy.path, log=lines.append)
         assert content_of(copy.path) == before
         assert report.damage == 1
-        assert any('"stray", which the catalogue does not know, holds 1 message' in line.text for line in lines)
+        assert any('"stray", which is not in the catalogue, holds 1 message' in line.text for line in lines)
 
 
-def test_wiring_is_kept_and_passwords_are_not_logged(old: OldStore, path: Path) -> None:
+def test_topology_is_kept_and_passwords_are_not_logged(old: OldStore, path: Path) -> None:
     old.queue("orders").enqueue(b"m")
     old.queues[3] = Queue("orders")
     old.exchanges[5] = Exchange("dead", True, "fanout")
@@ -182,7 +182,7 @@ def test_two_queues_of_one_name(old: OldStore, path: Path) -> None:
     after = content_of(path)
     assert after.queues == {"orders": [(LIVE, None, b"m")]}
     assert (list(after.records), after.bindings) == ([3], [])
-    assert any("is there twice" in line.text for line in lines)
+    assert any("duplicate queue" in line.text for line in lines)
 
 
 def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStore, path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStor
     old.write(path)
     (path / CONVERTED).mkdir()
     before = snapshot(path)
-    with pytest.raises(StoreError, match=r"rhm\.version-1: there is a converted store already"):
+    with pytest.raises(StoreError, match=r"rhm\.version-1: a converted store already exists"):
         converted(path)
     assert snapshot(path) == before
 
@@ -205,8 +205,8 @@ def test_a_store_that_does_not_fit_is_refused(old: OldStore, path: Path, monkeyp
     orders.enqueue_many(1000, b"x" * 80)
     old.write(path)
     before = snapshot(path / "rhm")
-    monkeypatch.setattr("store.recovery.journal_content.MAX_FILES", 4)
-    monkeypatch.setattr("store.recovery.journal_content.MAX_PAGES", 1)
+    monkeypatch.setattr("qstore.store.recovery.journal_content.MAX_FILES", 4)
+    monkeypatch.setattr("qstore.store.recovery.journal_content.MAX_PAGES", 1)
     expected = r'queue "orders": 1,000 messages of 128,000 bytes do not fit into the largest journal, 4 files of 1 page'
     with pytest.raises(StoreError, match=expected):
         converted(path)
@@ -226,7 +226,7 @@ def test_a_full_disk_leaves_the_old_store_alone(old: OldStore, path: Path) -> No
             return super().create(path, size)
 
     environment = replace(tool_environment(), disk=FullDisk())
-    with pytest.raises(StoreError, match="No space left on device; make room and start again"):
+    with pytest.raises(StoreError, match="No space left on device; free some space and start again"):
         convert(environment, directory_of(path, environment), PARAMETERS, print)
     assert sorted(os.listdir(path)) == ["rhm"]
     assert content_of(path) == before

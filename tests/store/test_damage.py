@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from store.damage import Damage
-from store.damage_effects import Effect, Loss
-from store.damage_kinds import CHECKSUM_KINDS, DamageKind
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect, Loss
+from qstore.store.damage_kinds import CHECKSUM_KINDS, DamageKind
 
 ROOT: Final = Path(__file__).parents[2]
 #: Kind -> what is lost by it, for each of its effects in turn. Whether a recovery lost anything follows from this.
@@ -24,14 +24,14 @@ LOSSES: Final = """
     second-journal                records
     queue-without-journal         journal
     orphaned-journal              journal, journal, journal, journal
-    info-file-broken              wiring
-    info-file-checksum            wiring
-    info-file-unreadable          wiring
+    info-file-broken              topology
+    info-file-checksum            topology
+    info-file-unreadable          topology
     info-file-geometry            nothing
     info-file-base-name           nothing
     info-file-of-other-queue      nothing
     info-file-queue-name          nothing
-    info-file-queue-record        wiring
+    info-file-queue-record        topology
     file-cannot-be-opened         records
     file-size                     records, certainty
     file-header-broken            certainty, records, nothing, certainty, records
@@ -123,26 +123,26 @@ LOSSES: Final = """
     no-longer-empty               certainty
     no-record-left                journal, nothing
     other-message-count           records, certainty
-    queue-gone                    wiring
-    catalogue-missing             wiring
-    catalogue-broken              wiring
+    queue-gone                    topology
+    catalogue-missing             topology
+    catalogue-broken              topology
     catalogue-not-believed        nothing
-    catalogue-copy-damaged        wiring
-    catalogue-entry               wiring
+    catalogue-copy-damaged        topology
+    catalogue-entry               topology
     catalogue-reservation         nothing
-    object-undecodable            wiring
-    object-without-id             wiring
-    name-twice                    wiring
-    queue-twice                   wiring, wiring
-    queue-name-length             wiring, wiring
-    environment-unreadable        wiring
-    environment-damaged           wiring, nothing
-    environment-without-log       wiring
-    environment-not-recovered     wiring
-    environment-key               wiring
-    unknown-queue                 wiring
-    unknown-queue-unnamed         wiring
-    unknown-queue-name-taken      wiring
+    object-undecodable            topology
+    object-without-id             topology
+    name-twice                    topology
+    queue-twice                   topology, topology
+    queue-name-length             topology, topology
+    environment-unreadable        topology
+    environment-damaged           topology, nothing
+    environment-without-log       topology
+    environment-not-recovered     topology
+    environment-key               topology
+    unknown-queue                 topology
+    unknown-queue-unnamed         topology
+    unknown-queue-name-taken      topology
     unknown-journal-unreadable    journal
     unknown-journal               journal
     journal-not-in-use            journal, nothing
@@ -170,11 +170,11 @@ def used(name: str) -> set[str]:
 
 
 def test_each_kind_loses_what_the_table_says() -> None:
-    told = {
+    recorded = {
         kind: losses.replace(",", "").split()
         for kind, _, losses in (line.strip().partition(" ") for line in LOSSES.strip().splitlines())
     }
-    assert {kind.label: [effect.loses.name.lower() for effect in kind.effects] for kind in DamageKind} == told
+    assert {kind.label: [effect.loses.name.lower() for effect in kind.effects] for kind in DamageKind} == recorded
 
 
 @pytest.mark.parametrize(("kind", "effect"), PAIRS, ids=[f"{kind.name}-{effect.name}" for kind, effect in PAIRS])
@@ -208,18 +208,20 @@ def test_labels_are_stable_and_told_apart() -> None:
 def test_numbers_of_things_and_what_is_not_known() -> None:
     kind, of = DamageKind.UNKNOWN_QUEUE, {"queue": "a (s) % {b}", "messages": 1}
     one = Damage("/f", None, None, kind, **of, transactions=None)
-    assert one.what == 'the catalogue does not know queue "a (s) % {b}", whose journal holds 1 message'
+    assert one.what == 'queue "a (s) % {b}" is not in the catalogue, but its journal holds 1 message'
     two = Damage("/f", None, None, kind, queue="b", messages=2000, transactions=3)
-    held = "whose journal holds 2000 messages and 3 open transactions"
-    assert two.what == f'the catalogue does not know queue "b", {held}'
+    held = "but its journal holds 2000 messages and 3 open transactions"
+    assert two.what == f'queue "b" is not in the catalogue, {held}'
     orphan = Damage("/f", None, None, DamageKind.ORPHANED_JOURNAL, queue="b", messages=2000)
-    assert orphan.what == 'journal of queue "b", which the catalogue does not know, holds 2,000 messages'
+    assert orphan.what == 'journal of queue "b", which is not in the catalogue, holds 2,000 messages'
 
 
 def test_what_decides_is_the_effect_and_not_a_name_in_the_words() -> None:
     shown = {"object": "queue", "number": 2, "first": 1, "name": "q", "shown": "believed and taken, in its place"}
     assert Damage("/f", None, None, DamageKind.NAME_TWICE, **shown).costs
-    entry = Damage("/f", None, None, DamageKind.FILE_OF_OTHER_QUEUE, Effect.READ_BY_NUMBER, told="lost", queue="lost")
+    entry = Damage(
+        "/f", None, None, DamageKind.FILE_OF_OTHER_QUEUE, Effect.READ_BY_NUMBER, recorded="lost", queue="lost"
+    )
     assert not entry.costs
 
 

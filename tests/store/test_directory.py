@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import encode_jinf
-from store.journal.directory import NotAJournalError, journal_base_names, open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import encode_jinf
+from qstore.store.journal.directory import NotAJournalError, journal_base_names, open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 
@@ -58,7 +58,7 @@ def test_an_info_file_that_the_files_contradict_is_not_believed(builder: Journal
     assert journal.files.geometry == builder.geometry
     (damage,) = journal.damage
     assert damage.file == INFO
-    assert damage.consequence == "the files' own number and size are taken"
+    assert damage.consequence == "the actual number and size of the files are used"
     assert rids(journal) == all_rids(builder)
 
 

@@ -7,12 +7,12 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.journal import enqueue_map
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap, Entry
+from qstore.store.journal import enqueue_map
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap, Entry
+from tests.support.profiles import examples
 
 STATES = st.sampled_from([LIVE, LOCKED, PENDING])
 RIDS = st.integers(0, 60)
@@ -100,7 +100,7 @@ class EnqueueMapMachine(RuleBasedStateMachine):
             assert self.index.get(rid) == (None if value is None else Entry(rid, *value))
 
 
-EnqueueMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+EnqueueMapMachine.TestCase.settings = examples(60, stateful_step_count=40)
 TestEnqueueMap = EnqueueMapMachine.TestCase
 
 

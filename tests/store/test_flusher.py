@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import data_crc
-from store.environment import tool_environment
-from store.journal.write.space import SIZE_BITS, SIZE_MASK
-from store.journal.write.step import JournalFailedError
-from store.journal.write.storage import JournalStorage, create_journal
-from store.journal.write.writer_state import new_state
-from store.live.flusher import Flusher
-from store.live.queue_journal import QueueJournal
-from store.live.taking_up import journal_info, take_up
-from store.log_lines import Level, LogLine
-from store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
-from store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import tool_environment
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
+from qstore.store.journal.write.step import JournalFailedError
+from qstore.store.journal.write.storage import JournalStorage, create_journal
+from qstore.store.journal.write.writer_state import new_state
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
 PAGE = 4096
@@ -133,7 +133,7 @@ def append(flusher: Flusher, journal: QueueJournal, rid: int) -> None:
 
 def finish(flusher: Flusher, driver: ManualDriver) -> None:
     """Until nothing is under way."""
-    flusher.start()
+    flusher.start_all()
     while driver.waiting:
         driver.let_go()
         flusher.collect()
@@ -146,7 +146,7 @@ def test_who_waits_is_called_when_it_is_synced_and_not_before(
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
     assert driver.waiting == {}  # nobody has started it
-    flusher.start()
+    flusher.start_all()
     flusher.collect()
     assert (called, len(driver.waiting)) == ([], 1)
     driver.let_go()
@@ -164,7 +164,7 @@ def test_what_comes_while_a_flush_is_under_way_is_one_flush_more(
     for rid in range(2, 22):
         append(flusher, journal, rid)
         flusher.when_synced((journal,), lambda error, rid=rid: called.append(rid))  # type: ignore[misc]
-        flusher.start()
+        flusher.start_all()
     assert driver.submitted == before + 1
     driver.let_go()
     flusher.collect()
@@ -188,7 +188,7 @@ def test_journals_do_not_wait_for_each_other(
         append(flusher, journal, rid)
         flusher.when_synced((journal,), lambda error, journal=journal: called.append(journal))  # type: ignore[misc]
     flusher.when_synced(journals, called.append)
-    flusher.start()
+    flusher.start_all()
     first, second, third = driver.waiting
     for ticket, expected in ((third, 1), (first, 2), (second, 4)):
         driver.let_go(ticket)
@@ -223,7 +223,7 @@ def test_a_failed_sync_is_told_to_everybody_who_waits(
         append(flusher, each, rid)
         flusher.when_synced((each,), lambda error, name=each.name: called.append((name, error)))  # type: ignore[misc]
     flusher.when_synced((sound, broken), lambda error: called.append(("both", error)))
-    flusher.start()
+    flusher.start_all()
     append(flusher, broken, 3)
     flusher.when_synced((broken,), lambda error: called.append(("later", error)))
     driver.let_go(min(driver.waiting), FULL)
@@ -253,11 +253,11 @@ def test_a_write_that_fails(
     def write(self: object, offset: int, content: bytes) -> None:
         raise FULL
 
-    monkeypatch.setattr("store.writable_disk.OsWritableFile.write", write)
+    monkeypatch.setattr("qstore.store.writable_disk.OsWritableFile.write", write)
     called: list[Exception | None] = []
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
-    flusher.start()
+    flusher.start_all()
     flusher.collect()
     assert driver.waiting == {}
     assert isinstance(called[0], JournalFailedError)
@@ -274,7 +274,7 @@ def test_a_driver_that_dies_without_a_successor(
         flusher.when_synced((journal,), called.append)
     if dies == "before":
         driver.death = "it is dead"
-    flusher.start()
+    flusher.start_all()
     driver.death = "it is dead"
     flusher.collect()
     flusher.collect()
@@ -319,7 +319,7 @@ def test_what_a_dead_driver_was_at_is_written_and_synced_again(
         for rid, journal in chosen.items():
             append(flusher, journal, rid)
             flusher.when_synced((journal,), called.append)
-        flusher.start()
+        flusher.start_all()
     assert not any(is_on_disk(journal, rid) for rid, journal in chosen.items())
     again = ManualDriver()
     driver.successors.append(again)
@@ -347,7 +347,7 @@ def test_what_cannot_be_written_again_fails_its_journal_alone(
     for rid, journal in enumerate((bad, good), 1):
         append(flusher, journal, rid)
         flusher.when_synced((journal,), lambda error, name=journal.name: called.append((name, error)))  # type: ignore[misc]
-    flusher.start()
+    flusher.start_all()
     shutil.rmtree(bad.directory)
     again = ManualDriver()
     driver.successors.append(again)
@@ -363,7 +363,7 @@ def test_a_queue_that_is_deleted_while_its_driver_dies(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     append(flusher, journal, 2)
-    flusher.start()
+    flusher.start_all()
     journal.delete()
     again = ManualDriver()
     driver.successors.append(again)
@@ -382,13 +382,13 @@ def test_drivers_that_die_of_what_they_are_given_are_not_tried_for_ever(
         one.successors.append(after)
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
-    flusher.start()
+    flusher.start_all()
     for one in every:
         one.death = "it is dead"
     flusher.collect()
     assert [type(error) for error in called] == [JournalFailedError]
     assert sum(not one.successors for one in every[:-1]) == supervision.MAX_DEATHS - 1
-    assert f"the {supervision.MAX_DEATHS}th in a row" in lines[-1].text
+    assert f"{supervision.MAX_DEATHS} drivers in a row" in lines[-1].text
 
 
 def test_drivers_that_sync_something_before_they_die_are_replaced_each_time(
@@ -399,7 +399,7 @@ def test_drivers_that_sync_something_before_they_die_are_replaced_each_time(
     for rid in range(2, 40):
         append(flusher, journal, rid)
         flusher.when_synced((journal,), called.append)
-        flusher.start()
+        flusher.start_all()
         again = ManualDriver()
         driver.successors.append(again)
         driver.death = "it is dead"
@@ -419,7 +419,7 @@ def test_drivers_that_die_at_rest_one_after_the_other_are_not_tried_for_ever(
         driver.death = f"death {number}"
         flusher.collect()
         driver = again
-    assert f"the {supervision.MAX_DEATHS_AT_ONCE}th within" in str(flusher.failure)
+    assert f"{supervision.MAX_DEATHS_AT_ONCE} drivers have died within" in str(flusher.failure)
 
 
 def test_a_driver_without_a_successor_has_several_attempts(
@@ -435,7 +435,7 @@ def test_a_driver_without_a_successor_has_several_attempts(
 
     monkeypatch.setattr(driver, "successor", successor)
     append(flusher, journal, 2)
-    flusher.start()
+    flusher.start_all()
     driver.death = "it is dead"
     flusher.collect()
     assert flusher.failure is None
@@ -446,7 +446,7 @@ def test_a_journal_that_fails_is_logged_once(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
 ) -> None:
     append(flusher, journal, 2)
-    flusher.start()
+    flusher.start_all()
     driver.let_go(error=FULL)
     flusher.collect()
     flusher.when_synced((journal,), lambda error: None)
@@ -455,7 +455,7 @@ def test_a_journal_that_fails_is_logged_once(
     (line,) = lines
     assert line.level == Level.CRITICAL
     assert 'queue "queue-1": a write or sync of somewhere failed: Input/output error' in line.text
-    assert "start the broker again" in line.text
+    assert "restart the broker" in line.text
 
 
 def test_a_queue_that_is_being_deleted_has_no_failure_to_log(
@@ -464,7 +464,7 @@ def test_a_queue_that_is_being_deleted_has_no_failure_to_log(
     """Its files may be gone already. If it is not deleted after all, the failure is one."""
     append(flusher, journal, 2)
     journal.is_leaving = True
-    flusher.start()
+    flusher.start_all()
     driver.let_go(error=FULL)
     flusher.collect()
     assert lines == []
@@ -484,7 +484,7 @@ def test_those_who_are_called_may_append_and_flush_and_collect(
         if len(called) < 50:
             append(flusher, journal, 1 + len(called))
             flusher.when_synced((journal,), again)
-            flusher.start()
+            flusher.start_all()
             flusher.collect()
 
     flusher.when_synced((), again)
@@ -557,11 +557,11 @@ def test_a_caller_who_is_idle_waits_for_one_journal_itself(
     called: list[Exception | None] = []
     append(flusher, journals[0], 1)
     flusher.when_synced(journals, called.append)
-    flusher.start(is_idle=True)
+    flusher.start_all(is_idle=True)
     assert (called, driver.submitted) == ([None], 0)
     for rid, journal in ((2, journals[0]), (3, journals[1])):
         append(flusher, journal, rid)
-    flusher.start(is_idle=True)
+    flusher.start_all(is_idle=True)
     assert driver.submitted == 2  # but not for more
 
 
@@ -573,7 +573,7 @@ def test_with_the_inline_driver_starting_is_enough(journals: list[QueueJournal])
         if rid > 100:
             journals[0].writer.dequeue(10_000 + rid, rid - 100)
         flusher.when_synced((journals[0],), called.append)
-        flusher.start()
+        flusher.start_all()
         assert len(called) == rid
     assert called == [None] * 399
     assert flusher.fileno() == -1
@@ -582,3 +582,78 @@ def test_with_the_inline_driver_starting_is_enough(journals: list[QueueJournal])
 def test_closing_closes_the_driver(flusher: Flusher, driver: ManualDriver) -> None:
     flusher.close()
     assert driver.is_closed
+
+
+# ---- records that nobody waits for ----
+
+
+def test_a_record_without_waiters_rides_on_the_next_flush(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    called: list[Exception | None] = []
+    before = driver.submitted
+    append(flusher, journal, 2)
+    flusher.start()
+    flusher.collect()
+    assert driver.submitted == before
+    append(flusher, journal, 3)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    driver.let_go()
+    flusher.collect()
+    assert called == [None]
+    assert driver.submitted == before + 1
+    assert not journal.writer.is_dirty
+    assert flusher.is_idle
+
+
+def test_what_comes_while_a_flush_is_under_way_and_has_no_waiters_is_not_flushed_after_it(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    called: list[Exception | None] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    append(flusher, journal, 3)
+    driver.let_go()
+    flusher.collect()
+    assert called == [None]
+    assert not driver.waiting
+    assert journal.writer.is_dirty
+    assert journal in flusher.dirty
+    flusher.start_all()
+    assert len(driver.waiting) == 1
+    driver.let_go()
+    flusher.collect()
+    assert not journal.writer.is_dirty
+
+
+def test_a_flush_of_several_steps_goes_on_without_waiters(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
+) -> None:
+    """The first flush of a journal writes a file header in a step of its own."""
+    append(flusher, journals[1], 1)
+    flusher.start_all()
+    driver.let_go()
+    flusher.collect()
+    assert len(driver.waiting) == 1, "the second step"
+    driver.let_go()
+    flusher.collect()
+    assert not journals[1].writer.is_dirty
+
+
+def test_waiting_for_one_journal_leaves_another_alone(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
+) -> None:
+    called: list[Exception | None] = []
+    append(flusher, journals[0], 1)
+    append(flusher, journals[1], 2)
+    flusher.when_synced((journals[0],), called.append)
+    flusher.start()
+    while driver.waiting:
+        driver.let_go()
+        flusher.collect()
+    assert called == [None]
+    assert list(flusher.dirty) == [journals[1]]
+    finish(flusher, driver)
+    assert not journals[1].writer.is_dirty

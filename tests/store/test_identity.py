@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.catalogue.store_directory import StoreDirectory
-from store.cluster.identity import (
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.cluster.identity import (
     NOBODY,
-    Identity,
+    ClusterIds,
     IdentityError,
     State,
     StoreIdentity,
@@ -24,9 +24,9 @@ from store.cluster.identity import (
     read_identity,
     stores_in,
 )
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
 from tests.support.opened_store import OpenedStore
 
 CLUSTER = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -54,14 +54,14 @@ def status(path: Path) -> Path:
 
 @given(st.uuids() | st.none(), st.uuids() | st.none())
 def test_the_file_tells_what_was_written(cluster_id: UUID | None, shutdown_id: UUID | None) -> None:
-    identity = Identity(cluster_id, shutdown_id)
+    identity = ClusterIds(cluster_id, shutdown_id)
     if UUID(int=0) not in identity:
         assert decode(encode(identity)) == identity
 
 
 def test_the_file_is_two_lines_as_qpidd_has_them() -> None:
-    assert encode(Identity(CLUSTER, SHUTDOWN)) == f"{CLUSTER}\n{SHUTDOWN}\n".encode()
-    assert encode(Identity(CLUSTER, None)) == f"{CLUSTER}\n{ZERO}\n".encode()
+    assert encode(ClusterIds(CLUSTER, SHUTDOWN)) == f"{CLUSTER}\n{SHUTDOWN}\n".encode()
+    assert encode(ClusterIds(CLUSTER, None)) == f"{CLUSTER}\n{ZERO}\n".encode()
     assert encode(NOBODY) == f"{ZERO}\n{ZERO}\n".encode()
     assert len(encode(NOBODY)) == 74
 
@@ -70,12 +70,12 @@ def test_the_file_is_two_lines_as_qpidd_has_them() -> None:
     ("identity", "state"),
     [
         (NOBODY, State.EMPTY),
-        (Identity(None, SHUTDOWN), State.EMPTY),
-        (Identity(CLUSTER, None), State.DIRTY),
-        (Identity(CLUSTER, SHUTDOWN), State.CLEAN),
+        (ClusterIds(None, SHUTDOWN), State.EMPTY),
+        (ClusterIds(CLUSTER, None), State.DIRTY),
+        (ClusterIds(CLUSTER, SHUTDOWN), State.CLEAN),
     ],
 )
-def test_the_ids_give_the_state(identity: Identity, state: State) -> None:
+def test_the_ids_give_the_state(identity: ClusterIds, state: State) -> None:
     assert decode(encode(identity)).state is state
 
 
@@ -95,14 +95,14 @@ def test_the_ids_give_the_state(identity: Identity, state: State) -> None:
     ],
 )
 def test_another_content_is_damage(content: bytes) -> None:
-    with pytest.raises(IdentityError, match="it is damaged: it should hold two UUIDs"):
+    with pytest.raises(IdentityError, match="damaged: it must hold two UUIDs"):
         decode(content)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_identity_or_damage(content: bytes) -> None:
     with contextlib.suppress(IdentityError):
-        assert isinstance(decode(content), Identity)
+        assert isinstance(decode(content), ClusterIds)
 
 
 # ---- reading ----
@@ -117,29 +117,29 @@ def test_no_file_means_no_cluster(tmp_path: Path) -> None:
 def test_the_files_of_older_brokers_are_read(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "cluster.uuid").write_text(str(CLUSTER))
-    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    assert read_identity(DISK, str(tmp_path)) == ClusterIds(CLUSTER, None)
     (tmp_path / "cluster" / "shutdown.uuid").write_text(str(SHUTDOWN))
-    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, SHUTDOWN)
+    assert read_identity(DISK, str(tmp_path)) == ClusterIds(CLUSTER, SHUTDOWN)
     identity_in(tmp_path).mark_dirty(CLUSTER)
-    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    assert read_identity(DISK, str(tmp_path)) == ClusterIds(CLUSTER, None)
     (tmp_path / "cluster" / "cluster.uuid").write_text("")
-    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    assert read_identity(DISK, str(tmp_path)) == ClusterIds(CLUSTER, None)
     status(tmp_path).unlink()
-    with pytest.raises(IdentityError, match=r"cluster\.uuid: it is damaged"):
+    with pytest.raises(IdentityError, match=r"cluster\.uuid: damaged"):
         read_identity(DISK, str(tmp_path))
 
 
 def test_what_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
     status(tmp_path).mkdir(parents=True)
-    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is no regular file"):
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is not a regular file"):
         read_identity(DISK, str(tmp_path))
     status(tmp_path).rmdir()
     os.mkfifo(status(tmp_path))
-    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is no regular file"):
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is not a regular file"):
         read_identity(DISK, str(tmp_path))
     status(tmp_path).unlink()
     status(tmp_path).write_text("half a UUID")
-    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is damaged"):
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: damaged"):
         read_identity(DISK, str(tmp_path))
 
 
@@ -150,7 +150,7 @@ def test_marks(tmp_path: Path) -> None:
     identity = identity_in(with_store(tmp_path))
     identity.mark_dirty(CLUSTER)
     assert status(tmp_path).read_text() == f"{CLUSTER}\n{ZERO}\n"
-    assert identity.mark_clean(SHUTDOWN) == Identity(CLUSTER, SHUTDOWN) == identity.read()
+    assert identity.mark_clean(SHUTDOWN) == ClusterIds(CLUSTER, SHUTDOWN) == identity.read()
     identity.mark_dirty(CLUSTER)
     assert identity.read().state is State.DIRTY
     assert oct(status(tmp_path).stat().st_mode)[-3:] == "600"
@@ -166,15 +166,15 @@ def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
         make()
         with pytest.raises(IdentityError, match="there is no store"):
             identity.mark_clean(SHUTDOWN)
-        assert identity.read() == Identity(CLUSTER, None)
+        assert identity.read() == ClusterIds(CLUSTER, None)
 
 
 def test_the_cluster_must_be_known(tmp_path: Path) -> None:
     identity = identity_in(with_store(tmp_path))
-    with pytest.raises(IdentityError, match="not said which cluster"):
+    with pytest.raises(IdentityError, match="the cluster of this store is unknown"):
         identity.mark_clean(SHUTDOWN)
     assert not status(tmp_path).exists()
-    assert identity.mark_clean(SHUTDOWN, CLUSTER) == Identity(CLUSTER, SHUTDOWN)
+    assert identity.mark_clean(SHUTDOWN, CLUSTER) == ClusterIds(CLUSTER, SHUTDOWN)
 
 
 def test_a_damaged_status_is_written_anew_where_the_cluster_is_said(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_damaged_status_is_written_anew_where_the_cluster_is_said(tmp_path: Pa
     with pytest.raises(IdentityError, match="damaged"):
         identity.mark_clean(SHUTDOWN)
     assert status(tmp_path).read_text() == ""
-    assert identity.mark_clean(SHUTDOWN, CLUSTER) == Identity(CLUSTER, SHUTDOWN)
+    assert identity.mark_clean(SHUTDOWN, CLUSTER) == ClusterIds(CLUSTER, SHUTDOWN)
 
 
 def test_a_file_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_discarded_stores_are_kept_the_highest_number_the_newest(tmp_path: Path,
         identity.mark_dirty(CLUSTER)
         identity.mark_clean(SHUTDOWN)
         assert identity.discard(CLUSTER) == str(tmp_path / f"_cluster.bak.{number:04x}")
-        assert identity.read() == Identity(CLUSTER, None)
+        assert identity.read() == ClusterIds(CLUSTER, None)
         assert stores_in(DISK, str(tmp_path)) == []
     backups = backups_in(DISK, str(tmp_path))
     assert [backup.number for backup in backups] == list(range(1, 18))
@@ -217,7 +217,7 @@ def test_discarded_stores_are_kept_the_highest_number_the_newest(tmp_path: Path,
         assert (Path(backup.path) / root / "number").read_text() == str(backup.number)
         assert (Path(backup.path) / root / "content").read_text() == root
         # a store that was discarded is not one to start from
-        assert read_identity(DISK, backup.path) == Identity(CLUSTER, None)
+        assert read_identity(DISK, backup.path) == ClusterIds(CLUSTER, None)
 
 
 def test_both_stores_go_to_one_backup(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_numbers_end(tmp_path: Path) -> None:
     with_store(with_store(tmp_path) / "_cluster.bak.ffff")
     identity = identity_in(tmp_path)
     identity.mark_dirty(CLUSTER)
-    with pytest.raises(IdentityError, match="there is no higher number; move the backups elsewhere"):
+    with pytest.raises(IdentityError, match="this is the highest number; move the backups elsewhere"):
         identity.discard()
-    assert identity.read() == Identity(CLUSTER, None)
+    assert identity.read() == ClusterIds(CLUSTER, None)
     assert stores_in(DISK, str(tmp_path)) == ["rhm"]
 
 
@@ -290,7 +290,7 @@ def test_manual_recovery_as_the_documents_tell_it(tmp_path: Path) -> None:
     (tmp_path / "rhm").rename(tmp_path / "rhm.bak")
     (newest,) = backups_in(DISK, str(tmp_path))
     (Path(newest.path) / "rhm").rename(tmp_path / "rhm")
-    assert identity.mark_clean(SHUTDOWN) == Identity(CLUSTER, SHUTDOWN)
+    assert identity.mark_clean(SHUTDOWN) == ClusterIds(CLUSTER, SHUTDOWN)
     assert (tmp_path / "rhm" / "content").read_text() == "the good one"
 
 
@@ -353,7 +353,7 @@ def test_a_store_whose_making_a_crash_cut_short_gets_its_name_first(tmp_path: Pa
     opened.store.close()
     (tmp_path / "rhm").rename(tmp_path / "rhm.new")
     identity = identity_in(tmp_path)
-    identity.settle()
+    identity.finish_interrupted()
     assert identity.discard() is not None
     assert sorted(os.listdir(tmp_path)) == ["_cluster.bak.0001", "cluster", "rhm.lock"]
 

@@ -7,23 +7,23 @@ from uuid import UUID
 
 import pytest
 
-import store.log_lines as log_lines
-from store.cluster.identity import NOBODY, Identity, State
-from store.cluster.rules import Action, Member, Verdict, plan_join, plan_start
+import qstore.store.log_lines as log_lines
+from qstore.store.cluster.identity import NOBODY, ClusterIds, State
+from qstore.store.cluster.rules import Action, Member, Verdict, plan_join, plan_start
 
 C1, C2 = UUID(int=0xC1), UUID(int=0xC2)
 S1, S2 = UUID(int=0x51), UUID(int=0x52)
 NO_CLEAN_STORE = "Cannot recover, no clean store"
-EMPTY, DIRTY, CLEAN = NOBODY, Identity(C1, None), Identity(C1, S1)
+EMPTY, DIRTY, CLEAN = NOBODY, ClusterIds(C1, None), ClusterIds(C1, S1)
 BEGIN, RESTORE, UPDATE, DISCARD, TRUNCATE = Action
 
 
-def member(name: str, identity: Identity, *, has_store: bool | None = None, truncate: bool = False) -> Member:
+def member(name: str, identity: ClusterIds, *, has_store: bool | None = None, truncate: bool = False) -> Member:
     there = identity.state is not State.EMPTY if has_store is None else has_store
     return Member(name, identity, there, truncate)
 
 
-def members(*identities: Identity) -> list[Member]:
+def members(*identities: ClusterIds) -> list[Member]:
     return [member("abcdef"[number], identity) for number, identity in enumerate(identities)]
 
 
@@ -42,51 +42,51 @@ def members(*identities: Identity) -> list[Member]:
     ],
 )
 def test_a_cluster_can_start(
-    identities: tuple[Identity, ...], actions: tuple[Action, ...], cluster_id: UUID | None
+    identities: tuple[ClusterIds, ...], actions: tuple[Action, ...], cluster_id: UUID | None
 ) -> None:
     assert plan_start(members(*identities)) == Verdict((), cluster_id, actions)
 
 
 @pytest.mark.parametrize("identities", [(DIRTY, DIRTY), (DIRTY, EMPTY), (DIRTY,), (EMPTY, DIRTY, EMPTY)])
-def test_no_clean_store(identities: tuple[Identity, ...]) -> None:
+def test_no_clean_store(identities: tuple[ClusterIds, ...]) -> None:
     verdict = plan_start(members(*identities))
     assert verdict == Verdict((NO_CLEAN_STORE,), C1, (), lacks_clean=True)
     assert log_lines.no_clean_store().text == NO_CLEAN_STORE
 
 
 def test_clean_stores_of_different_shut_downs() -> None:
-    verdict = plan_start(members(CLEAN, Identity(C1, S2), CLEAN, DIRTY))
+    verdict = plan_start(members(CLEAN, ClusterIds(C1, S2), CLEAN, DIRTY))
     assert verdict.problems == (f"different shutdown-ids: {S1} of a, c; {S2} of b",)
     assert verdict.cluster_id == C1
     assert verdict.actions == ()
 
 
-@pytest.mark.parametrize("other", [Identity(C2, None), Identity(C2, S1)])
-def test_stores_of_different_clusters(other: Identity) -> None:
+@pytest.mark.parametrize("other", [ClusterIds(C2, None), ClusterIds(C2, S1)])
+def test_stores_of_different_clusters(other: ClusterIds) -> None:
     verdict = plan_start(members(CLEAN, other, EMPTY))
     assert verdict == Verdict((f"different cluster-ids: {C1} of a; {C2} of b",), None, ())
 
 
 def test_all_that_is_wrong_is_told() -> None:
-    verdict = plan_start(members(Identity(C1, S1), Identity(C2, S2)))
+    verdict = plan_start(members(ClusterIds(C1, S1), ClusterIds(C2, S2)))
     assert [problem.partition(":")[0] for problem in verdict.problems] == [
         "different cluster-ids",
         "different shutdown-ids",
     ]
-    assert len(plan_start(members(DIRTY, Identity(C2, None))).problems) == 2
+    assert len(plan_start(members(DIRTY, ClusterIds(C2, None))).problems) == 2
 
 
 def test_a_clean_mark_on_nothing_is_nothing_to_start_from() -> None:
     verdict = plan_start([member("a", CLEAN, has_store=False), member("b", CLEAN)])
-    assert verdict.problems == ("a: it is marked clean, and there is no store",)
+    assert verdict.problems == ("a: it is marked clean, but there is no store",)
 
 
 def test_a_store_of_no_cluster() -> None:
     alone = member("a", EMPTY, has_store=True)
-    assert plan_start([alone, member("b", EMPTY)]).problems == ("a: there is a store that never was in a cluster",)
+    assert plan_start([alone, member("b", EMPTY)]).problems == ("a: its store never was in a cluster",)
     assert plan_start([alone, member("b", DIRTY)]).problems == (
         NO_CLEAN_STORE,
-        "a: there is a store that never was in a cluster",
+        "a: its store never was in a cluster",
     )
     assert plan_start([alone, member("b", CLEAN)]) == Verdict((), C1, (DISCARD, RESTORE))
 
@@ -96,7 +96,7 @@ def test_truncate_discards_even_a_clean_store() -> None:
     assert plan_start([clean, member("b", EMPTY)]) == Verdict((), None, (TRUNCATE, BEGIN))
     assert plan_start([clean, member("b", CLEAN)]) == Verdict((), C1, (DISCARD, RESTORE))
     assert plan_start([clean, member("b", DIRTY)]).problems == (NO_CLEAN_STORE,)
-    assert plan_start([member("a", Identity(C2, S2), truncate=True), member("b", CLEAN)]).problems == ()
+    assert plan_start([member("a", ClusterIds(C2, S2), truncate=True), member("b", CLEAN)]).problems == ()
     assert plan_start([member("a", EMPTY, has_store=True, truncate=True)]) == Verdict((), None, (TRUNCATE,))
 
 
@@ -106,12 +106,16 @@ def test_who_joins_gets_an_update_whatever_it_has() -> None:
     assert plan_join(C1, member("a", DIRTY, has_store=False)) == Verdict((), C1, (UPDATE,))
     assert plan_join(C1, member("a", EMPTY)) == Verdict((), C1, (UPDATE,))
     assert plan_join(C1, member("a", EMPTY, has_store=True)) == Verdict((), C1, (DISCARD,))
-    assert plan_join(C2, member("a", CLEAN)).problems == (f"a: its cluster-id is {C1}, and the cluster's {C2}",)
+    assert plan_join(C2, member("a", CLEAN)).problems == (f"a: its cluster-id is {C1}, but the cluster's is {C2}",)
     assert plan_join(C2, member("a", CLEAN, truncate=True)).problems == ()
 
 
 def test_every_mixture_of_three_against_the_rules_in_other_words() -> None:
-    kinds = [EMPTY, Identity(None, S1), *(Identity(cluster, shut) for cluster in (C1, C2) for shut in (None, S1, S2))]
+    kinds = [
+        EMPTY,
+        ClusterIds(None, S1),
+        *(ClusterIds(cluster, shut) for cluster in (C1, C2) for shut in (None, S1, S2)),
+    ]
     possible = 0
     for mixture in product(kinds, repeat=3):
         used = [each for each in mixture if each.cluster_id]

@@ -7,30 +7,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
-from formats.rhm.headers import data_crc
-from formats.rhm.jinf import JournalInfo
-from store.builders.journal_build import (
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.store.builders.journal_build import (
     JournalBuild,
     JournalTooSmallError,
     build_journal,
 )
-from store.disk import OsDisk
-from store.environment import Environment, tool_environment
-from store.errors import StoreError
-from store.journal.directory import open_journal
-from store.journal.recovery import JournalRecovery
-from store.journal.write.step import JournalBusyError
-from store.journal.write.storage import create_journal
-from store.journal.write.writer_state import new_state
-from store.live.taking_up import take_up
-from store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
-from store.sync.driver import sync_all
+from qstore.store.disk import OsDisk
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.step import JournalBusyError
+from qstore.store.journal.write.storage import create_journal
+from qstore.store.journal.write.writer_state import new_state
+from qstore.store.live.taking_up import take_up
+from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
+from qstore.store.sync.driver import sync_all
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
+from tests.support.profiles import examples
 
 NEW = "/new"
 PAGE = 1024
@@ -71,7 +72,7 @@ def filled(sizes: list[int], opened: list[int], removals: int) -> JournalContent
     return content
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     sizes=st.lists(st.integers(0, 3000), max_size=80),
     opened=st.lists(st.integers(0, 500), max_size=10),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import record_blocks
-from formats.rhm.jinf import TPL_BASE_NAME
-from formats.rhm.records import COMMIT_DECISION
-from store.journal.recovery import Outcome
-from store.recovery.close_record import Closing
-from store.recovery.journal_content import JournalContent, content_of
-from store.recovery.journal_recovery import RecoveredJournal, recover_directory
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import record_blocks
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.formats.rhm.records import COMMIT_DECISION
+from qstore.store.journal.recovery import Outcome
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.journal_content import JournalContent, content_of
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 
 XID, OTHER = b"transaction", b"another"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import store
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME
-from formats.rhm.records import COMMIT_DECISION
-from store.damage_kinds import DamageKind
-from store.journal.directory import data_path, open_journal
-from store.journal.recovery import Outcome
-from store.recovery.close_record import Closing
-from store.recovery.journal_recovery import recover_directory, recover_journal
+import qstore.store as store
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.formats.rhm.records import COMMIT_DECISION
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.directory import data_path, open_journal
+from qstore.store.journal.recovery import Outcome
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.journal_recovery import recover_directory, recover_journal
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk, MemoryFile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from store.key_value import CatalogueError, KeyValue, RocksKeyValue, open_copy
+from qstore.store.key_value import CatalogueError, KeyValue, RocksKeyValue, open_copy
 from tests.support.rocksdb_manifest import record_ends
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 KILLED = """
 import os, sys
 from pathlib import Path
-from store.key_value import RocksKeyValue
+from qstore.store.key_value import RocksKeyValue
 first = RocksKeyValue.open(Path(sys.argv[1]), create=True)
 for number in range(300):
     first.write({b"table %05d" % number: b"v" * 200})
@@ -221,14 +221,14 @@ def replace_by_fifo(database: Path, pattern: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "pattern", "what"),
     [
-        (remove, "CURRENT", "not a RocksDB database: there is no file CURRENT"),
+        (remove, "CURRENT", "not a RocksDB database: the file CURRENT is missing"),
         (remove, "MANIFEST-*", "RocksDB cannot open it: .*MANIFEST"),
         (remove, "*.sst", "RocksDB cannot open it: .*sst"),
         (truncate, "MANIFEST-*", "RocksDB cannot open it: .*MANIFEST"),
         (truncate, "*.sst", "RocksDB cannot open it: .*sst"),
-        (replace_by_fifo, "*.sst", "cannot be copied to read it: not a regular file"),
-        (replace_by_fifo, "*.log", "cannot be copied to read it: not a regular file"),
-        (replace_by_fifo, "CURRENT", "cannot be copied to read it: not a regular file"),
+        (replace_by_fifo, "*.sst", "cannot be copied for reading: not a regular file"),
+        (replace_by_fifo, "*.log", "cannot be copied for reading: not a regular file"),
+        (replace_by_fifo, "CURRENT", "cannot be copied for reading: not a regular file"),
     ],
 )
 def test_what_cannot_be_opened_is_one_line_with_the_path(
@@ -252,7 +252,7 @@ def test_what_is_no_database_is_refused_and_left_alone(opener: Callable[[Path], 
 
 def test_no_room_for_a_private_copy_is_said(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(database / "missing"))
-    with pytest.raises(CatalogueError, match=f"^{database}: no private copy can be made: "):
+    with pytest.raises(CatalogueError, match=f"^{database}: cannot create a private copy: "):
         open_copy(database)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from formats.qls.file_header import FILE_HEADER_SIZE, encode_file_header
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.disk import OsDisk
-from store.inspect.layout import StoreKind, UnusableInputError
-from store.inspect.offline import RecoveredStore, open_store
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, encode_file_header
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.layout import StoreKind, UnusableInputError
+from qstore.store.inspect.offline import RecoveredStore, open_store
 from tests.support.linear_builder import LinearBuilder, add_pooled_files, reset_file
 
 KIB = 4  # of data in a file: four 1024-byte records
@@ -183,7 +183,7 @@ def test_a_directory_of_links_by_itself_says_what_to_do(tmp_path: Path) -> None:
     line_of(2).write(tmp_path / "store")
     alone = tmp_path / "alone"
     shutil.copytree(tmp_path / "store/qls/jrnl2/q1", alone, symlinks=True)
-    with pytest.raises(UnusableInputError, match="name the whole store"):
+    with pytest.raises(UnusableInputError, match="pass the whole store"):
         open_store(OsDisk(), str(alone))
 
 
@@ -197,7 +197,7 @@ def test_a_lost_file_in_the_middle(store: Path) -> None:
     assert rids(result) == [1, 2, 3, 4, *range(9, 17)]
     link = only(result)
     assert link.file == str(store / "qls/jrnl2/q1" / paths[1].name)
-    assert "link to a file that is not in the store" in link.what
+    assert "link points to a file that is not in the store" in link.what
 
 
 @pytest.mark.parametrize("sizes", [[3000, 3000, 3000, 3000], [6000, 500, 6000, 500], [500, 9000, 500, 500]])
@@ -243,7 +243,7 @@ def test_numbers_that_a_restart_left_out_are_no_damage(store: Path) -> None:
     result = recovered(store)
     assert result.store.damage == []
     assert rids(result) == [1, 9, 10]
-    assert any("files 2 to 3 are missing before it, though the records go on" in each for each in result.store.notices)
+    assert any("files 2 to 3 are missing before it, but the records continue" in each for each in result.store.notices)
 
 
 def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
     (store / "qls/jrnl2/q1" / paths[2].name).unlink()
     result = recovered(store)
     assert rids(result) == list(range(1, 17))
-    assert told(only(result)) == (str(paths[2]), None, None, "the journal's directory has no link to it")
+    assert told(only(result)) == (str(paths[2]), None, None, "the journal's directory has no link to this file")
 
 
 def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
     assert rids(result, "q2") == [1]
-    assert [entry.what for entry in result.store.damage] == ["the journal's directory has no link to it"] * 3
+    assert [entry.what for entry in result.store.damage] == ["the journal's directory has no link to this file"] * 3
 
 
 def test_a_file_on_its_way_back_is_no_damage(store: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_file_on_its_way_back_is_no_damage(store: Path) -> None:
     result = recovered(store)
     assert result.store.damage == []
     assert rids(result) == list(range(5, 13))
-    assert any("was on its way to the pool" in notice for notice in result.store.notices)
+    assert any("is not in the pool yet" in notice for notice in result.store.notices)
 
 
 def test_the_head_of_a_line_that_lost_its_link(store: Path) -> None:
@@ -285,7 +285,7 @@ def test_the_head_of_a_line_that_lost_its_link(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
     assert [told(damage) for damage in result.store.damage] == [
-        (str(path), None, None, "the journal's directory has no link to it") for path in paths[:2]
+        (str(path), None, None, "the journal's directory has no link to this file") for path in paths[:2]
     ]
 
 
@@ -306,7 +306,7 @@ def test_a_second_copy_of_a_file(store: Path) -> None:
     os.symlink(f"/nowhere/{copy.name}", store / "qls/jrnl2/q1" / copy.name)
     result = recovered(store)
     assert rids(result) == list(range(1, 9))
-    assert only(result).what == f"a second copy of file 1, {paths[0]}"
+    assert only(result).what == f"second copy of file 1, {paths[0]}"
 
 
 # ---- headers that are lost or lie ----
@@ -316,11 +316,11 @@ def test_a_second_copy_of_a_file(store: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "offset", "what"),
     [
-        (lambda path: change(path, 0, bytes(FILE_HEADER_SIZE)), 0, "no file header: magic 0x00000000"),
+        (lambda path: change(path, 0, bytes(FILE_HEADER_SIZE)), 0, "not a file header: magic 0x00000000"),
         (lambda path: change(path, 4, b"\x07"), 4, "unsupported journal version 7 in file header"),
         (lambda path: change(path, 24, b"\x02"), 24, "a file header of 2 sectors instead of 1"),
-        (lambda path: change(path, 32, b"\x05"), 32, "file header tells a data size of 5 KiB"),
-        (lambda path: change(path, 72, b"\xff\xff"), 72, "file header tells a queue name of 65535 bytes"),
+        (lambda path: change(path, 32, b"\x05"), 32, "file header has a data size of 5 KiB"),
+        (lambda path: change(path, 72, b"\xff\xff"), 72, "file header has a queue name of 65535 bytes"),
     ],
 )
 def test_records_tell_the_place_of_a_file_without_header(
@@ -332,7 +332,7 @@ def test_records_tell_the_place_of_a_file_without_header(
     assert rids(result) == list(range(1, 17))
     found = only(result)
     assert told(found) == (str(paths[index]), offset, None, what)
-    assert found.consequence == "its records tell the file's place"
+    assert found.consequence == "the file's position is derived from its records"
 
 
 def test_a_wrong_serial_is_seen_through(store: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_wrong_serial_is_seen_through(store: Path) -> None:
     assert rids(result) == list(range(1, 13))
     damage = only(result)
     assert where(damage) == (str(paths[1]), 8)
-    assert damage.what.startswith("file header tells serial 0x1234, the records have 0x")
+    assert damage.what.startswith("file header has serial 0x1234, but the records have 0x")
 
 
 def test_a_former_life_is_not_taken_for_a_wrong_serial(store: Path) -> None:
@@ -461,5 +461,5 @@ def test_an_empty_prepared_list_is_damage_where_transactions_were_committed(stor
     shutil.rmtree(store)
     builder.write(store)
     damage = only(recovered(store))
-    assert damage.what == "there is no transaction prepared list, though journals hold transactions"
-    assert damage.consequence.startswith("transactions that were prepared count as never prepared")
+    assert damage.what == "the transaction prepared list is missing, but journals hold transactions"
+    assert damage.consequence.startswith("prepared transactions are treated as never prepared")

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from formats.qls.records import SECTOR_SIZE, TAIL_SIZE, encode_header
-from formats.rhm.records import EXTERNAL, TRANSIENT
-from store.damage import Damage
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.journal import Journal
-from store.journal.line.directory import open_line
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery, Outcome
+from qstore.formats.qls.records import SECTOR_SIZE, TAIL_SIZE, encode_header
+from qstore.formats.rhm.records import EXTERNAL, TRANSIENT
+from qstore.store.damage import Damage
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.directory import open_line
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery, Outcome
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk
 

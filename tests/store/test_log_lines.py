@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.wording import printable
-from store import log_lines
-from store.log_lines import MAX_IN_DOUBT_LINES, TPL_NAME, Level, LogLine
+from qstore.formats.wording import printable
+from qstore.store import log_lines
+from qstore.store.log_lines import MAX_IN_DOUBT_LINES, TPL_NAME, Level, LogLine
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.broker_records.messages import encode_message
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry, padded
-from formats.rhm.records import EXTERNAL, MOVED, TRANSIENT
-from store.disk import OsDisk
-from store.inspect.measure import Measurement, Spread, measure
-from store.inspect.offline import open_store
-from store.journal.directory import open_file, open_journal
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.write.threshold import Threshold
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.records import EXTERNAL, MOVED, TRANSIENT
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.measure import Measurement, Spread, measure
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.directory import open_file, open_journal
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.write.threshold import Threshold
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps
 from tests.support.memory_disk import BadRegion, MemoryDisk
+from tests.support.profiles import examples
 
 VERSIONS = [1, 2]
 RING = Geometry.from_pages(4, 1)
@@ -366,7 +367,7 @@ def test_version_2_gains_room_with_each_dequeue() -> None:
 # ---- whole lives ----
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.sampled_from(VERSIONS), GEOMETRIES, STEPS)
 def test_a_journal_s_life(version: int, geometry: Geometry, steps: list[Step]) -> None:
     check_life(version, geometry, steps * 3)

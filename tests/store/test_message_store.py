@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import Environment
-from store.errors import StoreError
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.write.step import JournalError, JournalFullError
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.write.step import JournalError, JournalFullError
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 ORDERS = Queue("orders", owner="somebody")
@@ -28,10 +28,10 @@ BRIDGE = Bridge(
 DOMAIN = GeneralObject("domain", "far away")
 
 
-# ---- wiring ----
+# ---- topology ----
 
 
-def test_wiring_is_found_again(environment: Environment, path: Path) -> None:
+def test_topology_is_found_again(environment: Environment, path: Path) -> None:
     opened, calls = OpenedStore(environment, path), Calls()
     journal = opened.make_queue("orders")
     changes = opened.store.changes
@@ -48,13 +48,13 @@ def test_wiring_is_found_again(environment: Environment, path: Path) -> None:
     assert opened.store.close()
 
     opened = OpenedStore(environment, path)
-    wiring = opened.store.wiring
-    assert [queue.record.name for queue in wiring.queues.values()] == ["orders"]
-    assert wiring.exchanges == {trade: EXCHANGE, audit: Exchange("audit", True, "fanout")}
-    found = sorted((binding.exchange.name, binding.record.key) for binding in wiring.bindings)
+    topology = opened.store.topology
+    assert [queue.record.name for queue in topology.queues.values()] == ["orders"]
+    assert topology.exchanges == {trade: EXCHANGE, audit: Exchange("audit", True, "fanout")}
+    found = sorted((binding.exchange.name, binding.record.key) for binding in topology.bindings)
     assert found == [("audit", ""), ("trade", "a.*"), ("trade", "b.*")]
-    assert sorted(map(str, wiring.general.values())) == sorted(map(str, (LINK, BRIDGE, DOMAIN)))
-    assert (wiring.damage, wiring.notices) == ([], [])
+    assert sorted(map(str, topology.general.values())) == sorted(map(str, (LINK, BRIDGE, DOMAIN)))
+    assert (topology.damage, topology.notices) == ([], [])
     opened.store.close()
 
 
@@ -87,11 +87,11 @@ def test_what_was_deleted_is_gone_with_its_bindings(environment: Environment, pa
     assert opened.store.close()
 
     opened = OpenedStore(environment, path)
-    wiring = opened.store.wiring
-    assert sorted(queue.record.name for queue in wiring.queues.values()) == ["three", "two"]
-    assert [exchange.name for exchange in wiring.exchanges.values()] == ["second"]
-    assert [(binding.exchange.name, binding.record.key) for binding in wiring.bindings] == [("second", "two")]
-    assert list(wiring.general.values()) == [DOMAIN]
+    topology = opened.store.topology
+    assert sorted(queue.record.name for queue in topology.queues.values()) == ["three", "two"]
+    assert [exchange.name for exchange in topology.exchanges.values()] == ["second"]
+    assert [(binding.exchange.name, binding.record.key) for binding in topology.bindings] == [("second", "two")]
+    assert list(topology.general.values()) == [DOMAIN]
     assert opened.make_queue("one").queue_id == 4  # a number is never used again
     opened.store.close()
 
@@ -107,8 +107,8 @@ def test_changes_that_cannot_be_made(environment: Environment, path: Path) -> No
     opened.wait(calls, 4)
     errors = [error for _, error in calls]
     assert [type(error) for error in errors] == [StoreError, StoreError, StoreError, type(None)]
-    assert str(errors[0]) == "exchange cannot be deleted: cannot be deleted: there is no exchange 7"
-    assert str(errors[1]).startswith('binding of queue "nobody\'s" cannot be made: ')
+    assert str(errors[0]) == "exchange cannot be deleted: cannot be deleted: exchange 7 does not exist"
+    assert str(errors[1]).startswith('binding of queue "nobody\'s" cannot be created: ')
     assert not any("\n" in str(error) for error in errors)
     assert opened.store.close()
 
@@ -186,7 +186,7 @@ def test_loading_a_message(environment: Environment, path: Path) -> None:
     for number, rid in reversed(list(enumerate(rids))):
         assert journal.load(rid) == bytes([number]) * number * 50
     opened.store.append.dequeue(journal, rids[5])
-    with pytest.raises(JournalError, match=f'^queue "orders": there is no record 0x{rids[5]:x}$'):
+    with pytest.raises(JournalError, match=f'^queue "orders": record 0x{rids[5]:x} does not exist$'):
         journal.load(rids[5])
     opened.store.close()
 
@@ -197,7 +197,9 @@ def test_what_cannot_be_dequeued(environment: Environment, path: Path) -> None:
     rid = opened.enqueue(journal, b"message")
     opened.store.append.dequeue(journal, rid)
     for target in (rid, 12345):
-        with pytest.raises(JournalError, match=f'^queue "orders": there is no record 0x{target:x} to dequeue$'):
+        with pytest.raises(
+            JournalError, match=f'^queue "orders": record 0x{target:x} does not exist and cannot be dequeued$'
+        ):
             opened.store.append.dequeue(journal, target)
     assert opened.store.close()
 
@@ -273,7 +275,7 @@ def test_a_transaction_that_cannot_be_done_writes_nothing(environment: Environme
     one, two = opened.make_queue("one"), opened.make_queue("two")
     rid = opened.enqueue(one, b"message")
     commit = opened.store.transactions.commit
-    with pytest.raises(JournalError, match="there is no record 0x999 to dequeue"):
+    with pytest.raises(JournalError, match="record 0x999 does not exist and cannot be dequeued"):
         commit([enqueued(one, b"new"), enqueued(two, b"new")], [Dequeue(one, rid), Dequeue(two, 0x999)], calls)
     with pytest.raises(JournalFullError, match='Enqueue capacity threshold exceeded on queue "two"'):
         commit([enqueued(one, b"new"), *[enqueued(two, b"x" * 9000)] * 40], [Dequeue(one, rid)], calls)
@@ -294,9 +296,9 @@ def test_branches(environment: Environment, path: Path) -> None:
     opened.wait(calls, 2)
     assert calls == [None, None]
     assert sorted(opened.store.transactions.in_doubt) == [b"first", b"second"]
-    with pytest.raises(StoreError, match=f"^transaction {b'first'.hex()} is prepared already$"):
+    with pytest.raises(StoreError, match=f"^transaction {b'first'.hex()} is already prepared$"):
         opened.store.transactions.prepare(b"first", [], [], calls)
-    with pytest.raises(JournalError, match="is held by an open transaction"):
+    with pytest.raises(JournalError, match="is locked by an open transaction"):
         opened.store.append.dequeue(one, old[0])
     assert opened.store.close()
 

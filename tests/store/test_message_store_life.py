@@ -17,21 +17,21 @@ from pathlib import Path
 
 import pytest
 
-import store.log_lines as log_lines
-from formats.broker_records.wiring import Exchange, Queue
-from formats.rhm import store_file
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import Environment, system_environment, tool_environment
-from store.journal.write.step import JournalFailedError, JournalFullError, ThresholdError
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue
-from store.log_lines import Level
-from store.parameters import StoreParameters
-from store.sync import HelperProcessSync, supervision
+import qstore.store.log_lines as log_lines
+from qstore.formats.broker_records.topology import Exchange, Queue
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import Environment, system_environment, tool_environment
+from qstore.store.journal.write.step import JournalFailedError, JournalFullError, ThresholdError
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue
+from qstore.store.log_lines import Level
+from qstore.store.parameters import StoreParameters
+from qstore.store.sync import HelperProcessSync, supervision
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
+from tests.support.processes import children_of, is_running
 from tests.support.stopped_process import stop_process
-from tests.system.processes import children_of, is_running
 
 # ---- start and end ----
 
@@ -44,7 +44,7 @@ def test_truncating(environment: Environment, path: Path) -> None:
     parameters = StoreParameters(truncate=True, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
     opened = OpenedStore(environment, path, parameters)
     assert f"Store truncated; dir={path}" in opened.texts
-    assert (opened.store.wiring.queues, opened.recovered()) == ({}, {})
+    assert (opened.store.topology.queues, opened.recovered()) == ({}, {})
     assert opened.store.store_id != first_id
     opened.store.close()
     assert sorted(os.listdir(path)) == ["rhm", "rhm.lock"]
@@ -163,7 +163,8 @@ def test_nothing_stays_open(environment: Environment, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["store.live.message_store.write_delivered", "store.catalogue.store_directory.StoreDirectory.mark"]
+    "what",
+    ["qstore.store.live.message_store.write_delivered", "qstore.store.catalogue.store_directory.StoreDirectory.mark"],
 )
 def test_a_disk_that_is_full_at_the_end(
     environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -346,7 +347,7 @@ def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
     os.kill(helper, signal.SIGKILL)
     assert is_waking(opened, PATIENCE_SECONDS)
     opened.store.collect()
-    assert "/nowhere/python: no sync helper can be started" in str(opened.store.failure)
+    assert "/nowhere/python: cannot start a sync helper" in str(opened.store.failure)
     assert "/nowhere/python" in opened.lines[-1].text
     assert opened.lines[-1].level == Level.CRITICAL
     calls = Calls()
@@ -357,7 +358,7 @@ def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
     opened.make_queue("another")
     assert not is_waking(opened)
     assert not opened.store.close()
-    assert sum("the store is not closed cleanly" in text for text in opened.texts) == 1
+    assert sum("the store was not closed cleanly" in text for text in opened.texts) == 1
     opened = OpenedStore(tool_environment(), path)
     assert not opened.store.was_clean
     assert opened.store.close()
@@ -454,7 +455,7 @@ def test_closing_with_everything_under_way(environment: Environment, path: Path)
     assert live == [b"both"] * 20 + [b"nobody waits"]
     assert len(opened.store.transactions.in_doubt) == 20
     assert found["three"] == []
-    assert len(opened.store.wiring.exchanges) == 1
+    assert len(opened.store.topology.exchanges) == 1
     opened.store.close()
 
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Link, Queue
-from formats.catalogue import Kind
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.names import TakenNames
-from store.catalogue.wiring import Wiring
-from store.environment import Environment
-from store.errors import NameTakenError, StoreDamagedError
-from store.key_value import CatalogueError
-from store.log_lines import Level
-from store.parameters import OnDamage
+from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Link, Queue
+from qstore.formats.catalogue import Kind
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.names import TakenNames
+from qstore.store.catalogue.topology import Topology
+from qstore.store.environment import Environment
+from qstore.store.errors import NameTakenError, StoreDamagedError
+from qstore.store.key_value import CatalogueError
+from qstore.store.log_lines import Level
+from qstore.store.parameters import OnDamage
+from qstore.tools.qstore_recover import command as recover
 from tests.support.dump import dump
 from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore
 from tests.support.planted_damage import check
-from tools.qstore_recover import command as recover
 
 DOMAIN = GeneralObject("domain", "far")
 LINK = Link("link.v2", "far", "far.example", 5672, "tcp", True, "PLAIN", "guest", "guest")
@@ -43,9 +43,7 @@ def test_a_second_queue_of_a_name_is_refused_and_leaves_nothing(environment: Env
     opened.make_queue("orders")
     opened.store.changes.create_queue(Queue("orders"), GEOMETRY, calls)
     opened.wait(calls)
-    assert refusal(calls) == (
-        'queue "orders" cannot be made: there is a queue of the name "orders" already, with the id 1'
-    )
+    assert refusal(calls) == ('queue "orders" cannot be created: queue "orders" already exists, with the id 1')
     assert sorted(opened.store.journals) == [1]
     assert [each.name for each in (path / "rhm" / "jrnl").iterdir()] == ["1"]
     assert opened.store.close()
@@ -84,7 +82,7 @@ def test_exchanges_and_general_objects_have_names_of_their_own(
     opened.wait(calls, 2)
     number, error = calls[0]
     assert error is None
-    assert f'of the name "{record.name}" already, with the id {number}' in refusal(calls)
+    assert f'"{record.name}" already exists, with the id {number}' in refusal(calls)
     delete(number, calls)
     create(record, calls)
     opened.wait(calls, 4)
@@ -122,7 +120,7 @@ def test_a_queue_that_could_not_be_made_has_taken_no_name(
 
 
 def test_a_name_is_looked_up_as_fast_among_many() -> None:
-    names = TakenNames(Wiring())
+    names = TakenNames(Topology())
     for number in range(1, 100_001):
         names.add(Kind.QUEUE, number, Queue(f"queue.{number}"))
     began = time.process_time()
@@ -170,12 +168,14 @@ def test_duplicates_of_an_earlier_version_are_told_and_lose_nothing(
     for _ in range(2):  # the same at every start, until one is deleted
         opened = OpenedStore(environment, path)
         assert opened.recovered_data() == SHOWN
-        found = {(each.exchange.name, each.record.queue_name, each.record.key) for each in opened.store.wiring.bindings}
+        found = {
+            (each.exchange.name, each.record.queue_name, each.record.key) for each in opened.store.topology.bindings
+        }
         assert found == BOUND
         critical = [line.text for line in opened.lines if line.level is Level.CRITICAL]
         assert len(critical) == 4
         assert (
-            'queue 2 has the name of queue 1, "orders": both are kept; this one is shown as "orders.duplicate-2"'
+            'queue 2 has the same name as queue 1, "orders": both are kept; this one is shown as "orders.duplicate-2"'
             in critical[2]
         )
         assert opened.store.close()
@@ -209,10 +209,10 @@ def test_the_tools_tell_duplicates_and_read_all_of_them(
     checked = check(path)
     assert checked.code == 1
     assert [line["what"] for line in checked.lines("damage")] == [
-        'domain 2 has the name of domain 1, "far"',
-        'exchange 2 has the name of exchange 1, "trade"',
-        'queue 2 has the name of queue 1, "orders"',
-        'queue 3 has the name of queue 1, "orders"',
+        'domain 2 has the same name as domain 1, "far"',
+        'exchange 2 has the same name as exchange 1, "trade"',
+        'queue 2 has the same name as queue 1, "orders"',
+        'queue 3 has the same name as queue 1, "orders"',
     ]
     shown = dump(path, "--outstanding", "--json")
     assert shown.code == 1
@@ -223,6 +223,6 @@ def test_the_tools_tell_duplicates_and_read_all_of_them(
     opened = OpenedStore(environment, saved)
     assert opened.recovered_data() == SHOWN
     assert [line for line in opened.lines if line.level is Level.CRITICAL] == []
-    found = {(each.exchange.name, each.record.queue_name, each.record.key) for each in opened.store.wiring.bindings}
+    found = {(each.exchange.name, each.record.queue_name, each.record.key) for each in opened.store.topology.bindings}
     assert found == BOUND
     assert opened.store.close()

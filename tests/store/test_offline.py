@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.xids import encode_dtx_xid
-from formats.rhm.records import COMMIT_DECISION, SALT, encode_record
-from store.disk import OsDisk
-from store.inspect.layout import StoreKind, UnusableInputError, find_layout
-from store.inspect.offline import RecoveredStore, open_store
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.recovery import Outcome
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.records import COMMIT_DECISION, SALT, encode_record
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
+from qstore.store.inspect.offline import RecoveredStore, open_store
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import Outcome
 from tests.support.journal_builder import JournalBuilder
 from tests.support.store_builder import BILLS, GEOMETRY, ORDERS, StoreBuilder
 
@@ -48,10 +48,10 @@ def test_a_whole_store(builder: StoreBuilder) -> None:
     assert (result.store.damage, result.store.notices) == ([], [])
     assert states(result) == {"orders": [(second, LIVE)], "bills": [(third, LIVE)]}
     assert [queue.record for queue in result.queues] == [ORDERS, BILLS]
-    wiring = result.store.wiring
-    assert wiring is not None
-    assert [exchange.name for exchange in wiring.exchanges.values()] == ["dead"]
-    assert [(binding.exchange.name, binding.record.key) for binding in wiring.bindings] == [("dead", "key")]
+    topology = result.store.topology
+    assert topology is not None
+    assert [exchange.name for exchange in topology.exchanges.values()] == ["dead"]
+    assert [(binding.exchange.name, binding.record.key) for binding in topology.bindings] == [("dead", "key")]
     assert result.transactions == []
 
 
@@ -104,7 +104,7 @@ def test_a_lost_catalogue_is_damage_and_the_queues_come_from_the_journals(builde
     assert {queue.name: queue.record for queue in result.queues} == {"orders": ORDERS, "bills": BILLS}
     (damage,) = result.store.damage
     assert damage.file == str(builder.rhm / "catalogue/CURRENT")
-    assert "the queues are those of the journals" in damage.consequence
+    assert "the queues are restored from the journals" in damage.consequence
 
 
 def test_an_empty_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
@@ -115,7 +115,7 @@ def test_an_empty_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
     assert result.store.damage == []
     (notice,) = result.store.notices
     assert str(builder.rhm / "jrnl/3") in notice
-    assert "which the catalogue does not know" in notice
+    assert "which is not in the catalogue" in notice
 
 
 def test_an_orphan_that_holds_messages_is_damage(builder: StoreBuilder) -> None:
@@ -127,8 +127,8 @@ def test_an_orphan_that_holds_messages_is_damage(builder: StoreBuilder) -> None:
     assert result.store.notices == []
     (damage,) = result.store.damage
     assert damage.file == str(builder.rhm / "jrnl/3")
-    assert damage.what == 'journal of queue "orders", which the catalogue does not know, holds 1 message'
-    assert damage.consequence.startswith("they are left out")
+    assert damage.what == 'journal of queue "orders", which is not in the catalogue, holds 1 message'
+    assert damage.consequence.startswith("the messages are omitted")
 
 
 def test_a_queue_without_its_journal_is_damage(builder: StoreBuilder) -> None:
@@ -190,7 +190,7 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path: None, "there is no directory and no regular file"),
+        (lambda path: None, "no such directory or regular file"),
         (lambda path: path.mkdir(), "the directory is empty"),
         (lambda path: (path / "qls").mkdir(parents=True), "no store here"),
         (lambda path: (path / "data/rhm/jrnl").mkdir(parents=True), "there is one in"),
@@ -244,7 +244,7 @@ def test_a_link_that_leads_out_of_the_store_is_looked_into_but_not_below(builder
     result = recovered(path)
     assert states(result)["orders"] == [(rid, LIVE)]
     (notice,) = result.store.notices
-    assert "jrnl/large: leads out of the store" in notice
+    assert "jrnl/large: is a link out of the store" in notice
 
 
 def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> None:
@@ -253,12 +253,12 @@ def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> No
     for file in (builder.rhm / "tpl").iterdir():
         file.write_bytes(b"")
     (damage,) = [damage for damage in recovered(path).store.damage if damage.file == f"{builder.rhm}/tpl"]
-    assert "count as never prepared" in damage.consequence
+    assert "treated as never prepared" in damage.consequence
     shutil.rmtree(builder.rhm / "tpl")
     (damage,) = recovered(path).store.damage
     assert (damage.file, damage.offset, damage.rid) == (str(path), None, None)
-    assert damage.what == "there is no transaction prepared list, though journals hold transactions"
-    assert "count as never prepared" in damage.consequence
+    assert damage.what == "the transaction prepared list is missing, but journals hold transactions"
+    assert "treated as never prepared" in damage.consequence
 
 
 def test_a_journal_by_itself_may_have_no_prepared_list(builder: StoreBuilder, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_journal_by_itself_may_have_no_prepared_list(builder: StoreBuilder, tm
     shutil.copytree(builder.write() / "rhm/jrnl/1", tmp_path / "alone")
     result = recovered(tmp_path / "alone")
     assert result.store.damage == []
-    assert any("no transaction prepared list at hand" in notice for notice in result.store.notices)
+    assert any("no transaction prepared list was found" in notice for notice in result.store.notices)
 
 
 def test_the_prepared_list_by_itself_does_not_count_what_it_did_not_see(builder: StoreBuilder) -> None:
@@ -292,7 +292,7 @@ def test_directories_that_may_not_be_looked_into_are_damage(builder: StoreBuilde
     result = store.recover()
     store.close()
     (damage,) = store.damage  # and not that the queue has no journal
-    assert damage.what == "cannot be looked into: Permission denied"
+    assert damage.what == "directory cannot be listed: Permission denied"
     assert "the journals in it are not read; this process runs as user id" in damage.consequence
     assert len(states(result)["orders"]) == 1
 

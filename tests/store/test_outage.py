@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from store.key_value import CatalogueError
-from store.log_lines import Level, LogLine
-from store.outage import Outage, WatchedKeyValue, advice
+from qstore.store.key_value import CatalogueError
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.outage import Outage, WatchedKeyValue, advice
 from tests.support.memory_key_value import MemoryKeyValue
 
 
@@ -53,16 +53,16 @@ def test_a_catalogue_that_cannot_be_written() -> None:
     inner.is_full = False
     watched.write({b"b": b"2"})
     assert [line.level for line in lines] == [Level.CRITICAL, Level.NOTICE]
-    assert "No space left on device; see whether the disk is full" in lines[0].text
+    assert "No space left on device; check whether the disk is full" in lines[0].text
 
 
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        (errno.ENOSPC, "make room"),
+        (errno.ENOSPC, "free some space"),
         (errno.EROFS, "read-only"),
-        (errno.EIO, "the disk fails"),
-        (errno.EPERM, "see whether"),
+        (errno.EIO, "the disk is failing"),
+        (errno.EPERM, "check whether"),
     ],
 )
 def test_the_advice_is_that_for_the_error(code: int, what: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import PAGE_SIZE, Geometry
-from store.log_lines import Level, LogLine
-from store.parameters import (
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import (
     OPTIONS,
     QUEUE_ARGUMENTS,
     Kind,
@@ -28,7 +28,7 @@ from store.parameters import (
     queue_geometry,
     store_directory,
 )
-from store.sync.choice import SYNC_DRIVERS
+from qstore.store.sync.choice import SYNC_DRIVERS
 
 NUMBERS = [option for option in OPTIONS if option.kind is Kind.NUMBER and not option.not_needed]
 NOT_NEEDED = [option for option in OPTIONS if option.not_needed]
@@ -66,7 +66,7 @@ def no_sector(value: int, corrected: int) -> str:
 
 def no_part(name: str, page: int, file: int, corrected: int) -> str:
     return (
-        f"parameter {name} ({page}) is not a whole part of a journal file of {file} KiB; "
+        f"parameter {name} ({page}) is not a divisor of the journal file size of {file} KiB; "
         f"changing this parameter to {corrected}."
     )
 
@@ -275,7 +275,7 @@ def test_store_directory(name: str) -> None:
 def test_store_directory_is_the_data_directory_unless_it_is_given() -> None:
     assert store_directory(StoreParameters(), "/var/lib/qpidd") == "/var/lib/qpidd"
     for none in (None, ""):
-        with pytest.raises(ParameterError, match="give store-dir"):
+        with pytest.raises(ParameterError, match="set store-dir"):
             store_directory(StoreParameters(), none)
 
 
@@ -335,19 +335,19 @@ LONG = "9" * 5000
         ({"num-jfiles": True}, 'option num-jfiles: "true" is not a whole number: give one from 4 to 64'),
         ({"num-jfiles": []}, "option num-jfiles: a value of type list is not a whole number: give one from 4 to 64"),
         ({"wcache-page-size": "32K"}, 'option wcache-page-size: "32K" is not a whole number: give one from 1 to 128'),
-        ({"truncate": "maybe"}, 'option truncate: "maybe" is neither yes nor no: give one of them'),
-        ({"truncate": 2}, "option truncate: 2 is neither yes nor no: give one of them"),
-        ({"truncate": -1}, "option truncate: -1 is neither yes nor no: give one of them"),
-        ({"truncate": None}, "option truncate: a value of type NoneType is neither yes nor no: give one of them"),
-        ({"on-damage": "ignore"}, 'option on-damage: "ignore" is not known: give one of quarantine, refuse'),
-        ({"sync": 1}, "option sync: 1 is not known: give one of auto, process, thread, inline"),
-        ({"store-dir": ""}, 'option store-dir: "" cannot be used: give text, and without NUL'),
-        ({"store-dir": "a\0b"}, 'option store-dir: "a\\x00b" cannot be used: give text, and without NUL'),
+        ({"truncate": "maybe"}, 'option truncate: "maybe" is neither yes nor no'),
+        ({"truncate": 2}, "option truncate: 2 is neither yes nor no"),
+        ({"truncate": -1}, "option truncate: -1 is neither yes nor no"),
+        ({"truncate": None}, "option truncate: a value of type NoneType is neither yes nor no"),
+        ({"on-damage": "ignore"}, 'option on-damage: "ignore" is not one of quarantine, refuse'),
+        ({"sync": 1}, "option sync: 1 is not one of auto, process, thread, inline"),
+        ({"store-dir": ""}, 'option store-dir: "" is not valid: give text without NUL characters'),
+        ({"store-dir": "a\0b"}, 'option store-dir: "a\\x00b" is not valid: give text without NUL characters'),
         (
             {"store-dir": "a", "store-directory": "b"},
             "option store-dir is given twice, also as store-directory: give it once",
         ),
-        ({"num_jfiles": 8}, 'option "num_jfiles" is not known to the store: see --help for those that are'),
+        ({"num_jfiles": 8}, 'option "num_jfiles" is unknown to the store: see --help for the known options'),
     ],
 )
 def test_errors(options: dict[str, object], error: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from formats.rhm.records import COMMIT_DECISION, MOVED
-from store.journal.recovery import Outcome
-from store.journal.transaction_map import TransactionMap
-from store.recovery.prepared import PreparedTransaction, prepared_transactions
+from qstore.formats.rhm.records import COMMIT_DECISION, MOVED
+from qstore.store.journal.recovery import Outcome
+from qstore.store.journal.transaction_map import TransactionMap
+from qstore.store.recovery.prepared import PreparedTransaction, prepared_transactions
 
 XID = b"\x06\x04xid"
 ENQUEUE, DEQUEUE = True, False

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import store.repair.quarantine
-from formats.quarantine_index import IndexProblem, Injection, QuarantineEntry, encode_entry
-from store.repair.quarantine import INDEX, Quarantine, QuarantineError, QuarantineMarks, QuarantineWriter
-from store.writable_disk import OsWritableDisk
+import qstore.store.repair.quarantine
+from qstore.formats.quarantine_index import IndexProblem, Injection, QuarantineEntry, encode_entry
+from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError, QuarantineMarks, QuarantineWriter
+from qstore.store.writable_disk import OsWritableDisk
 from tests.faults.simulated_disk import Call, SimulatedDisk
 
 DISK = OsWritableDisk()
@@ -94,17 +94,17 @@ def test_an_entry_that_cannot_be_read_is_none(path: str) -> None:
 
 def test_an_old_quarantine_is_not_written_over(path: str) -> None:
     filled(path)
-    with pytest.raises(FileExistsError, match="there is a quarantine already"):
+    with pytest.raises(FileExistsError, match="a quarantine already exists"):
         QuarantineWriter(DISK, path).add("orders", "/f", 0, b"abc", "broken")
     assert len(entries(path)) == 2
 
 
 def test_beyond_the_most_files_only_the_index_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.repair.quarantine, "MOST_RAW_FILES", 1)
+    monkeypatch.setattr(qstore.store.repair.quarantine, "MAX_RAW_FILES", 1)
     filled(path)
     second = entry_of(path, 2)
     assert (second.raw, second.size, second.sha256) == (None, 5, sha256(b"defgh").hexdigest())
-    with pytest.raises(QuarantineError, match=r"not kept here; they are in /g"):
+    with pytest.raises(QuarantineError, match=r"not stored here; they are in /g"):
         list(Quarantine(DISK, path).raw(second))
 
 
@@ -131,11 +131,9 @@ def test_bytes_that_changed_are_told(path: str) -> None:
     first, second = entry_of(path, 1), entry_of(path, 2)
     Path(path, "000001.raw").write_bytes(b"abx")
     assert quarantine.size_problem(first) is None
-    assert (quarantine.raw_problem(first) or "").endswith(
-        "000001.raw: the bytes are not those that were put here (SHA-256)"
-    )
+    assert (quarantine.raw_problem(first) or "").endswith("000001.raw: the bytes have changed (SHA-256 mismatch)")
     Path(path, "000001.raw").write_bytes(b"abcd")
-    assert (quarantine.size_problem(first) or "").endswith("000001.raw: 4 bytes, where the index says 3")
+    assert (quarantine.size_problem(first) or "").endswith("000001.raw: 4 bytes, but the index states 3")
     Path(path, "000002.raw").unlink()
     assert "000002.raw: cannot be read: No such file" in (quarantine.raw_problem(second) or "")
     with pytest.raises(QuarantineError, match="cannot be read"):
@@ -159,7 +157,7 @@ def test_an_index_of_terabytes_is_none(path: str) -> None:
     filled(path)
     with Path(path, INDEX).open("r+b") as file:
         file.truncate(1 << 40)
-    with pytest.raises(QuarantineError, match="1099511627776 bytes are no index"):
+    with pytest.raises(QuarantineError, match="1099511627776 bytes are too large for the index"):
         entries(path)
 
 

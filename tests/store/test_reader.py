@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.file_header import decode_file_header, encode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
-from formats.rhm.records import SEAL, Kind, RecordHeader, encode_record
-from store.journal.directory import open_journal
-from store.journal.format import JournalFormat
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery
+from qstore.formats.rhm.file_header import decode_file_header, encode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.records import SEAL, Kind, RecordHeader, encode_record
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import (
     GEOMETRIES,
@@ -26,6 +26,7 @@ from tests.support.journal_history import (
     rids,
     surviving,
 )
+from tests.support.profiles import examples
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
 SMALL = Geometry(4, 1024)
@@ -51,7 +52,7 @@ class EveryRecord:
         self.damage.append(damage)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.sampled_from([1, 2]), GEOMETRIES, st.integers(0, 2**32))
 def test_every_record_is_handed_over_as_it_was_written(version: int, geometry: Geometry, seed: int) -> None:
     history = History(JournalBuilder(version, geometry))

@@ -7,12 +7,12 @@ import struct
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
-from formats.rhm.jinf import encode_jinf
-from formats.rhm.records import EXTERNAL, Kind, RecordHeader, encode_record
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
+from qstore.formats.rhm.jinf import encode_jinf
+from qstore.formats.rhm.records import EXTERNAL, Kind, RecordHeader, encode_record
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import (
     GEOMETRIES,
@@ -25,6 +25,7 @@ from tests.support.journal_history import (
     rids,
 )
 from tests.support.memory_disk import BadRegion, MemoryDisk
+from tests.support.profiles import examples
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
 SMALL = Geometry(4, 1024)
@@ -267,7 +268,7 @@ def test_a_bad_sector_is_damage_and_reading_goes_on(version: int) -> None:
 # ---- random damage to whole journals ----
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from([1, 2]), GEOMETRIES, st.integers(0, 2**32), st.data())
 def test_random_damage(version: int, geometry: Geometry, seed: int, data: st.DataObject) -> None:
     """Whatever is flipped, zeroed, cut or mixed up: the walk ends, raises nothing, and keeps to its limits."""
@@ -306,14 +307,14 @@ def test_random_damage(version: int, geometry: Geometry, seed: int, data: st.Dat
         disk.files[path] = bytes(content)
     recovered = recover(disk)
     assert len(set(rids(recovered))) == len(recovered.places)
-    assert disk.most_open <= 2
+    assert disk.max_open <= 2
     if version == 2:
         # Whatever is found was really written: the checksum lets nothing else pass.
         written = {record.header.rid for record in builder.records}
         assert set(rids(recovered)) <= written
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.binary(max_size=1536), min_size=1, max_size=4), st.sampled_from([b"RHMf\1\0\0\0", b"RHMf\2\0\0\0", b""])
 )
@@ -324,7 +325,7 @@ def test_files_of_anything(contents: list[bytes], begin: bytes) -> None:
     )
     disk.files[f"{DIRECTORY}/JournalData.jinf"] = encode_jinf(builder.info)
     recovered = recover(disk)
-    assert disk.most_open <= 2
+    assert disk.max_open <= 2
     assert recovered.damage
 
 

@@ -11,28 +11,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
-from formats.broker_records.xids import encode_dtx_xid
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
-from formats.rhm.records import COMMIT_DECISION
-from store.builders.rebuild import Rebuilt, rebuild
-from store.disk import Disk, OsDisk
-from store.environment import Environment, tool_environment
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.write.resumption import state_of
-from store.journal.write.step import JournalBusyError
-from store.live.taking_up import take_up
-from store.recovery.prepared import prepared_transactions
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from qstore.formats.rhm.records import COMMIT_DECISION
+from qstore.store.builders.rebuild import Rebuilt, rebuild
+from qstore.store.disk import Disk, OsDisk
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.write.resumption import state_of
+from qstore.store.journal.write.step import JournalBusyError
+from qstore.store.live.taking_up import take_up
+from qstore.store.recovery.prepared import prepared_transactions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps
 from tests.support.memory_disk import BadRegion
+from tests.support.profiles import examples
 
 NEW = "/new"
 PAGE = 1024
@@ -176,7 +177,7 @@ def test_a_journal_that_was_never_written_to() -> None:
     assert_same(JournalBuilder(2, RING))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(80)
 @given(steps=STEPS, geometry=GEOMETRIES)
 def test_random_histories(steps: list[Step], geometry: Geometry) -> None:
     builder = JournalBuilder(2, geometry)

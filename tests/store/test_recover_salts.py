@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.checksum import extend_crc32c
-from formats.rhm.file_header import encode_file_header
-from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
-from formats.rhm.records import SALT
-from store.disk import OsDisk
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.journal.ring.order import RingFile
-from store.repair.recover.salts import _salt_that_adds, restore_salts
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.file_header import encode_file_header
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.records import SALT
+from qstore.store.disk import OsDisk
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.repair.recover.salts import _salt_that_adds, restore_salts
 from tests.support.journal_builder import JournalBuilder
 
 GEOMETRY = Geometry(4, 8192)
@@ -65,7 +65,7 @@ def test_nothing_is_lost(lost: tuple[int, ...], tmp_path: Path) -> None:
     assert outstanding(journal) != MESSAGES
     restore_salts(journal)
     assert outstanding(journal) == MESSAGES
-    assert [damage.consequence[:5] for damage in journal.damage] == ["none:"] * len(lost)
+    assert [damage.consequence[:12] for damage in journal.damage] == ["no data loss"] * len(lost)
 
 
 def test_a_header_of_another_file_costs_the_records_that_its_own_salt_verified(tmp_path: Path) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import SECTOR_SIZE, Geometry
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
-from store.journal.directory import open_journal
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
-from store.recovery.prepared import prepared_transactions
+from qstore.formats.rhm.geometry import SECTOR_SIZE, Geometry
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
+from qstore.store.recovery.prepared import prepared_transactions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord, Sector
 from tests.support.journal_history import (
     GEOMETRIES,
@@ -27,6 +27,7 @@ from tests.support.journal_history import (
     replay,
     surviving,
 )
+from tests.support.profiles import examples
 
 VERSIONS = st.sampled_from([1, 2])
 ALIGNMENTS = st.sampled_from([512, 512, 1024, 4096])
@@ -41,7 +42,7 @@ def live_history(
     return history
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(VERSIONS, GEOMETRIES, STEPS, st.booleans(), ALIGNMENTS, st.booleans())
 def test_recovery_is_the_model(
     version: int, geometry: Geometry, steps: list[Step], exact: bool, alignment: int, sealed: bool
@@ -69,7 +70,7 @@ SAME_BODY_A_LAP_LATER: list[Step] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(VERSIONS, GEOMETRIES, STEPS, ALIGNMENTS, st.integers(0, 7), st.integers(0, 7), st.integers(0, 255))
 # The sector that is lost begins with the upper bytes of a record id in a tail: zeros, as before. The record is whole.
 @example(1, Geometry(2, 1024), CUT_WITHIN_A_RECORD_ID, 512, 1, 1, 0)
@@ -168,7 +169,7 @@ def check_damage(history: History, lost: list[PlacedRecord], first: PlacedRecord
     assert [(damage.file, damage.offset) for damage in recovered.damage] == [(path, first.offset)]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(GEOMETRIES, st.integers(0, 2**32), st.data())
 def test_a_flipped_bit_in_version_2(geometry: Geometry, seed: int, data: st.DataObject) -> None:
     history = live_history(2, geometry, long_steps(seed, 100))
@@ -180,7 +181,7 @@ def test_a_flipped_bit_in_version_2(geometry: Geometry, seed: int, data: st.Data
         check_damage(history, [record], record)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(GEOMETRIES, st.integers(0, 2**32), st.data())
 def test_a_flipped_bit_in_version_1(geometry: Geometry, seed: int, data: st.DataObject) -> None:
     """What version 1 can notice: the magic, the version, the overwrite indicator, the tail."""
@@ -198,7 +199,7 @@ def test_a_flipped_bit_in_version_1(geometry: Geometry, seed: int, data: st.Data
         check_damage(history, [record], record)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from([1, 2]), GEOMETRIES, st.integers(0, 2**32), st.data())
 def test_a_zeroed_sector(version: int, geometry: Geometry, seed: int, data: st.DataObject) -> None:
     history = live_history(version, geometry, long_steps(seed, 100))

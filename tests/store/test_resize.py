@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.xids import encode_dtx_xid
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import decode_jinf
-from store.environment import tool_environment
-from store.errors import StoreDamagedError, StoreError, StoreLockedError
-from store.live.transactions import Dequeue
-from store.recovery.journal_content import content_of
-from store.repair.resize import StoreResize
-from store.repair.resize_plan import JournalPlan, larger_geometries
-from store.start.started import RecoveredMessage
-from store.unfinished import KEPT
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import decode_jinf
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from qstore.store.live.transactions import Dequeue
+from qstore.store.recovery.journal_content import content_of
+from qstore.store.repair.resize import StoreResize
+from qstore.store.repair.resize_plan import JournalPlan, larger_geometries
+from qstore.store.start.started import RecoveredMessage
+from qstore.store.unfinished import KEPT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
 
@@ -197,7 +197,7 @@ def test_a_journal_too_small_after_all_is_not_made(path: Path, monkeypatch: pyte
     big(path)
     before = snapshot(path / "rhm" / "jrnl")
     with holding(path) as store:
-        monkeypatch.setattr("store.builders.journal_build.JournalContent.fits", lambda *_: True)
+        monkeypatch.setattr("qstore.store.builders.journal_build.JournalContent.fits", lambda *_: True)
         plans = store.plan(["small", "orders"], lambda *_: LARGER)
         with pytest.raises(StoreError, match=r'^"orders": its messages need .*; nothing was changed$'):
             store.resize(plans)
@@ -249,7 +249,7 @@ def test_a_prepared_list_that_has_not_got_its_name_yet_gets_it(path: Path) -> No
 def test_a_store_in_use_is_refused(path: Path) -> None:
     opened = OpenedStore(tool_environment(), path)
     for read_only in (False, True):
-        with pytest.raises(StoreLockedError, match="another process has the store: stop the broker first"):
+        with pytest.raises(StoreLockedError, match="another process has locked the store: stop the broker first"):
             holding(path, read_only=read_only)
     opened.store.close({})
     with holding(path), pytest.raises(StoreLockedError):
@@ -263,7 +263,7 @@ def test_a_damaged_journal_is_refused_and_nothing_changes(path: Path) -> None:
     content[0x400] ^= 1
     file.write_bytes(content)
     before = snapshot(path / "rhm" / "jrnl")
-    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at 0x.*; nothing is resized: start the broker"):
+    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at 0x.*; nothing was resized: start the broker"):
         resized(path, LARGER)
     assert snapshot(path / "rhm" / "jrnl") == before
     with holding(path) as store:
@@ -283,7 +283,7 @@ def test_a_lost_journal_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        ([], "there is no store here"),
+        ([], "no store here"),
         (["rhm/dat"], "this is qpidd's store .version 1.: resize its journals with qpid-store-resize"),
         (["qls"], "this is a linearstore"),
     ],
@@ -298,7 +298,7 @@ def test_what_is_no_store_of_version_2(path: Path, names: list[str], text: str) 
 
 
 def test_there_is_no_such_directory(path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no directory of that name"):
+    with pytest.raises(StoreError, match="no such directory"):
         holding(path)
     assert not path.exists()
 

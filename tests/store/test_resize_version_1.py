@@ -10,16 +10,16 @@ from contextlib import closing
 
 import pytest
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.jinf import decode_jinf
-from formats.rhm.records import EXTERNAL, TRANSIENT, Kind
-from store.disk import read_whole
-from store.errors import StoreDamagedError, StoreError
-from store.inspect.layout import StoreKind, StoreLayout, find_journals
-from store.journal.directory import RESIZING, open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.repair.version_1_resize import (
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.jinf import decode_jinf
+from qstore.formats.rhm.records import EXTERNAL, TRANSIENT, Kind
+from qstore.store.disk import read_whole
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.inspect.layout import StoreKind, StoreLayout, find_journals
+from qstore.store.journal.directory import RESIZING, open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.repair.version_1_resize import (
     BuiltFile,
     TooSmallError,
     build,
@@ -27,7 +27,7 @@ from store.repair.version_1_resize import (
     check_fit,
     read_content,
 )
-from store.repair.version_1_switch import Target, check_place, move, settle
+from qstore.store.repair.version_1_switch import Target, check_place, finish_interrupted, move
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import JournalBuilder
@@ -307,7 +307,7 @@ def test_what_would_do_does() -> None:
     for number in range(400):
         journal.enqueue(b"%d" % number * 300)
     disk = disk_of(journal)
-    with pytest.raises(TooSmallError, match=r"what would do: -N (\d+) -s 1, or -N 4 -s (\d+)$") as caught:
+    with pytest.raises(TooSmallError, match=r"sizes that suffice: -N (\d+) -s 1, or -N 4 -s (\d+)$") as caught:
         resize(disk, Geometry(4, page))
     files, pages = map(int, re.search(r"-N (\d+) -s 1, or -N 4 -s (\d+)$", str(caught.value)).groups())  # type: ignore[union-attr]
     content = read_content(disk, DIRECTORY, "JournalData")
@@ -325,8 +325,8 @@ def test_what_would_do_does() -> None:
 
 def test_many_flushes_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no flush ends with a sector, each ends with fillers, which are counted."""
-    monkeypatch.setattr("store.builders.version_1_packing.FLUSH_BYTES", 1024)
-    monkeypatch.setattr("store.builders.version_1_packing._MOST_GATHERED", 2048)
+    monkeypatch.setattr("qstore.store.builders.version_1_packing.FLUSH_BYTES", 1024)
+    monkeypatch.setattr("qstore.store.builders.version_1_packing._MAX_GATHERED", 2048)
 
     def fill(journal: JournalBuilder) -> None:
         journal.enqueue(b"1")
@@ -350,7 +350,7 @@ def test_damage_is_refused() -> None:
     disk = built_of(some)
     disk.flip(f"{DIRECTORY}/JournalData.0000.jdat", 512 + 256)
     calls = disk.calls
-    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at offset 0x.*; nothing was changed: see qstore-check"):
+    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at offset 0x.*; nothing was changed: run qstore-check"):
         resize(disk)
     assert disk.calls == calls
 
@@ -365,7 +365,7 @@ def test_another_version_is_refused() -> None:
 def test_names_that_are_taken_are_refused(target: Target) -> None:
     disk = built_of(some)
     disk.create(f"{DIRECTORY}/new.0003.jdat", 0).close()
-    with pytest.raises(StoreError, match=r"new\.0003\.jdat is there already"):
+    with pytest.raises(StoreError, match=r"new\.0003\.jdat already exists"):
         resize(disk, target=target)
 
 
@@ -393,7 +393,7 @@ def test_a_crash_at_every_call_leaves_one_of_them_whole(*, power_loss: bool) -> 
         find_journals(left, posixpath.dirname(DIRECTORY), layout)
         assert [place.directory for place in layout.journals] == [DIRECTORY], "once"
         again = left.copy(call.number)
-        finished = settle(again, TARGET) == LARGER
+        finished = finish_interrupted(again, TARGET) == LARGER
         assert finished or recovered(again) == expected
         again.crash(power_loss=power_loss)
         resize(again)
@@ -402,7 +402,7 @@ def test_a_crash_at_every_call_leaves_one_of_them_whole(*, power_loss: bool) -> 
         # All that is missing of the new one here is still where it was built.
         built = f"{DIRECTORY}/{RESIZING}"
         assert left.is_file(f"{built}/JournalData.jinf")
-        with pytest.raises(StoreError, match="an earlier run was cut short while it moved files"):
+        with pytest.raises(StoreError, match="an earlier run was interrupted while it moved files"):
             check_place(left, TARGET)
         for number in range(6):
             name = f"JournalData.{number:04x}.jdat"

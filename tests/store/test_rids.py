@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from store.background import Background, InlineBackground, ThreadBackground
-from store.catalogue.catalogue import Catalogue
-from store.key_value import CatalogueError
-from store.live.rids import RecordIds
+from qstore.store.background import Background, InlineBackground, ThreadBackground
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.rids import RecordIds
 from tests.support.memory_key_value import MemoryKeyValue
 
 STORE_ID = UUID(int=1, version=4)
@@ -31,7 +31,7 @@ class FailingKeyValue(MemoryKeyValue):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("formats.catalogue", "store.catalogue.catalogue"):
+    for module in ("qstore.formats.catalogue", "qstore.store.catalogue.catalogue"):
         monkeypatch.setattr(f"{module}.RID_BLOCK", 8)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
-from formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
-from formats.rhm.records import Kind
-from store.journal.directory import open_journal
-from store.journal.ring.files import Ring, read_ring
+from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+from qstore.formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.records import Kind
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.ring.files import Ring, read_ring
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import (
     History,
@@ -229,7 +229,7 @@ def test_a_file_cut_short(version: int, seed: int, number: int) -> None:
     assert recovered.places == expected_places(builder, replay(rest))
     first = recovered.damage[0]
     assert (first.file, first.offset) == (path, size)
-    assert first.what == f"file has {size} bytes, the journal's geometry says {builder.geometry.file_size}"
+    assert first.what == f"file size is {size} bytes, but the journal's geometry requires {builder.geometry.file_size}"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -281,7 +281,7 @@ def test_version_2_two_files_exchanged(seed: int, one: int, other: int) -> None:
     recovered = recover(builder.disk())
     assert [rid for rid, _, _ in recovered.places] == sorted(life.live)
     assert len(recovered.damage) == 2
-    assert "header says that this is file" in recovered.damage[0].what
+    assert "file header states file number" in recovered.damage[0].what
 
 
 @pytest.mark.parametrize(("queue_id", "incarnation"), [(8, 1), (7, 2)])

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry, padded
-from store.inspect.sizing import (
+from qstore.formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry, padded
+from qstore.store.inspect.sizing import (
     DEFAULT_FILES,
-    LARGEST_RING,
     MAX_DEPTH,
     MAX_PAGES,
+    MAX_RING,
     JournalTooLargeError,
     LineSize,
     MessageProfile,
@@ -28,7 +28,7 @@ from store.inspect.sizing import (
     size_for,
     size_journal,
 )
-from store.journal.format import JournalFormat
+from qstore.store.journal.format import JournalFormat
 
 V1, V2, LINEAR = JournalFormat.VERSION_1, JournalFormat.VERSION_2, JournalFormat.LINEAR
 RINGS = st.sampled_from([V1, V2])
@@ -100,7 +100,7 @@ def test_pv_5_geometry() -> None:
     assert RingSize(1, 24).capacity == 1_572_864
     assert RingSize(4, 1).capacity == 262_144
     assert RingSize(1, MAX_PAGES).capacity == 2_147_483_648
-    assert RingSize(MAX_FILES, MAX_PAGES).capacity == LARGEST_RING == 137_438_953_472
+    assert RingSize(MAX_FILES, MAX_PAGES).capacity == MAX_RING == 137_438_953_472
     assert RingSize(12, 20).capacity == 15_728_640
     assert RingSize(12, 20).geometry == Geometry.from_pages(12, 20)
 
@@ -205,7 +205,7 @@ def test_contradictions_are_refused(changes: dict[str, object]) -> None:
         (8 * PAGE_SIZE + 1, RingSize(8, 2)),
         (8 * MAX_PAGES * PAGE_SIZE, RingSize(8, MAX_PAGES)),
         (8 * MAX_PAGES * PAGE_SIZE + 1, RingSize(9, 29_128)),
-        (LARGEST_RING, RingSize(64, MAX_PAGES)),
+        (MAX_RING, RingSize(64, MAX_PAGES)),
     ],
 )
 def test_ring_for_edges(size: int, ring: RingSize) -> None:
@@ -214,11 +214,11 @@ def test_ring_for_edges(size: int, ring: RingSize) -> None:
 
 def test_what_cannot_be_had_says_what_can() -> None:
     with pytest.raises(JournalTooLargeError, match=r"64 files of 32768 pages, 137,438,953,472 bytes"):
-        ring_for(LARGEST_RING + 1)
+        ring_for(MAX_RING + 1)
     with pytest.raises(JournalTooLargeError, match=r"for 178,956,970 such messages") as caught:
         example(depth=10**12)
     assert "9,600,000" not in str(caught.value)
-    assert LARGEST_RING // (2 * 384) == 178_956_970
+    assert MAX_RING // (2 * 384) == 178_956_970
     assert example(depth=178_956_970).journal.choice == RingSize(64, MAX_PAGES)
     with pytest.raises(JournalTooLargeError, match=r"for 178,956,970 such messages"):
         example(depth=178_956_971)
@@ -226,10 +226,10 @@ def test_what_cannot_be_had_says_what_can() -> None:
 
 def test_one_message_too_large_for_any_ring() -> None:
     with pytest.raises(JournalTooLargeError, match=r"for 0 such messages"):
-        example(depth=1, message_size=LARGEST_RING)
+        example(depth=1, message_size=MAX_RING)
 
 
-@given(st.integers(0, LARGEST_RING))
+@given(st.integers(0, MAX_RING))
 def test_the_ring_is_the_smallest_of_its_kind(size: int) -> None:
     ring = ring_for(size)
     assert DEFAULT_FILES <= ring.files <= MAX_FILES

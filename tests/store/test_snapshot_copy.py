@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import OsFile
-from store.errors import StoreError, StoreLockedError
-from store.journal.write.step import JournalFullError
-from store.key_value import RocksKeyValue
-from store.live.snapshot_copy import copy_snapshot
-from store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsFile
+from qstore.store.errors import StoreError, StoreLockedError
+from qstore.store.journal.write.step import JournalFullError
+from qstore.store.key_value import RocksKeyValue
+from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.writable_disk import OsWritableDisk
 from tests.support.store_lab import check_sound, lab, read
 
 
@@ -66,7 +66,7 @@ class TestPins:
             (overtaken,) = snapshot.overtaken
             assert overtaken.directory == made.journals["orders"].directory
             with pytest.raises(
-                StoreError, match=r"/jrnl/1: the journal ran short of room before it was copied"
+                StoreError, match=r"/jrnl/1: the journal ran short of room and was overwritten"
             ) as caught:
                 made.copy(snapshot)
             assert "\n" not in str(caught.value)
@@ -137,20 +137,20 @@ class TestTargets:
             snapshot, content = made.snapshot()
             (tmp_path / "copy").mkdir()
             (tmp_path / "copy" / "letter").write_text("mine")
-            with pytest.raises(StoreError, match=r"copy: there is something already \(letter\); name a directory"):
+            with pytest.raises(StoreError, match=r"copy: is not empty \(letter\); choose a new"):
                 made.copy(snapshot)
             assert (tmp_path / "copy" / "letter").read_text() == "mine"
             assert os.listdir(tmp_path / "copy") == ["letter"]
-            with pytest.raises(StoreError, match="there is something already"):
+            with pytest.raises(StoreError, match="is not empty"):
                 made.copy(snapshot, "store")
             (tmp_path / "empty").mkdir()
             made.copy(snapshot, "empty")
-            with pytest.raises(StoreError, match=r"there is something already \(rhm\)"):
+            with pytest.raises(StoreError, match=r"is not empty \(rhm\)"):
                 made.copy(snapshot, "empty")
             with pytest.raises(StoreError, match=r"missing/copy: the store directory cannot be used: No such file"):
                 made.copy(snapshot, "missing/copy")
             (tmp_path / "file").write_text("")
-            with pytest.raises(StoreError, match=r"/file: the store directory cannot be used: it is no directory"):
+            with pytest.raises(StoreError, match=r"/file: the store directory cannot be used: it is not a directory"):
                 made.copy(snapshot, "file")
         assert read(tmp_path / "empty")[0] == content
 
@@ -180,7 +180,7 @@ class TestTargets:
         with lab(tmp_path) as made:
             snapshot, _ = made.snapshot()
             (Path(snapshot.catalogue) / "CURRENT").unlink()
-            with pytest.raises(StoreError, match=r"copy: the snapshot cannot be copied: .*no file CURRENT"):
+            with pytest.raises(StoreError, match=r"copy: the snapshot cannot be copied: .*file CURRENT is missing"):
                 made.copy(snapshot)
             assert not (tmp_path / "copy").exists()
 
@@ -202,7 +202,7 @@ class TestTargets:
             path = Path(journal.path_of(journal.cut.first))
             content = path.read_bytes()
             for header, what in (
-                (bytes(512), "header is not its own"),
+                (bytes(512), "header belongs to another file"),
                 (b"RHMf\2" + bytes(507), "file header fails its checksum"),
             ):
                 path.write_bytes(header + content[512:])

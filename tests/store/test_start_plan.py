@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from formats.catalogue import QueueEntry
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.errors import StoreDamagedError, StoreError
-from store.journal.directory import DELETED
-from store.parameters import OnDamage
-from store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
-from store.unfinished import MAKING, NEW_LIST
+from qstore.formats.catalogue import QueueEntry
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.journal.directory import DELETED
+from qstore.store.parameters import OnDamage
+from qstore.store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
+from qstore.store.unfinished import MAKING, NEW_LIST
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_shop import Shop

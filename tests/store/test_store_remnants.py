@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.wiring import Binding, Exchange, Queue
-from formats.catalogue import QueueEntry
-from store.catalogue.catalogue import Catalogue
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.key_value import CatalogueError
-from store.live.held_directories import HeldDirectories
-from store.log_lines import Level
+from qstore.formats.broker_records.topology import Binding, Exchange, Queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.held_directories import HeldDirectories
+from qstore.store.log_lines import Level
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 
 
@@ -52,7 +52,7 @@ def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytes
     damage, notices = found_by_check(path)
     assert damage == []
     if left != "the mark":
-        assert any("left of a queue that was being deleted" in notice for notice in notices)
+        assert any("left from a queue that was being deleted" in notice for notice in notices)
     again = OpenedStore(tool_environment(), path)
     assert not directory.exists()
     assert not [line for line in again.lines if line.level is Level.CRITICAL]
@@ -123,7 +123,7 @@ def test_a_creation_that_was_cut_short(path: Path, files: int, begun: bool) -> N
         (directory / f"JournalData.000{files}.jdat").touch()
     damage, notices = found_by_check(path)
     assert damage == []
-    assert files + begun == 0 or any("being made; the next start removes it" in notice for notice in notices)
+    assert files + begun == 0 or any("the next start removes it" in notice for notice in notices)
     again = OpenedStore(tool_environment(), path)
     assert not directory.exists()
     again.store.close()
@@ -193,7 +193,7 @@ def test_a_recovered_binding_can_be_deleted(path: Path) -> None:
     opened.store.close()
 
     opened = OpenedStore(tool_environment(), path)
-    first = opened.store.wiring.bindings[0]
+    first = opened.store.topology.bindings[0]
     assert first.record.key == "a"
     assert first.entry is not None
     deleted = Calls()
@@ -202,7 +202,7 @@ def test_a_recovered_binding_can_be_deleted(path: Path) -> None:
     assert deleted == [(None, None)]
     opened.store.close()
     opened = OpenedStore(tool_environment(), path)
-    assert [binding.record.key for binding in opened.store.wiring.bindings] == ["b"]
+    assert [binding.record.key for binding in opened.store.topology.bindings] == ["b"]
     opened.store.close()
 
 

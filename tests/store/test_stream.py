@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import DATA_OFFSET, Geometry
-from store.journal import stream as stream_module
-from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
+from qstore.formats.rhm.geometry import DATA_OFFSET, Geometry
+from qstore.store.journal import stream as stream_module
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.stream import JournalStream
 from tests.support.memory_disk import BadRegion, MemoryDisk
+from tests.support.profiles import examples
 
 GEOMETRY = Geometry(4, 2048)
 
@@ -35,7 +36,7 @@ def make(order: list[int], sizes: dict[int, int] | None = None) -> tuple[Journal
 READS = st.lists(st.tuples(st.integers(0, 4 * 2048 - 1), st.integers(0, 5000), st.sampled_from("rwa")), max_size=30)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(READS, st.permutations(range(4)), st.sampled_from([256, 1000, 4096, 1 << 20]))
 def test_reads_are_slices_of_the_data_areas(
     reads: list[tuple[int, int, str]], order: list[int], window_size: int
@@ -55,7 +56,7 @@ def test_reads_are_slices_of_the_data_areas(
                 assert window[at : at + available] == expected[place : place + available]
         stream.close()
     assert disk.open_now == 0
-    assert disk.most_open <= 2
+    assert disk.max_open <= 2
 
 
 def test_locate() -> None:
@@ -111,14 +112,14 @@ def test_bad_sectors_read_as_zeros_and_are_told() -> None:
 # ---- as the drop-ins for qpidd's readers ask for it ----
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(READS, st.lists(st.sampled_from([512, 1024, 2048]), min_size=4, max_size=4), st.sampled_from([64, 700, 1 << 16]))
 def test_files_may_differ_in_size(reads: list[tuple[int, int, str]], sizes: list[int], window_size: int) -> None:
     whole, _, disk = make([0, 1, 2, 3], {2: 1500})
-    stream = JournalStream(disk, whole.files, GEOMETRY, sizes=sizes, window_size=window_size, most_open=1)
+    stream = JournalStream(disk, whole.files, GEOMETRY, sizes=sizes, window_size=window_size, max_open=1)
     pieces = [whole.read(number * GEOMETRY.data_size, size) for number, size in enumerate(sizes)]
     whole.close()
-    disk.most_open = 0
+    disk.max_open = 0
     expected = b"".join(pieces)
     assert stream.size == len(expected)
     for place, length, _ in reads:
@@ -129,7 +130,7 @@ def test_files_may_differ_in_size(reads: list[tuple[int, int, str]], sizes: list
         assert offset == place % len(expected) - stream.begin(index) + DATA_OFFSET
     assert stream.index(stream.size) == len(sizes)
     stream.close()
-    assert disk.most_open <= 1
+    assert disk.max_open <= 1
 
 
 def test_what_the_files_really_have() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from store.sync import (
+from qstore.store.sync import (
     SYNC_DRIVERS,
     Completion,
     HelperProcessSync,
@@ -27,7 +27,8 @@ from store.sync import (
     helper,
     process,
 )
-from store.writable_disk import OsWritableFile, WritableFile
+from qstore.store.writable_disk import OsWritableFile, WritableFile
+from tests.support.processes import is_running
 from tests.support.stopped_process import stop_process
 from tests.support.sync_files import FileMaker, PipeFile
 
@@ -71,15 +72,6 @@ def is_readable(descriptor: int, seconds: float = 0.0) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there; one that has ended and that nobody asked after is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"  # ended, or just being reaped
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -299,10 +291,10 @@ def test_answers_that_came_before_the_death_are_given(helped: HelperProcessSync,
     [
         ("connection.send(b'')", "ended"),
         ("raise SystemExit(3)", "exit status 3"),
-        ("connection.send(bytes(11))", "answered what was not asked, 0000"),
-        ("connection.send(bytes(24))", "answered what was not asked"),
-        ("connection.send(b'\\xff' * 12)", "answered what was not asked, ffff"),
-        ("connection.send(bytes(12)); connection.send(bytes(12))", "answered what was not asked"),
+        ("connection.send(bytes(11))", "sent an invalid answer, 0000"),
+        ("connection.send(bytes(24))", "sent an invalid answer"),
+        ("connection.send(b'\\xff' * 12)", "sent an invalid answer, ffff"),
+        ("connection.send(bytes(12)); connection.send(bytes(12))", "sent an invalid answer"),
     ],
 )
 def test_a_helper_that_makes_no_sense(
@@ -395,8 +387,8 @@ def test_the_helper_inherits_nothing(tmp_path: Path) -> None:
 def test_the_helper_ends_when_its_parent_is_killed(tmp_path: Path, outstanding: int) -> None:
     program = f"""
 import time
-from store.sync import HelperProcessSync
-from store.writable_disk import OsWritableDisk
+from qstore.store.sync import HelperProcessSync
+from qstore.store.writable_disk import OsWritableDisk
 driver = HelperProcessSync()
 file = OsWritableDisk().create({str(tmp_path / "file")!r}, 4096)
 for ticket in range({outstanding}):
@@ -432,11 +424,11 @@ def test_threads_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch
     assert type(driver) is ThreadSync
     driver.close()
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(SyncDriverError, match=r"^/nowhere/python: no sync helper can be started: No such file"):
+    with pytest.raises(SyncDriverError, match=r"^/nowhere/python: cannot start a sync helper: No such file"):
         choose_sync_driver("process")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_driver_that_is_not_known() -> None:
-    with pytest.raises(ValueError, match="'uring' is not known: choose one of auto, process, thread, inline"):
+    with pytest.raises(ValueError, match="'uring' is unknown: choose one of auto, process, thread, inline"):
         choose_sync_driver("uring")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from store.sync import helper
+from qstore.store.sync import helper
 from tests.support.sync_files import FileMaker, PipeFile
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from formats.rhm.records import MOVED, OVERWRITE_INDICATOR
-from store.journal.transaction_map import Operation, TransactionMap
+from qstore.formats.rhm.records import MOVED, OVERWRITE_INDICATOR
+from qstore.store.journal.transaction_map import Operation, TransactionMap
 
 
 def test_operations_are_kept_in_order() -> None:

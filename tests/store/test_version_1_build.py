@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.broker_records.wiring import (
+from qstore.formats.broker_records.topology import (
     Binding,
     Exchange,
     GeneralObject,
@@ -23,30 +23,31 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from formats.broker_records.xids import encode_dtx_xid
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
-from formats.rhm.jinf import JournalInfo, decode_jinf
-from formats.rhm.records import Kind, RecordHeader
-from store.builders.journal_build import JournalBuild, build_journal
-from store.builders.version_1_catalogue import encode_databases, write_databases
-from store.builders.version_1_journal import hash_directory, journal_path, version_1_info, why_misread
-from store.builders.version_1_packing import fits, legal_geometry
-from store.catalogue.berkeley import read_environment
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.journal.directory import open_journal
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.recovery import JournalRecovery
-from store.journal.write.version_1_ring import Version1Ring
-from store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
-from store.recovery.journal_content import JournalContent
-from store.writable_disk import OsWritableDisk
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
+from qstore.formats.rhm.jinf import JournalInfo, decode_jinf
+from qstore.formats.rhm.records import Kind, RecordHeader
+from qstore.store.builders.journal_build import JournalBuild, build_journal
+from qstore.store.builders.version_1_catalogue import encode_databases, write_databases
+from qstore.store.builders.version_1_journal import hash_directory, journal_path, version_1_info, why_misread
+from qstore.store.builders.version_1_packing import fits, legal_geometry
+from qstore.store.catalogue.berkeley import read_environment
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.version_1_ring import Version1Ring
+from qstore.store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
+from qstore.store.recovery.journal_content import JournalContent
+from qstore.store.writable_disk import OsWritableDisk
 from tests.support.conversion import Content, content_of, converted
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot
 from tests.support.old_store import OldStore
+from tests.support.profiles import examples
 from tests.support.store_builder import StoreBuilder
 from tests.support.version_1_stores import Watcher, build_version_1
 
@@ -315,7 +316,7 @@ def test_branches_that_touched_no_queue_and_many_of_them(old: OldStore, path: Pa
     assert_sound(new)
 
 
-# ---- wiring ----
+# ---- topology ----
 
 
 def test_what_has_no_catalogue_gets_ids(old: OldStore, path: Path, tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_what_has_no_catalogue_gets_ids(old: OldStore, path: Path, tmp_path: Pat
     assert records == {2: Queue("orders"), 3: Queue("bills")}
 
 
-def test_wiring_stays_but_for_what_recovery_leaves_out(old: OldStore, path: Path, tmp_path: Path) -> None:
+def test_topology_stays_but_for_what_recovery_leaves_out(old: OldStore, path: Path, tmp_path: Path) -> None:
     old.queue("orders")
     old.queues = {300: Queue("orders", owner="anonymous")}
     old.exchanges = {2: Exchange("x", True, "topic"), 700: Exchange("y", True, "direct")}
@@ -433,7 +434,7 @@ def test_a_journal_grows_if_more_comes_than_was_counted(tmp_path: Path) -> None:
     journal.close()
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=60))
 def test_plain_messages_are_laid_as_all_records_are(messages: list[tuple[int, bool]]) -> None:
     """Over all ends of files and laps, with flushes between them."""

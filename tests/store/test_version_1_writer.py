@@ -14,30 +14,31 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.broker_records.messages import encode_message
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import decode_jinf
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
-from store.damage import Damage
-from store.disk import OsDisk
-from store.journal.directory import open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
-from store.journal.write.version_1_writer import (
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.jinf import decode_jinf
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
+from qstore.store.damage import Damage
+from qstore.store.disk import OsDisk
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
+from qstore.store.journal.write.version_1_writer import (
     OpenTransaction,
     Version1State,
     Version1Writer,
     reserve_blocks,
     state_of,
 )
+from qstore.tools.qstore_check import command
 from tests.support.fixtures import StoreFixture
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.profiles import examples
 from tests.support.version_1_life import BILLION, SECONDS, Life, apply
-from tools.qstore_check import command
 
 ACTIONS = (
     "enqueue", "enqueue", "enqueue", "enqueue", "dequeue", "oldest", "oldest", "oldest", "large", "transient",
@@ -48,7 +49,7 @@ GEOMETRIES = st.builds(Geometry, st.integers(2, 6), st.sampled_from([512, 1024, 
 PAGES = st.sampled_from([512, 1024, 4096])
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(GEOMETRIES, PAGES, STEPS)
 def test_any_life(geometry: Geometry, page: int, steps: list[tuple[str, int]]) -> None:
     life = Life(geometry, page)
@@ -187,8 +188,8 @@ def test_what_is_not_there_cannot_be_dequeued() -> None:
     writer.dequeue(5, 3, xid=b"x")
     position = writer.position
     for operation, what in (
-        (lambda: writer.enqueue(2, [b"again"]), "record 0x2 is enqueued already"),
-        (lambda: writer.enqueue(3, [b"again"]), "record 0x3 is enqueued already"),
+        (lambda: writer.enqueue(2, [b"again"]), "record 0x2 is already enqueued"),
+        (lambda: writer.enqueue(3, [b"again"]), "record 0x3 is already enqueued"),
         (lambda: writer.dequeue(10, 9), "no record 0x9 to dequeue"),
         (lambda: writer.dequeue(10, 9, xid=b"x"), "no record 0x9 to dequeue"),
         (lambda: writer.dequeue(10, 3), "no record 0x3 to dequeue"),
@@ -220,7 +221,7 @@ def test_after_a_failure_it_takes_nothing() -> None:
     writer.enqueue(3, [b"c"])
     writer.failed(OSError(errno.EIO, "Input/output error", "/j/JournalData.0000.jdat"))
     text = (
-        'queue "orders": a write or sync of /j/JournalData.0000.jdat failed: Input/output error; the journal takes no'
+        'queue "orders": a write or sync of /j/JournalData.0000.jdat failed: Input/output error; the journal accepts no'
     )
     for operation in (
         lambda: writer.enqueue(4, [b""]),
@@ -323,7 +324,7 @@ def test_a_lost_header_is_refused() -> None:
     journal = open_journal(life.disk(), DIRECTORY)
     recovery = JournalRecovery()
     end = journal.walk(recovery)
-    with pytest.raises(JournalError, match=r"0001\.jdat: no header of version 1"):
+    with pytest.raises(JournalError, match=r"0001\.jdat: version-1 header is missing"):
         state_of(journal, recovery, end)
 
 

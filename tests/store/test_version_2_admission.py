@@ -10,15 +10,16 @@ from collections import Counter
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import FIXED_SIZE, data_crc
-from store.journal.format import JournalFormat
-from store.journal.write.step import JournalFullError, over_threshold
-from store.journal.write.threshold import enqueue_limit, threshold
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.write.step import JournalFullError, over_threshold
+from qstore.store.journal.write.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
+from tests.support.profiles import examples
 
 ORDERS: Final = ("first", "last", "any", "stuck")
 
@@ -66,7 +67,7 @@ def empty(ring: MemoryRing, rng: random.Random) -> None:
     assert not ring.writer.live
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     files=st.sampled_from([4, 4, 5, 6, 8, 16]),
     flushes=st.sampled_from([16, 17, 20, 32, 64]),

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import store.journal
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.write.flushes import Flush, FlushQueue
-from store.journal.write.live_records import LiveRecords
-from store.journal.write.space import RingSpace
+import qstore.store.journal
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.journal.write.flushes import Flush, FlushQueue
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import RingSpace
 from tests.support.memory_ring import MemoryRing
 
 PARTS = ("write_batch", "flushes", "space", "live_records", "compaction", "admission", "version_2_writer")
-FOLDER = Path(store.journal.__file__).parent / "write"
+FOLDER = Path(qstore.store.journal.__file__).parent / "write"
 
 
 def reaches(source: str) -> list[str]:
@@ -25,7 +25,7 @@ def reaches(source: str) -> list[str]:
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("store.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qstore.store.")
         for alias in node.names
     }
     found = []
@@ -43,7 +43,8 @@ def test_no_part_inherits_from_another_or_uses_its_private_names(part: str) -> N
 
 
 def test_the_check_itself_finds_both() -> None:
-    source = "from store.journal.x import Base\nclass A(Base):\n    def f(self):\n        return self._a, self.b._c"
+    source = "from qstore.store.journal.x import Base\n"
+    source += "class A(Base):\n    def f(self):\n        return self._a, self.b._c"
     assert reaches(source) == ["A(Base)", "self.b._c"]
 
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from formats.broker_records.messages import encode_message
-from formats.rhm.file_header import FileHeader, decode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
-from store.journal.directory import open_journal
-from store.journal.recovery import JournalRecovery
-from store.journal.write.step import JournalError, JournalFailedError
-from store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm.file_header import FileHeader, decode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.step import JournalError, JournalFailedError
+from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.support.memory_ring import CLOCK, MemoryRing
@@ -325,18 +325,18 @@ def test_what_cannot_be_dequeued() -> None:
     writer = ring.writer
     ring.enqueue(1)
     ring.enqueue(1, b"x")
-    with pytest.raises(JournalError, match=r'^queue "q": there is no record 0x63 to dequeue$'):
+    with pytest.raises(JournalError, match=r'^queue "q": record 0x63 does not exist and cannot be dequeued$'):
         writer.dequeue(3, 99)
-    with pytest.raises(JournalError, match=r'^queue "q": record 0x2 is held by an open transaction$'):
+    with pytest.raises(JournalError, match=r'^queue "q": record 0x2 is locked by an open transaction$'):
         writer.dequeue(3, 2)
-    with pytest.raises(JournalError, match="held by an open transaction"):
+    with pytest.raises(JournalError, match="locked by an open transaction"):
         writer.dequeue_in(b"other", 3, 2)
     writer.dequeue_in(b"x", 3, 2)
-    with pytest.raises(JournalError, match="held by an open transaction"):
+    with pytest.raises(JournalError, match="locked by an open transaction"):
         writer.dequeue_in(b"x", 4, 2)
     ring.rid = 10
     ring.end(b"x", commits=False)
-    with pytest.raises(JournalError, match="there is no record 0x2"):
+    with pytest.raises(JournalError, match="record 0x2 does not exist"):
         writer.check_dequeue(2)
     writer.check_dequeue(1)
 
@@ -354,7 +354,7 @@ def test_the_text_of_a_failure() -> None:
     ring.writer.failed(OSError(errno.ENOSPC, "No space left on device", "/store/file"))
     text = (
         'queue "q": a write or sync of /store/file failed: No space left on device; '
-        "the journal takes no more records until the store is opened again"
+        "the journal accepts no more records until the store is opened again"
     )
     for _ in range(3):
         with pytest.raises(JournalFailedError) as raised:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from formats.amqp_0_10.types import BY_CODE
-from formats.values import Family, TypedArray, TypedValue, ValueType
+from qstore.formats.amqp_0_10.types import BY_CODE
+from qstore.formats.values import Family, TypedArray, TypedValue, ValueType
 
 
 def coded_type(code: int) -> ValueType:

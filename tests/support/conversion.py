@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from store.catalogue.store_directory import StoreDirectory
-from store.disk import Disk, OsDisk
-from store.environment import Environment, tool_environment
-from store.inspect.offline import open_store
-from store.log_lines import LogLine
-from store.parameters import StoreParameters
-from store.repair.conversion import ConversionReport, convert
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.disk import Disk, OsDisk
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.inspect.offline import open_store
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import StoreParameters
+from qstore.store.repair.conversion import ConversionReport, convert
 
 # Small journals where the old store says nothing: the disk is spared.
 PARAMETERS: Final = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
@@ -41,17 +41,17 @@ def content_of(path: Path, disk: Disk | None = None) -> Content:
                 data = b"".join(queue.journal.data_chunks(*queue.journal.data_of_enqueue(place)))
                 messages.append((state, xid, data))
             queues[queue.name] = messages
-        wiring = source.wiring
+        topology = source.topology
         in_doubt = [
             (each.xid, each.two_phase, each.enqueues, each.dequeues)
             for each in recovered.transactions
             if each.outcome.value == "in-doubt"
         ]
-        if wiring is None:
+        if topology is None:
             return Content(queues, {}, {}, [], {}, in_doubt)
-        records = {number: queue.record for number, queue in wiring.queues.items()}
-        bindings = [each._replace(entry=None) for each in wiring.bindings]
-        return Content(queues, records, wiring.exchanges, bindings, wiring.general, in_doubt)
+        records = {number: queue.record for number, queue in topology.queues.items()}
+        bindings = [each._replace(entry=None) for each in topology.bindings]
+        return Content(queues, records, topology.exchanges, bindings, topology.general, in_doubt)
     finally:
         source.close()
 

@@ -9,20 +9,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 from click.testing import CliRunner
 
-from tools.qstore_dump import command
+from qstore.tools.qstore_dump import command
+from tests.support import forked
+from tests.support.forked import ROOT
 
-ROOT: Final = Path(__file__).parent.parent.parent
-COMMAND: Final = (sys.executable, "-m", "tools.qstore_dump")
+COMMAND: Final = (sys.executable, "-m", "qstore.tools.qstore_dump")
 
 #: Every form of output.
 MODES: Final = [
     [*mode, *json_option]
-    for mode in ([], ["--outstanding"], ["--transactions"], ["--wiring"])
+    for mode in ([], ["--outstanding"], ["--transactions"], ["--topology"])
     for json_option in ([], ["--json"])
 ]
 mode_id = "+".join
@@ -92,7 +92,8 @@ def run_dump(
         environment: variables to set.
     """
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
-    finished = subprocess.run(
+    run = subprocess.run if before or environment else forked.run
+    finished = run(
         [*before, *COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False
     )
     return Dump(finished.returncode, finished.stdout, finished.stderr)

@@ -1,4 +1,4 @@
-"""A store without a disk, which the test tells what is synced and when; an event loop that a test turns by hand; and
+"""A store without a disk, which the test tells what is synced and when; an event loop that a test ticks by hand; and
 consumers that say what they got.
 
 Appends are kept by journal, in order. `flush` and `commit` wait in `waiting` until the test calls `complete`, or are
@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.model.broker import Broker
-from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.model.store_protocol import Done
-from broker.settings import BrokerSettings
-from formats.values import EMPTY_MAP
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.store_protocol import Done
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage
 
 
@@ -82,6 +82,8 @@ class FakeStore:
         waiting: flushes and commits that are not on the disk, oldest first.
         flushed: the journals of each flush.
         is_immediate: whether flushes are done within `flush`.
+        has_unflushed: whether a journal has records that nobody waits for.
+        starts: how often everything was flushed.
         closed_with: what `close` was told.
     """
 
@@ -94,6 +96,8 @@ class FakeStore:
         self.waiting: list[Waiting] = []
         self.flushed: list[list[FakeJournal]] = []
         self.is_immediate = False
+        self.has_unflushed = False
+        self.starts = 0
         self.closed_with: dict[int, list[int]] | None = None
         self._next_rid = 1
         self._queues = 0
@@ -148,6 +152,10 @@ class FakeStore:
 
     # ---- the disk ----
 
+    def start(self) -> None:
+        self.starts += 1
+        self.has_unflushed = False
+
     def flush(self, journals: Iterable[FakeJournal], done: Done, *, is_idle: bool = False) -> None:
         chosen = list(journals)
         self.flushed.append(chosen)
@@ -178,7 +186,7 @@ class FakeStore:
 
 
 class HandTurned:
-    """`call_soon` of an event loop that a test turns."""
+    """`call_soon` of an event loop that a test ticks."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -200,14 +208,17 @@ class Model:
 
     Attributes:
         now: the clock's seconds.
+        timers: what is to be called after some seconds, if records may linger.
     """
 
-    def __init__(self, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, settings: BrokerSettings | None = None, *, lingers: bool = False) -> None:
         self.store, self.loop = FakeStore(), HandTurned()
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now = 1000.0
         store: Any = self.store
-        self.broker = Broker(settings or BrokerSettings(), store, self.loop, lambda: self.now)
-        self.turn = self.broker.turn
+        call_later = (lambda seconds, callback: self.timers.append((seconds, callback))) if lingers else None
+        self.broker = Broker(settings or BrokerSettings(), store, self.loop, lambda: self.now, call_later)
+        self.tick = self.broker.tick
 
     def queue(self, name: str, *, durable: bool = False) -> Queue:
         journal = self.store.journal(name) if durable else None
@@ -224,13 +235,13 @@ class Model:
         return message
 
     def publish(self, key: str, *bodies: bytes, persistent: bool = True, exchange: str = "") -> list[bool]:
-        """Publish messages in the turn that lasts; whether each waits for the disk."""
+        """Publish messages in the tick that lasts; whether each waits for the disk."""
         target = self.broker.exchanges[exchange]
         return [self.broker.router.publish(self.message(key, body, persistent=persistent), target) for body in bodies]
 
     def run(self) -> None:
-        """The turn's end, and all that follows."""
-        self.turn.schedule()
+        """The tick's end, and all that follows."""
+        self.tick.schedule()
         self.loop.run()
 
     def sync(self) -> None:
@@ -241,7 +252,7 @@ class Model:
             self.run()
 
     def consumer(self, queue: Queue, credit: int = 1 << 30, **options: Any) -> Recorder:
-        """One more consumer, which the next turn serves."""
+        """One more consumer, which the next tick serves."""
         recorder = Recorder(queue, credit, **options)
         queue.add_consumer(recorder)
         queue.wake(recorder)
@@ -296,7 +307,7 @@ class Recorder:
         return TAKEN if self.credit else TAKEN_LAST
 
     def give(self, credit: int) -> None:
-        """More credit; the next turn serves it."""
+        """More credit; the next tick serves it."""
         self.credit += credit
         self.queue.wake(self)
 

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import zstandard
 
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
-from formats.rhm.records import Kind, RecordHeader, decode_record
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
+from qstore.formats.rhm.records import Kind, RecordHeader, decode_record
 
 ARCHIVES: Final = Path(__file__).parent.parent / "fixtures"
 LEGACY_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("legacy-*.tar.zst")))

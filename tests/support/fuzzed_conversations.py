@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
-from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from tests.support.fuzzed_values import (
     ALTERNATES,
     DESTINATIONS,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
-from formats.amqp_0_10.commands import decode_command, decode_control
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE
+from qstore.formats.amqp_0_10.commands import decode_command, decode_control
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE
 
 
 def damaged(source: random.Random, frames: Sequence[bytes], other: Sequence[bytes]) -> bytes:

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from formats.amqp_0_10.commands import encode_result
-from formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo
-from formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_0_10.commands import encode_result
+from qstore.formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo
+from qstore.formats.amqp_0_10.types import BY_NAME
 from tests.support.coded import coded_array
 
 QUEUES: Final = ("q0", "q1", "q2", "q3", "d0", "d1", "d2")

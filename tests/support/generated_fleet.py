@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from click.testing import CliRunner, Result
 
+from qstore.tools.generate.fleet import FleetSpec
+from qstore.tools.generate.make import make_store
+from qstore.tools.qstore_generate import command
 from tests.support.dump import Dump, Line, dump
 from tests.support.planted_damage import check
-from tools.generate.fleet import FleetSpec
-from tools.generate.make import make_store
-from tools.qstore_generate import command
 
 _OF_MESSAGE: Final = ("queue", "rid", "state", "xid", "message_id", "body_length")
 _OF_TRANSACTION: Final = ("xid", "state", "enqueues", "dequeues")

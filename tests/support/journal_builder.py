@@ -12,10 +12,10 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo, encode_jinf
-from formats.rhm.records import (
+from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo, encode_jinf
+from qstore.formats.rhm.records import (
     LAST_OF_FLUSH,
     OVERWRITE_INDICATOR,
     SEAL,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import Geometry, padded
-from formats.rhm.records import MOVED, TRANSIENT, Kind
-from store.damage import Damage
-from store.journal.directory import open_journal
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery, Outcome
+from qstore.formats.rhm.geometry import Geometry, padded
+from qstore.formats.rhm.records import MOVED, TRANSIENT, Kind
+from qstore.store.damage import Damage
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery, Outcome
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk
 
@@ -244,7 +244,7 @@ def recover(disk: MemoryDisk, outcomes: Mapping[bytes, Outcome] | None = None) -
         places.append((rid, file.number, offset))
     journal.close()
     assert disk.open_now == 0
-    assert disk.most_open <= 2
+    assert disk.max_open <= 2
     return Recovered(places, end, journal.damage + recovery.damage, disk)
 
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from formats.broker_records.messages import encode_message
-from formats.broker_records.xids import encode_dtx_xid
-from formats.rhm.records import COMMIT_DECISION
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.records import COMMIT_DECISION
 
 BODY: Final = 200  # characters: with header and tail such a message takes three blocks
 BILLS: Final = 40  # messages that went through `bills` ...

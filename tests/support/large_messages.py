@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.commands import decode_command, encode_command
-from formats.amqp_0_10.frames import (
+from qstore.formats.amqp_0_10.commands import decode_command, encode_command
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
@@ -25,7 +25,7 @@ from formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.support.raw_connection import Frame
 from tests.support.raw_peer import RawPeer
 

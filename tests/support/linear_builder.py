@@ -19,17 +19,17 @@ from typing import Final, NamedTuple
 from uuid import UUID
 from zlib import adler32
 
-from formats.qls.file_header import FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
-from formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader
-from formats.rhm.records import Kind
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
+from qstore.formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader
+from qstore.formats.rhm.records import Kind
+from qstore.tools.generate.line_writer import Fresh, LineWriter
 from tests.support.memory_disk import MemoryDisk
-from tools.generate.line_writer import Fresh, LineWriter
 
 TPL_QUEUE: Final = "TplStore"
 ORIGINAL_ROOT: Final = "/var/lib/qpidd"  # where the links of a store point that was copied from elsewhere
 DIRECTORY: Final = "/store/qls/jrnl2/q"
 _SECONDS: Final = 1_700_000_000
-_LARGEST: Final = 4095  # KiB; whoever gives bytes notices
+_MAX: Final = 4095  # KiB; whoever gives bytes notices
 
 
 class PlacedRecord(NamedTuple):
@@ -78,7 +78,7 @@ class LinearBuilder:
     def __init__(
         self, queue_name: str, data_size: int = 8, first_number: int = 1, partition: int = 1, seed: int = 0
     ) -> None:
-        assert data_size in range(4, _LARGEST, 4), "the data size is in KiB"
+        assert data_size in range(4, _MAX, 4), "the data size is in KiB"
         self.queue_name = queue_name
         self.kib = data_size
         self.data_size = data_size * KIB

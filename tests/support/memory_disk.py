@@ -24,7 +24,7 @@ class MemoryDisk:
         files: path → content.
         unopenable: paths whose `open` fails with EACCES.
         bad_regions: where reading fails with EIO.
-        open_now, most_open: descriptors in use, now and at most so far.
+        open_now, max_open: descriptors in use, now and at most so far.
         reads, bytes_read: how often and how much was read.
     """
 
@@ -33,7 +33,7 @@ class MemoryDisk:
         self.unopenable: set[str] = set()
         self.bad_regions: list[BadRegion] = []
         self.open_now = 0
-        self.most_open = 0
+        self.max_open = 0
         self.reads = 0
         self.bytes_read = 0
 
@@ -43,7 +43,7 @@ class MemoryDisk:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.open_now += 1
-        self.most_open = max(self.most_open, self.open_now)
+        self.max_open = max(self.max_open, self.open_now)
         return MemoryFile(self, path)
 
     def names(self, directory: str) -> list[str]:

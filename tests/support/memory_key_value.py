@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from store.key_value import CatalogueError, MapDamage
+from qstore.store.key_value import CatalogueError, MapDamage
 
 
 class MemoryKeyValue:

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from formats.rhm.headers import FIXED_SIZE, data_crc
-from store.journal.write.step import JournalBusyError, JournalFullError, Step
-from store.journal.write.version_2_writer import open_writer
-from store.journal.write.write_batch import Identity
-from store.journal.write.writer_state import WriterState, new_state
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
+from qstore.store.journal.write.version_2_writer import open_writer
+from qstore.store.journal.write.write_batch import JournalOwner
+from qstore.store.journal.write.writer_state import WriterState, new_state
 
-MOST_BUSY: Final = 100  # times in a row that a record may have to wait for a flush
+MAX_BUSY: Final = 100  # times in a row that a record may have to wait for a flush
 CLOCK: Final = 1_700_000_000 * 10**9 + 7  # nanoseconds
 
 
@@ -40,7 +40,7 @@ class MemoryRing:
 
     def _begin(self, state: WriterState) -> None:
         self.writer = open_writer(
-            Identity('queue "q"', 7, 1),
+            JournalOwner('queue "q"', 7, 1),
             self.geometry,
             alignment=self.alignment,
             page=self.page,
@@ -100,7 +100,7 @@ class MemoryRing:
 
     def do(self, append: Callable[[int], None]) -> None:
         self.rid += 1
-        for _ in range(MOST_BUSY):
+        for _ in range(MAX_BUSY):
             try:
                 append(self.rid)
             except JournalBusyError:

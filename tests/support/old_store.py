@@ -1,11 +1,11 @@
-"""Small stores of version 1, qpidd's, laid out for tests: journals, prepared list and, if there is any, the wiring."""
+"""Small stores of version 1, qpidd's, laid out for tests: journals, prepared list and, if any, the topology."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from formats.broker_records.wiring import (
+from qstore.formats.broker_records.topology import (
     Binding,
     Exchange,
     GeneralObject,
@@ -16,8 +16,8 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from tests.formats.bdb_files import Log, one_leaf
 from tests.support.journal_builder import JournalBuilder
 
@@ -30,7 +30,7 @@ class OldStore:
     Attributes:
         journals: name -> journal of a queue. Each has record ids of its own.
         prepared: the transaction prepared list, which is written if there is anything in it.
-        queues, exchanges, general: id -> record; bindings: exchange id and record. Where all are empty no wiring is
+        queues, exchanges, general: id -> record; bindings: exchange id and record. Where all are empty no topology is
             written, and the queues are those of the journals.
     """
 
@@ -57,10 +57,10 @@ class OldStore:
             self.prepared.flush()
             files.update({f"rhm/tpl/{file}": content for file, content in self.prepared.contents().items()})
         if self.queues or self.exchanges or self.bindings or self.general:
-            files.update({f"rhm/dat/{file}": content for file, content in self._wiring().items()})
+            files.update({f"rhm/dat/{file}": content for file, content in self._topology().items()})
         return files
 
-    def _wiring(self) -> dict[str, bytes]:
+    def _topology(self) -> dict[str, bytes]:
         rows = {
             "queues": [(number, encode_queue(record)) for number, record in self.queues.items()],
             "exchanges": [(number, encode_exchange(record)) for number, record in self.exchanges.items()],

@@ -6,16 +6,16 @@ import select
 from pathlib import Path
 from typing import Any, Final
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import Environment
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Enqueue
-from store.log_lines import LogLine
-from store.parameters import StoreParameters
-from store.start.started import RecoveredMessage
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import Environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Enqueue
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import StoreParameters
+from qstore.store.start.started import RecoveredMessage
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(

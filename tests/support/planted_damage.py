@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from click.testing import CliRunner
 
-from formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.tools.generate import planting
+from qstore.tools.qstore_check import command
 from tests.support.dump import Dump, Line, dump
 from tests.support.known_history import LEFT, OUTSTANDING, XIDS, History
-from tools.generate import planting
-from tools.qstore_check import command
 
 # ---- stores ----
 
@@ -174,7 +174,7 @@ def flip(where: Where, mask: int = 1) -> Callable[[Planted], None]:
 
 #: One flipped bit: its name, the byte, the bit, the offset that is told, and parts of the texts; {} is the kind.
 Row = tuple[str, int, int, int, str, str]
-SKIPPED: Final = "skipped; the records after"
+SKIPPED: Final = "skipped; reading continues after"
 
 
 def flips(record: str, kind: str, rows: Sequence[Row], changes: Mapping[str, str | None]) -> Iterator[Plant]:

@@ -9,7 +9,7 @@ from typing import Final
 from tests.support.known_history import OUTSTANDING, UNPREPARED
 from tests.support.planted_damage import SKIPPED, Finding, Original, Planted, Spot, back, lost
 
-LOST_FILE: Final = "records that stood in it are lost"
+LOST_FILE: Final = "records in it are lost"
 Changes = dict[str, str | None]
 ORDERS_0: Final[Changes] = lost("third", "fourth", "sixth", "local put", "branch put")
 ORDERS_1: Final[Changes] = {

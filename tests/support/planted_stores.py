@@ -7,9 +7,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
-from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
-from formats.rhm.jinf import TPL_BASE_NAME
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from tests.support.journal_builder import JournalBuilder
 from tests.support.known_history import BILLS, UNPAID, History, tell
 from tests.support.linear_builder import TPL_QUEUE, LinearBuilder, add_pooled_files

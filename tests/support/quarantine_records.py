@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from formats.broker_records.messages import encode_message
-from formats.qls import records as qls
-from formats.rhm import records as rhm
-from formats.rhm.records import Kind
-from store.repair.quarantine import QuarantineWriter
-from store.writable_disk import OsWritableDisk
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.qls import records as qls
+from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.records import Kind
+from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.store.writable_disk import OsWritableDisk
 
 SALT: Final = 0x1122334455667788
 VERSIONS: Final = ("version 1", "version 2", "linear")

@@ -9,10 +9,10 @@ import socket
 from collections import deque
 from typing import Any, Final, NamedTuple, Self
 
-from formats.amqp_0_10.commands import decode_control, encode_control
-from formats.amqp_0_10.frames import CONTROL, FRAME, PROTOCOL_HEADER, encode_control_frame
-from formats.values import TypedMap
-from tests.system.processes import PATIENCE_SECONDS
+from qstore.formats.amqp_0_10.commands import decode_control, encode_control
+from qstore.formats.amqp_0_10.frames import CONTROL, FRAME, PROTOCOL_HEADER, encode_control_frame
+from qstore.formats.values import TypedMap
+from tests.support.processes import PATIENCE_SECONDS
 
 _RECEIVE: Final = 256 << 10
 

@@ -16,13 +16,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.commands import Command, decode_command, decode_control, decode_result, encode_command
-from formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, HEADER, LAST_FRAME, LAST_SEGMENT, encode_command_frames
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, PackedStruct, encode_struct
-from formats.values import typed_map
+from qstore.formats.amqp_0_10.commands import Command, decode_command, decode_control, decode_result, encode_command
+from qstore.formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    HEADER,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    encode_command_frames,
+)
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, PackedStruct, encode_struct
+from qstore.formats.values import typed_map
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, Frame, PeerGoneError, RawConnection
-from tests.system.processes import PATIENCE_SECONDS
 
 UNLIMITED: Final = 0xFFFFFFFF
 """A credit without end."""

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from store.disk import OsFile
-from store.writable_disk import OsWritableDisk, OsWritableFile
+from qstore.store.disk import OsFile
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 
 DISK_CALLS: Final = (
     "create",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,18 +17,19 @@ from typing import Final
 
 from click.testing import CliRunner
 
-from store.environment import tool_environment
-from store.live.message_store import MessageStore
-from store.log_lines import Level, LogLine
+from qstore.store.environment import tool_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.log_lines import Level, LogLine
+from qstore.tools.dump.delivery_order import level
+from qstore.tools.qstore_recover import command
+from tests.support import forked
 from tests.support.dump import ROOT, Dump, Line, dump
 from tests.support.fixtures import Snapshot, snapshot
 from tests.support.known_history import IN_DOUBT, LEFT, XIDS, History
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import Original, Plant
-from tools.dump.delivery_order import level
-from tools.qstore_recover import command
 
-COMMAND: Final = (sys.executable, "-m", "tools.qstore_recover")
+COMMAND: Final = (sys.executable, "-m", "qstore.tools.qstore_recover")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def recover(source: Path, path: Path, *options: str) -> Recovery:
 def run_recover(*arguments: str | bytes | os.PathLike[str]) -> Dump:
     """Run the command as a process of its own."""
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    finished = subprocess.run(
+    finished = forked.run(
         [*COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=120, check=False
     )
     return Dump(finished.returncode, finished.stdout, finished.stderr)
@@ -106,7 +106,7 @@ Facts = dict[str, list[str]]
 
 
 def facts(shown: Dump) -> Facts:
-    """Everything that a dump tells but record ids: kind -> what it says, in order; wiring sorted.
+    """Everything that a dump tells but record ids: kind -> what it says, in order; topology sorted.
 
     What recovery does not keep is not there: transactions that are not in doubt.
     """

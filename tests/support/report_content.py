@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from math import sin
 
-from tools.report.content import (
+from qstore.tools.report.content import (
     Axis,
     DepthPoint,
     DepthSeries,

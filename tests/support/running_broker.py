@@ -20,9 +20,9 @@ from typing import Final
 
 import pytest
 
-from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
+from tests.support.forked import ROOT, Forked
+from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
 
-ROOT: Final = Path(__file__).parents[2]
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,6 +35,7 @@ class RunningBroker:
         log: the file that standard error goes to.
         port: of the last start.
         runner: what Python is given in front of the broker's module, as a profiler.
+        program: what is run instead of Python with the broker's module.
         environment: variables that the process gets besides this one's.
         children: the processes that the last broker had started when it was stopped or killed.
     """
@@ -46,9 +47,10 @@ class RunningBroker:
         self.options = options
         self.port = 0
         self.runner: tuple[str, ...] = ()
+        self.program: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
         self.children: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -61,21 +63,20 @@ class RunningBroker:
         fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0")
         given = (*self.options, *options)
         auth = () if "--auth" in given else ("--auth", "no")
-        return [sys.executable, *self.runner, "-m", "broker.process.qpidd", *fixed, *auth, *given]
+        program = self.program or (sys.executable, *self.runner, "-m", "qstore.broker.process.qpidd")
+        return [*program, *fixed, *auth, *given]
 
     def launch(self, *options: str) -> None:
         """Start the process and do not wait for its port."""
         assert self._process is None
         self.directory.mkdir(parents=True, exist_ok=True)
+        command, streams = self.command(*options), {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(*options),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, **self.environment},
-            )
+            if self.program or self.runner or self.environment:
+                environment = {**os.environ, **self.environment}
+                self._process = subprocess.Popen(command, **streams, stderr=log, cwd=ROOT, env=environment)
+            else:
+                self._process = Forked(command, **streams, stderr=log)
 
     def wait_for_port(self) -> int:
         """The port, once the broker says it. AssertionError with the log if it ends before that."""

@@ -16,21 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from broker.model.broker import Broker
-from broker.network.server import Server
-from broker.network.socket_connection import SocketConnection
-from broker.protocols.stored_messages import restore_message
-from broker.settings import BrokerSettings
-from store.environment import system_environment
-from store.module import PluggedStore
-from store.parameters import StoreParameters
-from store.sync.driver import Completion, SyncDriver, SyncDriverError, sync_all
-from store.writable_disk import WritableFile
+from qstore.broker.model.broker import Broker
+from qstore.broker.network.server import Server
+from qstore.broker.network.socket_connection import SocketConnection
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.settings import BrokerSettings
+from qstore.store.environment import system_environment
+from qstore.store.module import PluggedStore
+from qstore.store.parameters import StoreParameters
+from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError, sync_all
+from qstore.store.writable_disk import WritableFile
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import RawConnection
-from tests.system.processes import PATIENCE_SECONDS
 
 SETTINGS: Final = BrokerSettings(port=0, interfaces=("127.0.0.1",), auth=False)
-MOST_CLIENTS: Final = 32
+MAX_CLIENTS: Final = 32
 """So many can do something at one time."""
 _Found = TypeVar("_Found")
 
@@ -144,7 +144,7 @@ async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Serv
     """A broker, with a store if there is a `path`, until the end; `changed` are settings."""
     thresholds = gc.get_threshold()
     loop, driver = asyncio.get_running_loop(), HeldDriver()
-    loop.set_default_executor(ThreadPoolExecutor(MOST_CLIENTS))
+    loop.set_default_executor(ThreadPoolExecutor(MAX_CLIENTS))
     settings = replace(SETTINGS, **changed)
     store: Any = None
     if path is not None:
@@ -153,7 +153,8 @@ async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Serv
     broker = Broker(settings, store, loop.call_soon)
     broker.recover(restore_message)
     server = Server(broker, settings)
-    broker.turn.is_idle = lambda: False  # or the disk would be waited for within the loop, past the driver
+    broker.tick.is_idle = lambda: False  # or the disk would be waited for within the loop, past the driver
+    gc.freeze()  # listening collects garbage: what all tests before have left in memory is not looked at
     try:
         (port,) = await server.listen()
         defects: list[dict[str, Any]] = []

@@ -7,8 +7,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from qstore.tools.qstore_size import command
 from tests.support.dump import Dump
-from tools.qstore_size import command
 
 
 def size(*arguments: str | os.PathLike[str]) -> Dump:

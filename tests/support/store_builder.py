@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from formats.broker_records.wiring import Binding, Exchange, Queue, encode_binding, encode_exchange, encode_queue
-from formats.catalogue import BindingEntry, ExchangeEntry, QueueEntry
-from formats.rhm import store_file
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
-from formats.topology import encode_snapshot
-from formats.values import typed_map
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.topology import batch_of
-from store.key_value import RocksKeyValue
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Exchange,
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_queue,
+)
+from qstore.formats.catalogue import BindingEntry, ExchangeEntry, QueueEntry
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
+from qstore.formats.topology_copy import encode_snapshot
+from qstore.formats.values import typed_map
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.topology_copy import batch_of
+from qstore.store.key_value import RocksKeyValue
 from tests.support.journal_builder import JournalBuilder
 
 STORE_ID: Final = UUID("6d3c2f10-5a0e-4a52-9a7e-0b8f6f2f7a11")

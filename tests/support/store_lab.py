@@ -11,24 +11,24 @@ from typing import Final
 
 from click.testing import CliRunner
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import Environment, tool_environment
-from store.inspect.layout import find_layout
-from store.inspect.offline import OfflineStore
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.snapshot import Snapshot
-from store.live.snapshot_copy import copy_snapshot
-from store.live.transactions import Dequeue, Enqueue
-from store.log_lines import Level, LogLine
-from store.parameters import StoreParameters
-from tools.qstore_check import command as check
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.inspect.layout import find_layout
+from qstore.store.inspect.offline import OfflineStore
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.snapshot import Snapshot
+from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import StoreParameters
+from qstore.tools.qstore_check import command as check
 
 PARAMETERS: Final = StoreParameters(wcache_page_size=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # 256 KiB
-MOST_TURNS: Final = 2000
+MAX_TURNS: Final = 2000
 Content = dict[str, dict[int, bytes]]
 
 
@@ -51,7 +51,7 @@ class Lab:
 
     def wait(self, reached: Callable[[], object]) -> None:
         """Until it is so."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if reached():
                 return
             self.store.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from store.writable_disk import OsWritableFile
+from qstore.store.writable_disk import OsWritableFile
 
 
 class PipeFile(OsWritableFile):

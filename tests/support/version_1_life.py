@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE, Geometry, padded
-from formats.rhm.records import COMMIT_DECISION, TRANSIENT
-from store.journal.directory import open_journal
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.write.step import JournalFullError, Step
-from store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
-from store.recovery.contradictions import contradictions
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE, Geometry, padded
+from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.write.step import JournalFullError, Step
+from qstore.store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
+from qstore.store.recovery.contradictions import contradictions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from formats.broker_records.wiring import Queue
-from store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
-from store.builders.version_1_build import Version1Build, highest_kept_rid
-from store.catalogue.wiring import Wiring
-from store.damage import Damage
-from store.environment import Environment, tool_environment
-from store.inspect.offline import RecoveredStore
-from store.journal.format import JournalFormat
-from store.journal.recovery import Outcome
+from qstore.formats.broker_records.topology import Queue
+from qstore.store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
+from qstore.store.builders.version_1_build import Version1Build, highest_kept_rid
+from qstore.store.catalogue.topology import Topology
+from qstore.store.damage import Damage
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.inspect.offline import RecoveredStore
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.recovery import Outcome
 from tests.support.conversion import PARAMETERS
 
 
@@ -42,8 +42,8 @@ def build_version_1(
 
     Queues that no catalogue has get new ids. What recovery leaves out is not taken over.
     """
-    wiring = recovered.store.wiring or Wiring()
-    queues = list(_numbered(recovered, wiring))
+    topology = recovered.store.topology or Topology()
+    queues = list(_numbered(recovered, topology))
     sources = [queue.source for queue in queues if queue.source is not None]
     build = Version1Build(
         environment or tool_environment(),
@@ -57,23 +57,23 @@ def build_version_1(
         build.queue(queue)
     build.prepared_list([each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT])
     numbers = {queue.number for queue in queues}
-    exchanges = {exchange.name: number for number, exchange in wiring.exchanges.items() if number}
+    exchanges = {exchange.name: number for number, exchange in topology.exchanges.items() if number}
     for number in exchanges.values():
-        build.exchange(number, wiring.exchanges[number])
-    for binding in wiring.bindings:
+        build.exchange(number, topology.exchanges[number])
+    for binding in topology.bindings:
         if binding.exchange.name in exchanges and binding.record.queue_id in numbers:
             build.binding(exchanges[binding.exchange.name], binding.record)
-    for number, general in wiring.general.items():
+    for number, general in topology.general.items():
         if number:
             build.general(number, general)
     build.finish()
     return build.notices
 
 
-def _numbered(recovered: RecoveredStore, wiring: Wiring) -> Iterator[QueueToBuild]:
+def _numbered(recovered: RecoveredStore, topology: Topology) -> Iterator[QueueToBuild]:
     """The queues by the ids that the catalogue has, then with new ones those that only a journal tells of."""
     known: dict[str, int] = {}
-    for number, stored in wiring.queues.items():
+    for number, stored in topology.queues.items():
         if number:
             known.setdefault(stored.record.name, number)
     following = max([1, *known.values()])

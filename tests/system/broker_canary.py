@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from formats.amqp_0_10.commands import decode_command, decode_control
-from formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE, decode_frame
+from qstore.formats.amqp_0_10.commands import decode_command, decode_control
+from qstore.formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE, decode_frame
 from tests.support.raw_connection import RawConnection
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import RunningBroker

@@ -9,7 +9,7 @@ from tests.support.raw_peer import RawPeer
 from tests.system.broker_traffic import Actor
 
 _EXCHANGE: Final = "amq.direct"
-_MOST: Final = 12
+_MAX_QUEUES: Final = 12
 """Queues at one time."""
 
 
@@ -69,7 +69,7 @@ class Topologist(Actor):
     def work(self, peer: RawPeer) -> None:
         topology = self._topology
         while not self.stopping.is_set():
-            if len(topology.made) < _MOST and self._random.random() < 0.6:
+            if len(topology.made) < _MAX_QUEUES and self._random.random() < 0.6:
                 self._add(peer)
             elif topology.made:
                 self._drop(peer, self._random.choice(list(topology.made)))

@@ -129,7 +129,9 @@ class Consumer(Actor):
             self._note(peer)
             if self.quiet.is_set():
                 peer.complete()
-                self.is_quiet.set()
+                if not self.is_quiet.is_set():
+                    peer.message_count(self._log.queue)  # the answer tells that the broker has had every accept
+                    self.is_quiet.set()
             elif len(self._taken) >= wanted:
                 self._accept(peer)
                 wanted = self._random.choice((1, 1, 20, 100))

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import SessionEndedError
 from tests.support.running_broker import RunningBroker
 from tests.system.broker_ledger import Before, ConsumerLog
 from tests.system.broker_topology import Topologist, Topology
 from tests.system.broker_traffic import Actor
-from tests.system.processes import PATIENCE_SECONDS
 from tests.system.test_broker_killed import Story
 from tests.system.test_broker_transactions_killed import SIDES, Mover, check_moves, look_at, set_out
 
@@ -99,7 +99,7 @@ class Trial(Story):
 
     def _check_store(self) -> None:
         """What the broker says of its store, and has in it."""
-        for bad in ("Traceback", "Unexpected error"):
+        for bad in ("Traceback", "Unhandled exception"):
             assert bad not in self.broker.log_text(), self.broker.log_text()
         for name in ("quarantine", "orphans"):
             path = self.broker.data_directory / "rhm" / name

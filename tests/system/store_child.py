@@ -31,24 +31,24 @@ from typing import Any, Final
 
 import orjson
 
-from formats.broker_records.messages import encode_message
-from formats.broker_records.wiring import Binding, Exchange, Queue
-from formats.catalogue import BindingEntry
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import system_environment
-from store.journal.enqueue_map import LIVE, PENDING
-from store.journal.write.step import JournalFullError
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.parameters import StoreParameters
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.broker_records.topology import Binding, Exchange, Queue
+from qstore.formats.catalogue import BindingEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import system_environment
+from qstore.store.journal.enqueue_map import LIVE, PENDING
+from qstore.store.journal.write.step import JournalFullError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.parameters import StoreParameters
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
 PARAMETERS: Final = StoreParameters(
     num_jfiles=4, jfile_size_pgs=1, wcache_page_size=4, wcache_num_pages=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1
 )
-MOST_QUEUES: Final = 5
+MAX_QUEUES: Final = 5
 _HEADER: Final = encode_message(b"", destination="amq.direct", delivery_properties={"delivery_mode": 2})
 _DEPTHS: Final = (60, 30, 400)  # messages, from which on more go than come, by run: the last is beyond the threshold
 _STUCK: Final = 17  # one of so many messages stays, so that a ring has to carry it on
@@ -127,7 +127,7 @@ class Child:
                     branch = self.branches[message.xid or b""]
                     mine = branch.puts if message.state == PENDING else branch.takes
                     mine.append(((name, token or 0), message.rid))
-        self.exchanges = {exchange.name: number for number, exchange in self.store.wiring.exchanges.items()}
+        self.exchanges = {exchange.name: number for number, exchange in self.store.topology.exchanges.items()}
         self.store.end_recovery()
         say(opened=told, in_doubt=[xid.hex() for xid in self.branches])
 
@@ -169,7 +169,7 @@ class Child:
             for name in self.some_queues(3):
                 self.plain(name)
         choice = self.random.random()
-        if not self.queues or (choice < 0.04 and len(self.queues) < MOST_QUEUES):
+        if not self.queues or (choice < 0.04 and len(self.queues) < MAX_QUEUES):
             self.create_queue()
         elif choice < 0.055:
             self.delete_queue()
@@ -180,7 +180,7 @@ class Child:
         elif choice < 0.55 and self.branches:
             self.decide()
         elif choice < 0.60:
-            self.change_wiring()
+            self.change_topology()
         elif choice < 0.70:
             self.enqueue_all()
         self.store.start()
@@ -307,7 +307,7 @@ class Child:
 
         decide(xid, self.done(number, decided))
 
-    # ---- queues and wiring ----
+    # ---- queues and topology ----
 
     def create_queue(self) -> None:
         self.names += 1
@@ -332,7 +332,7 @@ class Child:
         self.bindings = [each for each in self.bindings if each[1].queue_id != journal.queue_id]
         self.store.changes.delete_queue(journal, self.done(number))
 
-    def change_wiring(self) -> None:
+    def change_topology(self) -> None:
         if len(self.exchanges) < 2:
             self.names += 1
             name = f"exchange-{self.names}"

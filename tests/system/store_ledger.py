@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 
 Place = tuple[str, int]
 """A queue's name and a message's token."""
@@ -33,12 +33,12 @@ class Found:
     Attributes:
         queues: name -> messages, in order.
         in_doubt: the transactions that wait for their outcome.
-        wiring: exchanges by name, bindings by key.
+        topology: exchanges by name, bindings by key.
     """
 
     queues: dict[str, list[Message]]
     in_doubt: set[str]
-    wiring: set[str]
+    topology: set[str]
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Ledger:
 
     def settle(self, found: Found) -> None:
         """Compare, and take over what was found. AssertionError if it cannot be."""
-        self._settle_wiring(found)
+        self._settle_topology(found)
         messages = self._found_messages(found)
         settled = self._settle_branches(found, messages)
         must, may = self._expected(messages, found)
@@ -192,9 +192,9 @@ class Ledger:
             assert (message.state, message.xid) == held.get(place, (LIVE, None)), (place, message)
         assert held.keys() <= messages.keys()
 
-    def _settle_wiring(self, found: Found) -> None:
+    def _settle_topology(self, found: Found) -> None:
         """Queues, exchanges and bindings: each is as the last change that is done left it, or a later one made it."""
-        found_now = found.wiring | found.queues.keys()
+        found_now = found.topology | found.queues.keys()
         possible = {name: {True} for name in self.resources}
         for operation in self.operations.values():
             makes = operation.kind in ("create-queue", "create-exchange", "bind")

@@ -11,11 +11,11 @@ import signal
 import time
 from typing import Final
 
+from tests.support.processes import PATIENCE_SECONDS, children_of
 from tests.support.raw_connection import PeerGoneError
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.support.stopped_process import stop_process
-from tests.system.processes import PATIENCE_SECONDS, children_of
 
 _ALLOWED: Final = 48 << 20
 _QUIET: Final = 1.0

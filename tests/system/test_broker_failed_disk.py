@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.data_dir import lock_path
-from broker.process.pid_file import holder_of
+from qstore.broker.process.data_dir import lock_path
+from qstore.broker.process.pid_file import holder_of
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.system.processes import PATIENCE_SECONDS
 
 SMALL = (
     "--num-jfiles", "4", "--jfile-size-pgs", "1", "--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1",
@@ -100,11 +100,11 @@ def test_a_full_disk_is_logged_once_and_that_it_is_over_too(broker: RunningBroke
             break
     assert all("No space left" in text for text in told[-3:])
     critical = lines_of(broker, "critical")
-    assert [("journals of queues" in line, "the catalogue cannot be written" in line) for line in critical] == [
+    assert [("journals cannot be created" in line, "the catalogue cannot be written" in line) for line in critical] == [
         (True, False),
         (False, True),
     ]
-    assert "make room" in critical[0]
+    assert "free some space" in critical[0]
     (mounted / "filler").unlink()
     end = time.monotonic() + PATIENCE_SECONDS
     while refusal(broker, "exchange.declare", exchange="again", type="direct", durable=True):
@@ -113,7 +113,7 @@ def test_a_full_disk_is_logged_once_and_that_it_is_over_too(broker: RunningBroke
     assert refusal(broker, "queue.declare", queue="again", durable=True) == ""
     notices = lines_of(broker, "notice")
     assert sum("the catalogue can be written again" in line for line in notices) == 1
-    assert sum("journals of queues can be made or removed again" in line for line in notices) == 1
+    assert sum("queue journals can be created or removed again" in line for line in notices) == 1
     broker.restart()
     with RawPeer(broker.port) as peer:
         assert [peer.message_count(name) for name in ("orders", "again")] == [1, 0]
@@ -141,7 +141,7 @@ def test_the_end_on_a_file_system_that_has_become_read_only(
         assert "Read-only" in refusal(broker, "queue.declare", queue=f"new-{number}", durable=True)
     critical = lines_of(broker, "critical")
     assert sum('queue "orders": a write or sync' in line for line in critical) == 1
-    assert sum("journals of queues cannot be made" in line for line in critical) == 1
+    assert sum("queue journals cannot be created" in line for line in critical) == 1
     if is_daemon:
         ended = subprocess.run([*command, "--quit"], capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
@@ -149,7 +149,7 @@ def test_the_end_on_a_file_system_that_has_become_read_only(
         assert broker.stop() == 1
     text = broker.log.read_text()
     assert "Traceback" not in text
-    assert "Unexpected error" not in text
-    assert "the store is not closed cleanly: 1 of its 2 journals failed" in text
+    assert "Unhandled exception" not in text
+    assert "the store was not closed cleanly: 1 of its 2 journals failed" in text
     assert ("the pid file cannot be removed: Read-only file system" in text) == is_daemon
-    assert "Shut down, and the store is not closed cleanly" in text
+    assert "Shut down, but the store was not closed cleanly" in text

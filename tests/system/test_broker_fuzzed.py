@@ -22,26 +22,26 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.tools.qstore_check import command as check_store
 from tests.support.fuzzed_conversations import Conversation
 from tests.support.fuzzed_damage import Login, Named, damaged, named_in
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.system.broker_canary import Canary
-from tests.system.processes import PATIENCE_SECONDS
-from tools.qstore_check import command as check_store
 
 PEERS: Final = 6
 """Conversations at one time."""
 ROUND: Final = 60
 """Conversations until all is cleaned up and looked at."""
-MOST_GROWTH: Final = 4 << 20
+MAX_GROWTH: Final = 4 << 20
 """Bytes of memory more than after the first rounds, all cleaned up: the catalogue's 1 MiB, and a heap in pieces."""
-MOST_WHILE_RUNNING: Final = 512 << 20
+MAX_WHILE_RUNNING: Final = 512 << 20
 """Bytes of memory more while conversations go on: what queues, sessions and peers that do not read may hold."""
-MOST_CATALOGUE_FILES: Final = 20
+MAX_CATALOGUE_FILES: Final = 20
 """RocksDB has some eight open, and a few tables more until it merges them."""
 MORE_JOURNAL_FILES: Final = 3
 """Of the canary's journal its next one, and two of the transactions' journal: not open from the start."""
@@ -253,12 +253,12 @@ class Fuzzing:
             for count, conversation in enumerate(running):
                 conversation.result()
                 if count % 20 == 0:
-                    self.canary.sing(MOST_WHILE_RUNNING)
+                    self.canary.sing(MAX_WHILE_RUNNING)
         self.most_while_running = max(self.most_while_running, self.broker.resident_bytes())
         _until(lambda: self.descriptors()[0] <= self.sockets, lambda: f"{self.sockets} sockets, now {self._links()}")
         left = _clean_up(port, self.tally)
         _until(self._has_let_go, lambda: f"{self.sockets} sockets, {self.files} files; now {self._links()}; {left}")
-        self.canary.sing(MOST_WHILE_RUNNING)
+        self.canary.sing(MAX_WHILE_RUNNING)
         assert not _defects(self.broker), (number, _defects(self.broker)[:3], self.broker.log_text())
         return self.broker.resident_bytes()
 
@@ -275,7 +275,7 @@ class Fuzzing:
         links = self._links()
         sockets = sum(link.startswith("socket:") for link in links)
         catalogue = sum("/catalogue/" in link for link in links)
-        assert catalogue <= MOST_CATALOGUE_FILES, links
+        assert catalogue <= MAX_CATALOGUE_FILES, links
         return sockets, len(links) - sockets - catalogue
 
     def _has_let_go(self) -> bool:
@@ -338,5 +338,5 @@ def test_fuzzed_for_long(make_broker: BrokerMaker) -> None:
     print(f"memory {warm:,} after a fifth, {held:,} at the end, {fuzzing.most_while_running:,} at most")
     sockets, files = fuzzing.descriptors()
     print(f"sockets {fuzzing.sockets} before, {sockets} after; files {fuzzing.files} before, {files} after")
-    assert held - warm < MOST_GROWTH
+    assert held - warm < MAX_GROWTH
     fuzzing.end()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from formats.amqp_0_10.commands import encode_command, encode_control
-from formats.amqp_0_10.frames import (
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     PROTOCOL_HEADER,
     TRACK_COMMAND,
@@ -20,7 +20,7 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
-from formats.values import TypedMap
+from qstore.formats.values import TypedMap
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError, transfer_frames
 from tests.support.running_broker import BrokerMaker, allow_open_files

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from formats.amqp_0_10.codes import CloseCode, ErrorCode
+from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.system.processes import PATIENCE_SECONDS
 
 ROOM = 48 << 20
-MOST = 600_000  # messages: three times what there is room for
+MAX_MESSAGES = 600_000  # messages: three times what there is room for
 EMPTY = b""
 
 
@@ -31,7 +31,7 @@ def flood(broker: RunningBroker, queue: str) -> Exception:
     peer.declare(queue, durable=False)
     frames = peer.transfer_frames(queue, EMPTY, durable=False)
     try:
-        for _ in range(MOST // 1000):
+        for _ in range(MAX_MESSAGES // 1000):
             peer.publish_all([frames] * 1000)
             peer.sync()
     except (SessionEndedError, ConnectionClosedError, PeerGoneError) as error:

@@ -113,7 +113,7 @@ def test_sigterm_on_a_disk_that_fails(make_trial: TrialMaker, where: str) -> Non
     status = trial.broker.stop()
     log = trial.broker.log_text()
     assert status in (0, 1)
-    assert "Unexpected error" not in log
+    assert "Unhandled exception" not in log
     assert "Traceback" not in log
     assert ("RocksDB cannot close" in log) == (where == "/catalogue/")
     trial.disk.lose()

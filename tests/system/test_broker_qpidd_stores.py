@@ -13,12 +13,12 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from formats.plain import plain_map
+from qstore.formats.plain import plain_map
+from qstore.tools import qstore_recover
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import Delivery, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tools import qstore_recover
 
 _SAME: Final = ("app_id", "content_encoding", "content_type", "correlation_id", "priority", "delivery_mode")
 """The fields that the manifest tells as they are, or leaves out."""
@@ -96,7 +96,7 @@ def test_exactly_what_qpidd_recovered(name: str, open_fixture: StoreOpener, make
         deliveries = _receive_all(broker, queue["name"])
         assert len(deliveries) == queue["message_count"] == len(queue["messages"])
         _check_messages(queue, deliveries, queue["messages"])
-    _check_wiring(broker, fixture.recovered)
+    _check_topology(broker, fixture.recovered)
     assert (broker.data_directory / "rhm.version-1").is_dir()
 
 
@@ -124,7 +124,7 @@ def test_taken_for_good(open_fixture: StoreOpener, make_broker: BrokerMaker) -> 
         assert broker.stop() == 0
 
 
-def _check_wiring(broker: RunningBroker, recovered: dict[str, Any]) -> None:
+def _check_topology(broker: RunningBroker, recovered: dict[str, Any]) -> None:
     with RawPeer(broker.port) as peer:
         for queue in recovered["queues"]:
             told = peer.call("queue.query", queue=queue["name"])
@@ -195,7 +195,7 @@ def test_the_log_tells_how_to_settle_what_is_in_doubt_and_that_works(
     settled = broker.directory / "settled"
     options = []
     for line in lines:
-        program, source, _, *option = line.partition("settled in: ")[2].removesuffix(" (or =rollback)").split()
+        program, source, _, *option = line.partition("resolved: ")[2].removesuffix(" (or =rollback)").split()
         assert (program, source) == ("qstore-recover", str(broker.data_directory))
         options += [each.replace("=commit", f"={outcome}") for each in option]
     found = CliRunner().invoke(qstore_recover.command, [str(broker.data_directory), str(settled), *options])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.users import Users
+from qstore.broker.security.users import Users
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.system.processes import PATIENCE_SECONDS
 
 
 def has_logged(broker: RunningBroker, text: str, log: Path | None = None) -> bool:
@@ -33,11 +33,11 @@ def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_pat
     log.rename(tmp_path / "qpidd.log.1")
     os.kill(broker.pid, signal.SIGHUP)
     assert has_logged(broker, f"SIGHUP from process {os.getpid()}: reloading")
-    assert has_logged(broker, f"{users}: the user file is sound", log)
-    assert has_logged(broker, "for all other options restart the broker", log)
+    assert has_logged(broker, f"{users}: the user file is valid", log)
+    assert has_logged(broker, "changes of other options need a restart", log)
     users.write_text("nonsense\n")
     os.kill(broker.pid, signal.SIGHUP)
-    assert has_logged(broker, f"{users}: line 1: this is not name:scrypt", log)
+    assert has_logged(broker, f"{users}: line 1: not name:scrypt", log)
     Path(log).unlink()
     Path(log).mkdir()
     os.kill(broker.pid, signal.SIGHUP)
@@ -62,7 +62,7 @@ def test_an_end_is_clean_whatever_comes_meanwhile(
             os.kill(broker.pid, number)
             time.sleep(0.05)
         assert broker.stop(signal.SIGINT) == 0, broker.log_text()
-    assert "the broker is shutting down already" in broker.log_text()
+    assert "the broker is already shutting down" in broker.log_text()
     assert "Shut down" in broker.log_text()
     assert broker.start().stop() == 0
 

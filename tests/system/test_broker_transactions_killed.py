@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
 from tests.support.raw_peer import Delivery, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.system.processes import PATIENCE_SECONDS
 
 _KILLS: Final = 8
 TOKENS: Final = 400
@@ -101,7 +101,8 @@ def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMake
     commits = 0
     for _ in range(_KILLS):
         movers = [Mover(broker.port, *pair, source.randrange(1000)) for pair in (SIDES, SIDES[::-1])]
-        time.sleep(0.3 + source.random() * 0.5)
+        wait_for_commits(source.randint(6, 40), movers)
+        time.sleep(source.random() * 0.02)
         broker.kill()
         for mover in movers:
             mover.join(PATIENCE_SECONDS)
@@ -114,6 +115,14 @@ def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMake
         check_moves(place, found, movers)
         place = found
     assert commits > 5 * _KILLS
+
+
+def wait_for_commits(count: int, movers: Sequence[Mover]) -> None:
+    """Until both together have committed so often, or one has ended."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while sum(mover.commits for mover in movers) < count and all(mover.is_alive() for mover in movers):
+        assert time.monotonic() < end, "nothing is committed"
+        time.sleep(0.002)
 
 
 def check_moves(before: dict[int, str], found: dict[int, str], movers: Sequence[Mover]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +18,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from formats.broker_records.wiring import Binding, Exchange
-from store.environment import tool_environment
-from store.errors import StoreDamagedError
-from store.log_lines import Level
-from store.parameters import OnDamage
+from qstore.formats.broker_records.topology import Binding, Exchange
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreDamagedError
+from qstore.store.log_lines import Level
+from qstore.store.parameters import OnDamage
+from tests.support import forked
 from tests.support.dump import dump
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore
 from tests.support.planted_damage import check
@@ -132,14 +132,14 @@ CASES: Final = [*((damage, True) for damage in ANY), *((damage, False) for damag
 def assert_whole(opened: OpenedStore) -> None:
     """All queues, their messages, the exchange and the bindings are there."""
     expected = {name: [b"%s %d" % (name.encode(), number) for number in range(3)] for name in QUEUES}
-    assert [exchange.name for exchange in opened.store.wiring.exchanges.values()] == ["shop"]
-    assert sorted(each.record.key for each in opened.store.wiring.bindings) == QUEUES
+    assert [exchange.name for exchange in opened.store.topology.exchanges.values()] == ["shop"]
+    assert sorted(each.record.key for each in opened.store.topology.bindings) == QUEUES
     assert opened.recovered_data() == expected
 
 
-def wiring_of(path: Path) -> tuple[list[str], list[str], list[str]]:
+def topology_of(path: Path) -> tuple[list[str], list[str], list[str]]:
     """Queues, exchanges and bindings as `qstore-dump` shows them."""
-    shown = dump(path, "--wiring", "--json")
+    shown = dump(path, "--topology", "--json")
     return (
         [line["name"] for line in shown.lines("queue")],
         [line["name"] for line in shown.lines("exchange")],
@@ -159,11 +159,11 @@ def test_a_damaged_catalogue(made: Made, tmp_path: Path, damage: Callable[[Path,
 
     found = check(path)
     assert found.code == 1
-    assert {line["consequence"] for line in found.lines("damage")} == {"none: its second copy is taken in its place"}
-    assert wiring_of(path) == (QUEUES, ["shop"], QUEUES)
+    assert {line["consequence"] for line in found.lines("damage")} == {"no data loss: its second copy is used instead"}
+    assert topology_of(path) == (QUEUES, ["shop"], QUEUES)
     recovered = recover(path, tmp_path / "new")
     assert recovered.report.code == 0
-    assert wiring_of(recovered.path) == (QUEUES, ["shop"], QUEUES)
+    assert topology_of(recovered.path) == (QUEUES, ["shop"], QUEUES)
     assert recovered.summary["messages"] == 12
 
     with pytest.raises(StoreDamagedError, match="on-damage is refuse: see qstore-check "):
@@ -185,7 +185,9 @@ def test_a_damaged_catalogue(made: Made, tmp_path: Path, damage: Callable[[Path,
 
 
 @pytest.mark.parametrize(
-    "tool", [("qstore_check",), ("qstore_dump", "--wiring"), ("qstore_recover", "--dry-run")], ids=lambda tool: tool[0]
+    "tool",
+    [("qstore_check",), ("qstore_dump", "--topology"), ("qstore_recover", "--dry-run")],
+    ids=lambda tool: tool[0],
 )
 def test_a_catalogue_that_may_not_be_read_is_no_damage(made: Made, tmp_path: Path, tool: tuple[str, ...]) -> None:
     """Another user's: nothing is said of lost exchanges, but whom the directory should belong to."""
@@ -199,7 +201,7 @@ def test_a_catalogue_that_may_not_be_read_is_no_damage(made: Made, tmp_path: Pat
     name, *options = tool
     program = (
         "import os, sys\n"
-        f"import tools.{name} as tool\n"
+        f"import qstore.tools.{name} as tool\n"
         "import rocksdict, pickle\n"
         "os.chdir(sys.argv.pop(1))\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
@@ -209,9 +211,7 @@ def test_a_catalogue_that_may_not_be_read_is_no_damage(made: Made, tmp_path: Pat
     for above in tmp_path.parents[:2]:
         above.chmod(0o755)
     tmp_path.chmod(0o777)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), *options, *paths], capture_output=True, text=True, cwd=ROOT
-    )
+    done = forked.run([sys.executable, "-c", program, str(tmp_path), *options, *paths], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Permission denied" in done.stderr
     assert f"this process runs as user id {NOBODY}: check the owner and the mode of the path" in done.stderr
@@ -238,14 +238,14 @@ def test_neither_catalogue_nor_copy(made: Made, tmp_path: Path, closed: bool) ->
     catalogue_removed(path, made)
     (path / "rhm/topology").unlink()
     assert check(path).code == 1
-    with pytest.raises(StoreDamagedError, match="there is no catalogue"):
+    with pytest.raises(StoreDamagedError, match="the catalogue is missing"):
         OpenedStore(tool_environment(), path, REFUSE)
     opened = OpenedStore(tool_environment(), path)
     line = next(line.text for line in opened.lines if line.level is Level.CRITICAL)
     assert "4 of them from their journals alone" in line
-    assert "all other exchanges, bindings and links are lost, and must be declared again" in line
+    assert "all other exchanges, bindings and links are lost and must be declared again" in line
     assert sorted(opened.recovered_data()) == QUEUES
-    assert opened.store.wiring.bindings == []
+    assert opened.store.topology.bindings == []
     assert opened.store.close()
     assert check(path).code == 0
 
@@ -262,12 +262,16 @@ def test_a_store_of_older_software_with_a_log_removed(made: Made, tmp_path: Path
     with pytest.raises(StoreDamagedError, match="on-damage is refuse"):
         OpenedStore(tool_environment(), path, REFUSE)
     opened = OpenedStore(tool_environment(), path)
-    told = [line.text for line in opened.lines if line.level is Level.CRITICAL and "is made again" in line.text]
+    told = [
+        line.text
+        for line in opened.lines
+        if line.level is Level.CRITICAL and "is recreated from its journal" in line.text
+    ]
     assert len(told) == 2
     assert {name: len(kept) for name, kept in opened.recovered_data().items() if name != "gone"} == dict.fromkeys(
         QUEUES, 3
     )
-    assert [queue.record.name for queue in opened.store.wiring.queues.values()] == ["gone", *QUEUES]
+    assert [queue.record.name for queue in opened.store.topology.queues.values()] == ["gone", *QUEUES]
     assert not (path / "rhm/orphans").exists()
     assert opened.store.close()
 
@@ -289,8 +293,8 @@ def test_what_an_earlier_start_put_into_orphans_is_told(made: Made, tmp_path: Pa
     found = check(path)
     (damage,) = found.lines("damage")
     assert found.code == 1
-    assert damage["what"] == 'journal of queue "queue-1", which the catalogue does not know, holds 3 messages'
-    assert "qstore-recover --orphans recover makes a queue of them" in damage["consequence"]
+    assert damage["what"] == 'journal of queue "queue-1", which is not in the catalogue, holds 3 messages'
+    assert "qstore-recover --orphans recover creates a queue from them" in damage["consequence"]
     assert dump(path, "--outstanding").code == 1
     left_out = recover(path, tmp_path / "left out")
     assert (left_out.report.code, left_out.report.lines("orphan")[0]["messages"]) == (1, 3)
@@ -313,5 +317,5 @@ def test_what_is_in_quarantine_is_told(made: Made, tmp_path: Path) -> None:
     found = check(path)
     assert found.code == 0
     told = "\n".join(line["text"] for line in found.lines("notice"))
-    assert '2-0: a damaged journal of queue "queue-0", kept as it was; 2 messages can be read' in told
-    assert "catalogue-0: a catalogue that was damaged, and restored; remove it" in told
+    assert '2-0: quarantined damaged journal of queue "queue-0"; 2 messages can be read' in told
+    assert "catalogue-0: a damaged catalogue that was restored; remove it" in told

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from broker.process.pid_file import PidFile, holder_of
-from broker.security.users import UserFileError, Users
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.writable_disk import OsWritableDisk
+from qstore.broker.process.pid_file import PidFile, holder_of
+from qstore.broker.security.users import UserFileError, Users
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.writable_disk import OsWritableDisk
+from tests.support import forked
 from tests.support.opened_store import OpenedStore
 
 SECONDS: Final = 60.0
 _START: Final = """
 import sys
 from pathlib import Path
-from store.environment import tool_environment
-from store.errors import StoreError
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
 from tests.support.opened_store import OpenedStore
 try:
     OpenedStore(tool_environment(), Path(sys.argv[1])).store.close()
@@ -37,7 +37,7 @@ except StoreError as error:
 
 def run(*command: str) -> str:
     """What a command writes; it is ended, and the test fails, if it hangs."""
-    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    found = forked.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert "Traceback" not in found.stderr, found.stderr
     return found.stdout + found.stderr
 
@@ -73,8 +73,8 @@ def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
     else:
         assert f"{found[-1]}: not a regular file" in said
     for tool in ("qstore_check", "qstore_dump"):
-        run(sys.executable, "-m", f"tools.{tool}", str(store))
-    run(sys.executable, "-m", "tools.qstore_recover", str(store), str(tmp_path / "recovered"))
+        run(sys.executable, "-m", f"qstore.tools.{tool}", str(store))
+    run(sys.executable, "-m", "qstore.tools.qstore_recover", str(store), str(tmp_path / "recovered"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_in_the_store(store: Path, name: str, tmp_path: Path) -> None:
     fifo(store / name)
     copy = tmp_path / "copy"
     for tool in ("qstore_check", "qstore_dump"):
-        run(sys.executable, "-m", f"tools.{tool}", str(store))
+        run(sys.executable, "-m", f"qstore.tools.{tool}", str(store))
     shutil.copytree(store, copy, copy_function=lambda source, target: _copied(Path(source), Path(target)))
     run(sys.executable, "-c", _START, str(copy))
 
@@ -111,7 +111,7 @@ def test_in_the_place_of_a_lock(tmp_path: Path) -> None:
 
 def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
     fifo(tmp_path / "users")
-    with pytest.raises(UserFileError, match="it is not a regular file"):
+    with pytest.raises(UserFileError, match="not a user file: not a regular file"):
         Users(str(tmp_path / "users")).check()
     with pytest.raises(UserFileError):
         Users(str(tmp_path)).check()
@@ -121,6 +121,13 @@ def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
 def test_in_the_place_of_what_an_option_names(tmp_path: Path, option: str) -> None:
     fifo(tmp_path / "file")
     told = run(
-        sys.executable, "-m", "broker.process.qpidd", "--no-data-dir", "--port", "0", option, str(tmp_path / "file")
+        sys.executable,
+        "-m",
+        "qstore.broker.process.qpidd",
+        "--no-data-dir",
+        "--port",
+        "0",
+        option,
+        str(tmp_path / "file"),
     )
     assert str(tmp_path / "file") in told

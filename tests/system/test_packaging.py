@@ -14,15 +14,15 @@ from typing import Final
 
 import pytest
 
-from broker.process.modules import load_store, options_of
-from broker.process.options.config_file import DEFAULT_FILE
-from broker.process.options.environment import read_environment
-from broker.process.options.lookup import Table
-from broker.process.options.option import Effect, Option, Source
-from broker.process.options.sources import open_sources, read_sources
-from broker.process.options.table import GROUPS
-from broker.process.options.values import Values
-from broker.process.plan import Plan, make_plan, settings_of
+from qstore.broker.process.modules import load_store, options_of
+from qstore.broker.process.options.config_file import DEFAULT_FILE
+from qstore.broker.process.options.environment import read_environment
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.option import Effect, Option, Source
+from qstore.broker.process.options.sources import open_sources, read_sources
+from qstore.broker.process.options.table import GROUPS
+from qstore.broker.process.options.values import Values
+from qstore.broker.process.plan import StartPlan, make_plan, settings_of
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGING: Final = ROOT / "tools" / "packaging"
@@ -41,7 +41,7 @@ def table() -> Table:
 
 def test_the_wheel_has_them() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    shared = {f"tools/packaging/{path.name}": f"share/qstore/{path.name}" for path in PACKAGING.iterdir()}
+    shared = {f"qstore/tools/packaging/{path.name}": f"share/qstore/{path.name}" for path in PACKAGING.iterdir()}
     assert wheel["shared-data"] == shared
     assert len(shared) == 3
 
@@ -121,7 +121,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
 
 
-def container_plan(*words: str) -> Plan:
+def container_plan(*words: str) -> StartPlan:
     """What the container's broker does with these words behind the image's name."""
     variables = dict(part.split("=", 1) for word, rest in instructions() if word == "ENV" for part in shlex.split(rest))
     (entry,) = (rest for word, rest in instructions() if word == "ENTRYPOINT")
@@ -167,4 +167,5 @@ def test_what_is_copied_into_the_container_is_there() -> None:
     names = {name for names in copied for name in names}
     assert all((ROOT / name).exists() for name in names)
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert names == {"pyproject.toml", "README.md", "LICENSE", *wheel["packages"]}
+    rooms = {str(path.readlink()).rpartition("/")[2] for path in (ROOT / "qstore").iterdir() if path.is_symlink()}
+    assert names == {"pyproject.toml", "README.md", "LICENSE", *wheel["packages"], *rooms}

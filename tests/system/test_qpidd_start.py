@@ -15,19 +15,20 @@ from typing import Final
 
 import pytest
 
-from broker.process.pid_file import holder_of
-from broker.security.users import Users
-from formats.values import TypedMap
+from qstore.broker.process.pid_file import holder_of
+from qstore.broker.security.users import Users
+from qstore.formats.values import TypedMap
+from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
-from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
 
 ROOT: Final = Path(__file__).parents[2]
 SMALL: Final = ("--num-jfiles", "4", "--jfile-size-pgs", "1", "--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1")
 PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"
 
 Qpidd = Callable[..., subprocess.CompletedProcess[str]]
-StartQpidd = Callable[..., subprocess.Popen[str]]
+StartQpidd = Callable[..., Forked]
 
 
 @pytest.fixture
@@ -41,13 +42,13 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(home: Path) -> Iterator[StartQpidd]:
     """Starts qpidd; what is left of it in the end is killed."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Forked] = []
 
-    def start_it(*options: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "broker.process.qpidd", *options],
+    def start_it(*options: str) -> Forked:
+        process = Forked(
+            [sys.executable, "-m", "qstore.broker.process.qpidd", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=ROOT, env=os.environ | {"HOME": str(home)},
+            env=os.environ | {"HOME": str(home)},
         )  # fmt: skip
         started.append(process)
         return process
@@ -92,7 +93,7 @@ def daemon(qpidd: Qpidd, tmp_path: Path) -> Iterator[Callable[..., int]]:
             os.kill(process, signal.SIGKILL)
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
+def port_of(process: Forked) -> int:
     assert process.stdout is not None
     return int(process.stdout.readline())
 
@@ -131,7 +132,7 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
     if output is not None:
         os.dup2(os.open(output, os.O_WRONLY), writing)
     ended = subprocess.run(
-        [sys.executable, "-m", "broker.process.qpidd", "--help"],
+        [sys.executable, "-m", "qstore.broker.process.qpidd", "--help"],
         stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     os.close(writing)
@@ -141,7 +142,7 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
 
 def test_files_do_not_take_the_place_of_what_was_closed(tmp_path: Path) -> None:
     options = f"-p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log"
-    command = f"exec {sys.executable} -m broker.process.qpidd {options} 0<&- >&- 2>&-"
+    command = f"exec {sys.executable} -m qstore.broker.process.qpidd {options} 0<&- >&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], cwd=ROOT)
     end = time.monotonic() + PATIENCE_SECONDS
     while "Broker running" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
@@ -206,7 +207,7 @@ def test_the_log_tells_where_it_listens_and_what_it_has_recovered(start: StartQp
     port_of(second)
     second.terminate()
     log = second.communicate(timeout=PATIENCE_SECONDS)[1]
-    found = "1 durable queue and 2 messages in [0-9.]+ s, of a store that was not closed cleanly"
+    found = "1 durable queue and 2 messages in [0-9.]+ s; the store was not closed cleanly"
     assert re.search(rf"\[Broker\] notice Recovered {found}\n", log)
     third = start(*options)
     port_of(third)
@@ -229,7 +230,7 @@ def test_without_a_store_it_warns(start: StartQpidd, tmp_path: Path) -> None:
     process.terminate()
     _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
-    assert re.search(r"\[Broker\] warning No store is loaded: durable .* are not kept", errors)
+    assert re.search(r"\[Broker\] warning No store is loaded: durable .* are lost", errors)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["lock"]
 
 
@@ -271,7 +272,7 @@ def test_an_option_without_effect_is_told(start: StartQpidd) -> None:
     process = start("--port", "0", "--no-data-dir", "--worker-threads", "4")
     port_of(process)
     process.terminate()
-    assert "notice option worker-threads is not needed here" in process.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert "notice Option worker-threads is ignored" in process.communicate(timeout=PATIENCE_SECONDS)[1]
 
 
 # ---- who is let in ----
@@ -341,7 +342,7 @@ def test_two_brokers_on_one_directory(start: StartQpidd, qpidd: Qpidd, tmp_path:
     second = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"))
     assert (second.returncode, second.stdout) == (1, "")
     wanted = f"Daemon startup failed: Cannot lock {tmp_path}/data/lock: Resource temporarily unavailable; process "
-    assert f"[Broker] critical {wanted}{first.pid} has it" in second.stderr
+    assert f"[Broker] critical {wanted}{first.pid} is using it" in second.stderr
     quiet = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"), "--log-to-stderr", "no")
     assert quiet.stderr.startswith(f"qpidd: {wanted}")
     assert quiet.stderr.count("\n") == 1
@@ -361,19 +362,19 @@ def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--prot", "0"], "qpidd: --prot is no option; do you mean --port?"),
-        (["--port", "x"], 'qpidd: --port: "x" is no number'),
+        (["--prot", "0"], "qpidd: --prot: unknown option; did you mean --port?"),
+        (["--port", "x"], 'qpidd: --port: "x" is not a number'),
         (
             ["--num-jfiles", "8"],
-            "qpidd: --num-jfiles is an option of the module store, which is not loaded: add --load-module store",
+            "qpidd: --num-jfiles is an option of module store, which is not loaded: add --load-module store",
         ),
-        (["--load-module", "acl.so"], "qpidd: --load-module acl.so: there is no module of that name"),
-        (["--log-enable", "loud"], 'qpidd: "loud" is no rule'),
+        (["--load-module", "acl.so"], "qpidd: --load-module acl.so: no such module"),
+        (["--log-enable", "loud"], 'qpidd: "loud" is not a log rule'),
         (["--log-to-file", "/nowhere/log"], "qpidd: /nowhere/log: the log cannot be written"),
         (["--data-dir", "/proc/none"], "/proc/none: the data directory cannot be used"),
         (["--user-file", "/nowhere/users"], "/nowhere/users: the user file cannot be read"),
         (["--interface", "nowhere.invalid"], "cannot listen on nowhere.invalid, port 0"),
-        (["--load-module", "store"], "there is no directory for the store"),
+        (["--load-module", "store"], "no directory for the store"),
         (["--load-module", "store", "--num-jfiles", "x"], 'option num-jfiles: "x" is not a whole number'),
         (["--load-module", "store", "--truncate=perhaps"], '--truncate: "perhaps" is neither yes nor no'),
         (["--load-module", "store", "--store-dir", "/proc/none"], "/proc/none: the store directory cannot be used"),
@@ -423,7 +424,7 @@ def test_a_daemon_that_logs_nowhere_says_so(qpidd: Qpidd, tmp_path: Path) -> Non
         ended = qpidd("--daemon", *options, *said)
         try:
             is_told = not said and not Path("/dev/log").exists()
-            assert (ended.returncode, "its log goes nowhere" in ended.stderr) == (0, is_told)
+            assert (ended.returncode, "without a log" in ended.stderr) == (0, is_told)
         finally:
             assert qpidd("--quit", *options[2:], "--port", ended.stdout.strip()).returncode == 0
 
@@ -458,7 +459,7 @@ def test_a_daemon_that_is_not_ready_in_time_is_ended(qpidd: Qpidd, tmp_path: Pat
     data = tmp_path / "data"
     ended = qpidd("-d", "-w", "1us", "--port", "0", "--data-dir", str(data), "--pid-dir", str(tmp_path))
     assert ended.returncode == 1
-    assert ended.stderr.startswith("qpidd: Daemon startup failed: not ready within 1e-06 s, and told to end")
+    assert ended.stderr.startswith("qpidd: Daemon startup failed: not ready within 1e-06 s; it has been sent SIGTERM")
     end = time.monotonic() + PATIENCE_SECONDS
     while qpidd("--check", "--data-dir", str(data)).returncode == 0:
         assert time.monotonic() < end

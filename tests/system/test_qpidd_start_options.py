@@ -13,25 +13,26 @@ from typing import Final
 
 import pytest
 
-from tests.system.processes import PATIENCE_SECONDS
+from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
 SMALL: Final = "num-jfiles=4\njfile-size-pgs=1\ntpl-num-jfiles=4\ntpl-jfile-size-pgs=1\n"
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Forked]
 Ended = tuple[int, str, str]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts qpidd with options, and variables of the environment; what is left of it in the end is killed."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Forked] = []
 
-    def start_it(*options: str, **variables: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "broker.process.qpidd", *options],
+    def start_it(*options: str, **variables: str) -> Forked:
+        process = Forked(
+            [sys.executable, "-m", "qstore.broker.process.qpidd", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=ROOT, env=os.environ | {"HOME": str(tmp_path / "home")} | variables,
+            env=os.environ | {"HOME": str(tmp_path / "home")} | variables,
         )  # fmt: skip
         started.append(process)
         return process
@@ -48,13 +49,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "qpidd.conf"
 
 
-def ended(process: subprocess.Popen[str]) -> Ended:
+def ended(process: Forked) -> Ended:
     """How a process ends by itself: exit code, output, errors."""
     output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, output, errors
 
 
-def log_of(process: subprocess.Popen[str]) -> str:
+def log_of(process: Forked) -> str:
     """The log of a broker that starts and is told to end."""
     assert process.stdout is not None
     assert process.stdout.readline().strip().isdecimal(), process.communicate()[1]
@@ -72,7 +73,7 @@ def test_a_broker_that_a_file_describes(start: Start, file: Path, tmp_path: Path
     file.write_text(f"# mine\nport=0\nload-module=store\n{SMALL}data-dir = {data}\nlog-time=no\nprot=1\n")
     log = log_of(start("--config", str(file)))
     assert f"[Store] notice Store module initialized; dir={data}\n" in log
-    assert f"[Broker] warning {file}, line 10: prot is no option, and has no effect; do you mean port?\n" in log
+    assert f"[Broker] warning {file}, line 10: prot: unknown option, ignored; did you mean port?\n" in log
     assert (data / "rhm" / "STORE").is_file()
 
 
@@ -84,7 +85,7 @@ def test_the_environment_comes_before_the_file(start: Start, file: Path, tmp_pat
     }  # fmt: skip
     log = log_of(start("--port=0", "--log-prefix", "line ", **variables))
     assert all(line.startswith("line ") for line in log.splitlines())
-    assert "warning QPID_XYZZY is no option, and has no effect; see --help\n" in log
+    assert "warning QPID_XYZZY: unknown option, ignored; see --help\n" in log
     assert "QPID_SSL" not in log
     assert not (tmp_path / "data").exists()
 
@@ -98,7 +99,10 @@ def test_the_store_of_a_directory_of_modules(start: Start, tmp_path: Path) -> No
     options = ("--module-dir", str(modules), "--port=0", "--data-dir", str(tmp_path / "data"))
     log = log_of(start(*options, *small))
     assert "notice Store module initialized" in log
-    assert f"[Broker] warning {modules}: passed over, since there are no modules of these names: ha.so\n" in log
+    assert (
+        f"[Broker] warning {modules}: these files are ignored, since no modules with their names are installed: ha.so\n"
+        in log
+    )
     assert "No store is loaded" in log_of(start(*options, "--no-module-dir"))
     code, output, errors = ended(start("--help", "--module-dir", str(modules)))
     assert (code, errors) == (0, "")
@@ -138,7 +142,7 @@ def test_options_that_have_no_effect_are_told(start: Start) -> None:
             "--log-time=no",
         )
     )  # fmt: skip
-    lines = [line for line in log.splitlines() if line.startswith("[Broker] notice option ")]
+    lines = [line for line in log.splitlines() if line.startswith("[Broker] notice Option ")]
     assert [line.split()[3] for line in lines] == [
         "mgmt-enable", "mgmt-pub-interval", "link-maintenance-interval", "ack", "worker-threads", "staging-threshold",
     ]  # fmt: skip
@@ -151,7 +155,7 @@ def test_options_that_have_no_effect_are_told(start: Start) -> None:
 def test_a_broker_that_would_be_less_safe_than_it_is_told_to_be(start: Start, option: str, is_daemon: bool) -> None:
     code, output, errors = ended(start("-p0", "--no-data-dir", option, *(["--daemon"] if is_daemon else [])))
     assert (code, output) == (1, "")
-    assert errors.startswith(f"qpidd: {option.partition('=')[0]} is not to be had here yet: ")
+    assert errors.startswith(f"qpidd: {option.partition('=')[0]} is not supported yet: ")
     assert errors.count("\n") == 1
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import ROOT
-from tests.system.processes import PATIENCE_SECONDS
 
-_HEADING = "## Start a broker, kill it, lose nothing"
+_HEADING = "## Quick start"
 _BLOCK = re.compile(r"```(sh|text)\n(.*?)```", re.DOTALL)
 _ENVIRONMENT = "python3 -m venv .venv && . .venv/bin/activate && pip install .\n"
 _DATA = "/tmp/qstore"  # where the README puts data; the log lies beside it
@@ -86,5 +86,5 @@ def test_what_stands_at_the_top_is_shipped(name: str) -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert (ROOT / name).read_text().strip()
-    assert name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert f"`{name}`" in (ROOT / "README.md").read_text()
+    assert name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
+    assert f"]({name})" in (ROOT / "README.md").read_text()

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from qstore.tools.report.content import Finding, FindingKind, ReportContent
+from qstore.tools.report.page import render
 from tests.support.png import Picture, read_png
 from tests.support.report_content import content, full_queue, plain_queue
-from tools.report.content import Finding, FindingKind, ReportContent
-from tools.report.page import render
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(

@@ -17,17 +17,19 @@ from typing import Final
 import pytest
 import rocksdict
 
-from formats.broker_records.wiring import Queue
-from formats.rhm import store_file
-from formats.rhm.geometry import Geometry
-from store.environment import system_environment, tool_environment
-from store.errors import StoreDamagedError, StoreError, StoreLockedError
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.log_lines import LogLine
-from store.parameters import OnDamage, StoreParameters
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.environment import system_environment, tool_environment
+from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import OnDamage, StoreParameters
+from tests.support import forked
 from tests.support.fixtures import StoreOpener
-from tests.system.processes import children_of
+from tests.support.forked import Forked
+from tests.support.processes import children_of
 
 ROOT: Final = Path(__file__).parents[2]
 GEOMETRY: Final = Geometry.from_pages(4, 1)
@@ -49,6 +51,14 @@ def make_store(path: Path) -> Path:
         store.collect()
     assert None not in made
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections() -> Iterator[None]:
+    """`surroundings` collects garbage many times: what all tests before have left in memory is not looked at."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -97,15 +107,13 @@ def refusal(path: Path, parameters: StoreParameters = PARAMETERS) -> tuple[type[
 def test_two_processes_on_one_store(store: Path) -> None:
     program = (
         "import sys\n"
-        "from store.environment import tool_environment\n"
-        "from store.live.message_store import MessageStore\n"
-        "from store.parameters import StoreParameters\n"
+        "from qstore.store.environment import tool_environment\n"
+        "from qstore.store.live.message_store import MessageStore\n"
+        "from qstore.store.parameters import StoreParameters\n"
         "store = MessageStore.open(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda _: None)\n"
         "print('open', flush=True)\nsys.stdin.readline()\nprint(store.close(), flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, store], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    ) as other:
+    with Forked([sys.executable, "-c", program, store], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
@@ -124,7 +132,7 @@ def test_twice_in_one_process(store: Path) -> None:
 
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
-    expected = "STORE: the store directory cannot be used: it is no directory"
+    expected = "STORE: the store directory cannot be used: it is not a directory"
     assert refusal(tmp_path / "file") == (StoreError, expected)
 
 
@@ -196,18 +204,18 @@ CATALOGUE: Final = "STORE/rhm/catalogue: "
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        (other_version, StoreError, "STORE/rhm/STORE: STORE file: store format version 3 is not known; this software"),
+        (other_version, StoreError, "STORE/rhm/STORE: STORE file: unknown store format version 3; this software"),
         (other_mark, StoreError, "STORE/rhm/STORE: STORE file: close_record can only be true, in a store that was"),
         (lambda rhm: (rhm / "STORE").write_bytes(b""), StoreError, "STORE/rhm/STORE: STORE file: not JSON: Input is"),
         (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4097 bytes"),
         (
             lambda rhm: (rhm / "STORE").unlink(),
             StoreError,
-            "STORE/rhm: there is no STORE file; see what is there with qstore-check STORE",
+            "STORE/rhm: the STORE file is missing; inspect it with qstore-check STORE",
         ),
         (foreign_catalogue, StoreError, CATALOGUE + "the catalogue is that of another store"),
-        (rhm_is_a_file, StoreError, "STORE/rhm: this is no store, it is no directory; move it elsewhere first"),
-        (junk, StoreError, "STORE/rhm: this is no store: there is neither a STORE file nor a dat directory"),
+        (rhm_is_a_file, StoreError, "STORE/rhm: this is not a store, but a file; move it elsewhere first"),
+        (junk, StoreError, "STORE/rhm: this is not a store: it has neither a STORE file nor a dat directory"),
     ],
 )
 def test_what_is_no_store(store: Path, change: Callable[[Path], None], kind: type[StoreError], text: str) -> None:
@@ -218,8 +226,8 @@ def test_what_is_no_store(store: Path, change: Callable[[Path], None], kind: typ
 
 
 RESTORED: Final = (
-    "; the store is not opened, since on-damage is refuse: see qstore-check STORE, "
-    "and start with --on-damage quarantine to have what can be saved restored"
+    "; the store is not opened, because on-damage is refuse: see qstore-check STORE, "
+    "and start with --on-damage quarantine to restore what can be saved"
 )
 
 
@@ -227,11 +235,11 @@ RESTORED: Final = (
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (no_catalogue, "there is no catalogue"),
-        (empty_catalogue, "not a RocksDB database: there is no file CURRENT"),
+        (no_catalogue, "the catalogue is missing"),
+        (empty_catalogue, "not a RocksDB database: the file CURRENT is missing"),
         (no_manifest, "RocksDB cannot open it: IO error: No such file or directory"),
         (damaged_table, "RocksDB cannot open it: Corruption: "),
-        (foreign_database, "there is no readable meta entry: this is no catalogue, or"),
+        (foreign_database, "no readable meta entry: this is not a catalogue, or"),
     ],
 )
 def test_a_damaged_catalogue(store: Path, change: Callable[[Path], None], text: str, has_copy: bool) -> None:
@@ -259,7 +267,7 @@ def test_a_fifo_in_the_catalogue_is_not_waited_for(store: Path) -> None:
 @pytest.mark.parametrize("change", [other_mark, lambda rhm: (rhm / "STORE").unlink()], ids=["damaged", "gone"])
 def test_a_damaged_store_file_names_the_next_step(store: Path, change: Callable[[Path], None]) -> None:
     change(store / "rhm")
-    advice = "see what is there with qstore-check STORE, and make a sound store of it with qstore-recover STORE DEST"
+    advice = "inspect it with qstore-check STORE, and recover a sound store from it with qstore-recover STORE DEST"
     assert refusal(store)[1].endswith(f"; {advice}")
 
 
@@ -279,14 +287,14 @@ def test_a_linearstore(open_fixture: StoreOpener, tmp_path: Path) -> None:
     kind, text = refusal(tmp_path / "store")
     assert (kind, text) == (
         StoreError,
-        "STORE: this is a linearstore; qstore-recover makes a store of it and leaves it as it is",
+        "STORE: this is a linearstore; qstore-recover creates a store from it without changing it",
     )
 
 
 @pytest.mark.parametrize(
     ("lost", "text"),
     [
-        ("tpl", "STORE/rhm/tpl: there is no transaction prepared list: transactions that were in doubt are dropped"),
+        ("tpl", "STORE/rhm/tpl: the transaction prepared list is missing: transactions in doubt are dropped"),
         ("jrnl/1", 'STORE/rhm/jrnl/1: queue "orders" has no journal: its messages are lost'),
         ("jrnl/2", 'STORE/rhm/jrnl/2: queue "bills" has no journal: its messages are lost'),
     ],
@@ -294,7 +302,7 @@ def test_a_linearstore(open_fixture: StoreOpener, tmp_path: Path) -> None:
 def test_a_journal_that_is_lost(store: Path, lost: str, text: str) -> None:
     """When it is noticed, other journals are open already."""
     shutil.rmtree(store / "rhm" / lost)
-    expected = text + "; the store is not opened, since on-damage is refuse: see qstore-check"
+    expected = text + "; the store is not opened (on-damage is refuse): run qstore-check"
     assert refusal(store, REFUSE) == (StoreDamagedError, expected)
 
 
@@ -305,15 +313,15 @@ def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
     for name in (
-        "store.catalogue.store_directory.StoreDirectory.mark",
-        "store.catalogue.catalogue.Catalogue.reserve_rids",
+        "qstore.store.catalogue.store_directory.StoreDirectory.mark",
+        "qstore.store.catalogue.catalogue.Catalogue.reserve_rids",
     ):
         with monkeypatch.context() as patch:
             patch.setattr(name, full)
             before = surroundings()
             with pytest.raises(
                 StoreError,
-                match=r"^somewhere: the store cannot be opened: No space left on device; make room on that disk$",
+                match=r"^somewhere: the store cannot be opened: No space left on device; free some space on that disk$",
             ):
                 MessageStore.open(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore)
             assert surroundings() == before
@@ -341,7 +349,8 @@ def test_a_full_disk_at_start(tmp_path: Path) -> None:
         kind, text = refusal_of_new(small / "store")
         assert kind is StoreError
         where = "STORE/rhm.new/tpl/tpl.0002.jdat: "
-        assert text == where + "a store cannot be made here: No space left on device; make room and start again"
+        expected = "a store cannot be created here: No space left on device; free some space on that disk"
+        assert text == where + expected
         assert os.listdir(small / "store") == ["rhm.lock"]
         subprocess.run(["mount", "-o", "remount,size=2m", small], check=True)
         MessageStore.open(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore).close()
@@ -366,8 +375,8 @@ def test_a_full_disk_when_a_queue_is_made(tmp_path: Path) -> None:
         error = made[1][1]
         assert isinstance(error, StoreError)
         where, _, rest = str(error).partition("/rhm/jrnl/2/JournalData.")
-        assert where == f'queue "two" cannot be made: {small}/store'
-        assert rest.endswith(".jdat: No space left on device; make room, or ask for a smaller journal")
+        assert where == f'queue "two" cannot be created: {small}/store'
+        assert rest.endswith(".jdat: No space left on device; free some space, or ask for a smaller journal")
         assert sorted(os.listdir(small / "store" / "rhm" / "jrnl")) == ["1", "3"]
         assert store.close()
         lines: list[LogLine] = []
@@ -380,7 +389,7 @@ def test_a_disk_that_is_read_only(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "2m") as small:
         make_store(small / "store")
         subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-        text = "STORE: the store directory cannot be used: Read-only file system; mount it for writing"
+        text = "STORE: the store directory cannot be used: Read-only file system; remount it read-write"
         expected = (StoreError, text)
         assert refusal(small / "store") == expected
         assert refusal(small / "new") == expected
@@ -390,9 +399,9 @@ def test_a_disk_that_is_read_only(tmp_path: Path) -> None:
 
 UNPRIVILEGED: Final = """
 import os, pickle, sys  # rocksdict imports pickle when it opens, and then nothing of Python's may be readable
-from store.environment import tool_environment
-from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
+from qstore.store.environment import tool_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.parameters import StoreParameters
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setgroups([])
@@ -432,7 +441,7 @@ def test_missing_permissions(store: Path, path: str, mode: int, text: str) -> No
     (store / path).chmod(mode)
     before = tree(store)
     command = [sys.executable, "-c", UNPRIVILEGED.format(NOBODY), str(store.parent)]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True, text=True)
+    done = forked.run(command, capture_output=True, check=True, text=True)
     said, descriptors = done.stdout.splitlines()
     assert said.startswith(text)
     assert "this process runs as user id" in said

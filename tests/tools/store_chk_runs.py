@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.tools.qpid_store_chk import run
+from qstore.tools.store_chk.check import Checker, Show
+from qstore.tools.store_chk.errors import CheckError
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.drop_in_runs import DropInRun, outcome
-from tools.qpid_store_chk import run
-from tools.store_chk.check import Checker, Show
-from tools.store_chk.errors import CheckError
 
 BLOCKS: Final = 32  # of the data area of a small file
 SMALL: Final = Geometry(4, BLOCKS * BLOCK_SIZE)

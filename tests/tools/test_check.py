@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.support.dump import ROOT, dump
+from qstore.tools.qstore_check import command
+from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, journal_file, snapshot, unpack
-from tools.qstore_check import command
+from tests.support.forked import Forked
 
 JOURNAL_FIELDS = {
     "kind", "role", "queue", "path", "format", "files", "file_size", "enqueues", "dequeues", "commits", "aborts",
@@ -159,7 +159,7 @@ def test_the_worst_of_several_decides(open_fixture: StoreOpener, tmp_path: Path)
     code, lines, errors = check(sound, tmp_path / "nothing", sound)
     assert code == 2
     assert len(of_kind(lines, "store")) == 2
-    assert errors == f"qstore-check: {tmp_path}/nothing: there is no directory and no regular file of that name\n"
+    assert errors == f"qstore-check: {tmp_path}/nothing: no such directory or regular file\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--no-such-option", "."]])
@@ -204,11 +204,9 @@ def test_on_a_terminal(open_fixture: StoreOpener) -> None:
     """A process of its own with a terminal for its streams: the report fits and no control sequence is damaged."""
     path = open_fixture("linear-d-dtx").path
     leader, follower = pty.openpty()
-    arguments = [sys.executable, "-m", "tools.qstore_check", str(path)]
+    arguments = [sys.executable, "-m", "qstore.tools.qstore_check", str(path)]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        arguments, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower, env=environment
-    ) as run:
+    with Forked(arguments, stdin=follower, stdout=follower, stderr=follower, env=environment) as run:
         os.close(follower)
         shown = b""
         try:

@@ -32,7 +32,7 @@ from tests.support.planted_damage import (
 from tests.support.planted_linear import remove_with_link
 from tests.support.planted_stores import linear_store
 
-NOTHING_READ: Final = "none: nothing is read from it"
+NOTHING_READ: Final = "no data loss: this part is not used"
 Changes = dict[str, str | None]
 
 
@@ -84,8 +84,8 @@ END_OF_TRANSACTION: Final[list[Row]] = [
 #: A plain dequeue has no checksum.
 PLAIN_DEQUEUE: Final[list[Row]] = [*HEADER, ("xid size", 32, 1, 0, "dequeue record without its tail", SKIPPED)]
 UNKNOWN_FLAGS: Final[list[Row]] = [
-    ("flag 0", 6, 1, 6, "dequeue record with unknown flags 0x0001", "the flags are ignored"),
-    ("flag 8", 7, 1, 6, "dequeue record with unknown flags 0x0100", "the flags are ignored"),
+    ("flag 0", 6, 1, 6, "dequeue record has unknown flags 0x0001", "the flags are ignored"),
+    ("flag 8", 7, 1, 6, "dequeue record has unknown flags 0x0100", "the flags are ignored"),
 ]
 
 
@@ -101,7 +101,7 @@ def tail(at: int) -> list[Row]:
 UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
 NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
 UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
-NO_TARGET: Final = "it removes nothing; the message that was meant, if it is there, is delivered again"
+NO_TARGET: Final = "nothing is removed; if the intended message still exists, it is delivered again"
 
 RECORDS: Final = [
     *flips("third", "enqueue", [*ENQUEUE, *tail(299)], lost("third")),
@@ -143,48 +143,77 @@ def test_a_record(original: Original, plant: Plant, tmp_path: Path) -> None:
 
 # ---- file headers ----
 
-BY_RECORDS: Final = "its records tell the file's place"
+BY_RECORDS: Final = "the file's position is derived from its records"
+BY_NUMBER: Final = "there is no such queue; the file is read at the position that its number gives"
 FILE_HEADER: Final[list[Row]] = [
-    ("magic", 0, 1, 0, "no file header: magic 0x", BY_RECORDS),
+    ("magic", 0, 1, 0, "not a file header: magic 0x", BY_RECORDS),
     ("version", 4, 1, 4, "unsupported journal version 3 in file header", BY_RECORDS),
     ("flags", 6, 1, 6, "file header with unknown flags 0x0001", NOTHING_READ),
-    ("serial", 8, 1, 8, "file header tells serial 0x", "the records' serial is taken"),
+    ("serial", 8, 1, 8, "file header has serial 0x", "the records' serial is used"),
     ("sectors", 24, 1, 24, "a file header of 0 sectors instead of 1", BY_RECORDS),
-    ("partition", 26, 1, 26, "tells partition 0, the file lies in partition 1", "none: its records are read"),
+    (
+        "partition",
+        26,
+        1,
+        26,
+        "states partition 0, but the file is in partition 1",
+        "no data loss: its records are read",
+    ),
     ("reserved", 28, 1, 28, "reserved field of the file header is 0x00000001", NOTHING_READ),
-    ("size, odd", 32, 1, 32, "file header tells a data size of ", BY_RECORDS),
-    ("size", 32, 4, 32, "bytes of data area, the journal's other sizes", "the header is not believed"),
-    ("high byte of size", 36, 1, 32, "file header tells a data size of 42949", BY_RECORDS),
+    ("size, odd", 32, 1, 32, "file header has a data size of ", BY_RECORDS),
+    ("size", 32, 4, 32, "bytes, but the journal's other sizes imply ", "the header is not trusted"),
+    ("high byte of size", 36, 1, 32, "file header has a data size of 42949", BY_RECORDS),
     ("nanoseconds", 59, 0x40, 56, "file header's time has ", NOTHING_READ),
-    ("name", 74, 1, 72, 'file of queue "', "the file is read in the place that its number gives it"),
-    ("size of the name", 72, 1, 72, 'file of queue "', "the file is read in the place that its number gives it"),
-    ("padding", 200, 1, 0, "file header's sector is not filled up with zeros", NOTHING_READ),
+    ("name", 74, 1, 72, 'file of queue "', BY_NUMBER),
+    ("size of the name", 72, 1, 72, 'file of queue "', BY_NUMBER),
+    ("padding", 200, 1, 0, "file header's sector is not padded with zeros", NOTHING_READ),
 ]
-_ON_ORDER: Final = "none: the records before it lead to the right place"
+_ON_ORDER: Final = "no data loss: the preceding records lead to the right offset"
 FIRST_RECORD: Final[dict[tuple[str, int], list[Row]]] = {
     ("orders", 0): [
-        ("first record, odd", 40, 1, 40, "first record offset 0x1001 is not in the file", "is searched for"),
-        ("first record", 41, 0x20, 40, "first record is at 0x3000; there is one at 0x1000", "reading begins there"),
-        ("first record, none", 41, 0x10, 40, "no record begins in the file; there is one at", "reading begins there"),
-        ("no number", 64, 1, 64, "file header without a file number", BY_RECORDS),
+        ("first record, odd", 40, 1, 40, "first record offset 0x1001 is outside the file", "is searched for"),
+        (
+            "first record",
+            41,
+            0x20,
+            40,
+            "first record is at 0x3000, but one begins earlier, at 0x1000",
+            "reading begins there",
+        ),
+        ("first record, none", 41, 0x10, 40, "no record begins in the file, but one begins at", "reading begins there"),
+        ("no number", 64, 1, 64, "file header has no file number", BY_RECORDS),
         ("high byte of number", 65, 1, 64, "file number 257 contradicts", "the file is read as number 1"),
     ],
     ("bills", 17): [  # the head of the line
-        ("first record", 41, 0x20, 40, "first record is at 0x3000; there is one at 0x1000", "reading begins there"),
+        (
+            "first record",
+            41,
+            0x20,
+            40,
+            "first record is at 0x3000, but one begins earlier, at 0x1000",
+            "reading begins there",
+        ),
         ("number", 64, 1, 64, "file number 19 contradicts", "the file is read as number 18"),
         ("high byte of number", 65, 1, 64, "file number 274 contradicts", "the file is read as number 18"),
     ],
     ("bills", 18): [
-        ("first record", 41, 0x20, 40, "first record is at 0x3000; it is at 0x1000", _ON_ORDER),
+        ("first record", 41, 0x20, 40, "first record is at 0x3000, but it is at 0x1000", _ON_ORDER),
         ("number", 64, 1, 64, "file number 18 contradicts", "the file is read as number 19"),
         ("high byte of number", 65, 1, 64, "file number 275 contradicts", "the file is read as number 19"),
     ],
     ("bills", 20): [  # the end of the line
-        ("first record", 41, 0x20, 40, "first record is at 0x3000; it is at 0x1000", _ON_ORDER),
+        ("first record", 41, 0x20, 40, "first record is at 0x3000, but it is at 0x1000", _ON_ORDER),
         ("number", 64, 1, 64, "file number 20 contradicts", "the file is read as number 21"),
     ],
     ("prepared", 0): [
-        ("first record", 41, 0x20, 40, "first record is at 0x3000; there is one at 0x1000", "reading begins there"),
+        (
+            "first record",
+            41,
+            0x20,
+            40,
+            "first record is at 0x3000, but one begins earlier, at 0x1000",
+            "reading begins there",
+        ),
     ],
 }
 
@@ -207,7 +236,7 @@ HEADERS: Final = [
         Plant(
             f"{journal} {number}: zeroed",
             zero((journal, number, 0), 4096),
-            [Finding((journal, number, 0), "no file header: magic 0x00000000", BY_RECORDS)],
+            [Finding((journal, number, 0), "not a file header: magic 0x00000000", BY_RECORDS)],
         )
         for journal, number in FIRST_RECORD
     ),
@@ -233,7 +262,7 @@ NO_DAMAGE: Final = [
     Plant(
         "a file header's rid", flip(("bills", 18, 17)), notice="file header names record 0x167; the file begins with"
     ),
-    Plant("a file header's time", flip(("bills", 18, 51), 0x40), notice="older than that of the file before it"),
+    Plant("a file header's time", flip(("bills", 18, 51), 0x40), notice="older than that of the previous file"),
 ]
 
 

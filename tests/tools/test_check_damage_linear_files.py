@@ -62,7 +62,7 @@ def former_record(planted: Planted) -> None:
 
 # ---- sectors and whole files ----
 
-
+PLACE_UNKNOWN: Final = "the file's position is unknown; records in it are lost"
 FILES: Final = [
     Plant("zeroed sector: enqueue", zero("third", 4096), [Finding("third", "unwritten space", SKIPPED)], lost("third")),
     Plant("zeroed block", zero("third", 128), [Finding("third", "unwritten space", SKIPPED)], lost("third")),
@@ -83,7 +83,7 @@ FILES: Final = [
             f"zeroed file: {journal} {number}",
             zero((journal, number, 0), size),
             [
-                Finding((journal, number, 0), "no file header: magic 0x00000000", "nothing tells the file's place"),
+                Finding((journal, number, 0), "not a file header: magic 0x00000000", PLACE_UNKNOWN),
                 *(gap(number) if journal == "bills" else []),
             ],
             changes,
@@ -99,21 +99,29 @@ FILES: Final = [
         "files of two journals exchanged",
         exchange(("orders", 0), ("prepared", 0)),
         [
-            Finding(("orders", 0, 72), 'file of queue "TplStore" in the journal of queue "c.q1"', "belong elsewhere"),
-            Finding(("prepared", 0, 72), 'file of queue "c.q1" in the journal of queue "TplStore"', "belong elsewhere"),
+            Finding(
+                ("orders", 0, 72),
+                'file of queue "TplStore" in the journal of queue "c.q1"',
+                "belong to another journal",
+            ),
+            Finding(
+                ("prepared", 0, 72),
+                'file of queue "c.q1" in the journal of queue "TplStore"',
+                "belong to another journal",
+            ),
         ],
         {**NO_LIST, **ORDERS_0, "fifth": None},
     ),
     Plant(
         "a file copied over the next",
         overwrite(("bills", 17), ("bills", 18)),
-        [Finding(("bills", 18, None), "a second copy of file 18, ", "it is not read"), *gap(18)],
+        [Finding(("bills", 18, None), "second copy of file 18, ", "it is not read"), *gap(18)],
         BILLS[18],
     ),
     Plant(
         "a file's former life, at the head",
         former_life(17),
-        [Finding(Spot(DIRECTORY, None), "files 7 to 18 are missing", "records that stood in them are lost")],
+        [Finding(Spot(DIRECTORY, None), "files 7 to 18 are missing", "records in them are lost")],
         {**BILLS[17], **back("bill 12")},
     ),
     Plant(
@@ -125,7 +133,7 @@ FILES: Final = [
     Plant(
         "a file's former life, at the end",
         former_life(20),
-        [Finding(Spot(DIRECTORY, None), "files 7 to 17 are missing", "records that stood in them are lost")],
+        [Finding(Spot(DIRECTORY, None), "files 7 to 17 are missing", "records in them are lost")],
         {**BILLS[20], **back("bill 12")},
     ),
     Plant(
@@ -139,7 +147,9 @@ FILES: Final = [
         resize("orders", 0, 0x10100),
         [
             Finding(
-                ("orders", 0, 0x10100), "file has 65792 bytes, the journal's geometry says 69632", "beyond its end"
+                ("orders", 0, 0x10100),
+                "file size is 65792 bytes, but the journal's geometry requires 69632",
+                "beyond its end",
             ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
         ],
@@ -148,25 +158,25 @@ FILES: Final = [
     Plant(
         "cut within the last file",
         resize("bills", 20, 0x3100),
-        [Finding(("bills", 20, 0x3100), "file has 12544 bytes", "records beyond its end are lost")],
+        [Finding(("bills", 20, 0x3100), "file size is 12544 bytes", "records beyond its end are lost")],
         {**lost("bill 39"), **back("bill 33")},
     ),
     Plant(
         "cut to 100 bytes",
         resize("orders", 0, 100),
-        [Finding(("orders", 0, 100), "file has 100 bytes", "records beyond its end are lost")],
+        [Finding(("orders", 0, 100), "file size is 100 bytes", "records beyond its end are lost")],
         ORDERS_0,
     ),
     Plant(
         "cut to nothing",
         resize("orders", 0, 0),
-        [Finding(("orders", 0, 0), "truncated file header", "nothing tells the file's place")],
+        [Finding(("orders", 0, 0), "truncated file header", "the file's position is unknown")],
         ORDERS_0,
     ),
     Plant(
         "made longer",
         resize("bills", 19, 20481),
-        [Finding(("bills", 19, 20480), "file has 20481 bytes", "the excess is not read")],
+        [Finding(("bills", 19, 20480), "file size is 20481 bytes", "the excess is not read")],
     ),
 ]
 
@@ -178,15 +188,22 @@ def test_sectors_and_files(original: Original, plant: Plant, tmp_path: Path) -> 
 
 # ---- records in another's place ----
 
-STAYS_OPEN: Final = "it changes nothing; the transaction that was meant, if it is there, stays open"
+STAYS_OPEN: Final = "nothing is changed; if the intended transaction exists, it stays open"
 FIRST_IS_KEPT: Final = "the first of the two is kept"
 COPIES: Final = [
     Plant(f"{source} over {target}", copy_record(source, target), [Finding(told, what, consequence)], changes)
     for source, target, told, what, consequence, changes in (
-        ("third", "fourth", "fourth", "record id is enqueued already", FIRST_IS_KEPT, lost("fourth")),
-        ("fourth", "third", "fourth", "record id is enqueued already", FIRST_IS_KEPT, lost("third")),
+        ("third", "fourth", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("fourth")),
+        ("fourth", "third", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("third")),
         ("third", "ninth", "ninth", "enqueue record with serial 0x", SKIPPED, lost("ninth")),
-        ("bill 38", "bill 39", "bill 39", "record id is enqueued already", FIRST_IS_KEPT, lost("bill 39")),
+        (
+            "bill 38",
+            "bill 39",
+            "bill 39",
+            "duplicate record id: it is already enqueued",
+            FIRST_IS_KEPT,
+            lost("bill 39"),
+        ),
         ("take second", "take seventh", "take seventh", "dequeue record with serial", SKIPPED, back("seventh")),
         ("local commit", "aborted abort", "aborted abort", "is not open", STAYS_OPEN, {"aborted": UNPREPARED}),
     )

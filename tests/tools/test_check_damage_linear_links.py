@@ -31,9 +31,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
 
 # ---- links, and the files that they mean ----
 
-NO_LINK: Final = "the journal's directory has no link to it"
-NEEDED: Final = "it is read in its place, since messages in it or before it are outstanding"
-NO_PREPARED_LIST: Final = "transactions that were prepared count as never prepared"
+NO_LINK: Final = "the journal's directory has no link to this file"
+NEEDED: Final = "the file is read at its position in the journal, because messages in it or before it are outstanding"
+NO_PREPARED_LIST: Final = "prepared transactions are treated as never prepared"
 SECOND: Final = "00000000-0000-4000-8000-000000000000.jrnl"
 IN_USE: Final = "qls/p001/efp/16k/in_use"
 
@@ -59,7 +59,9 @@ def plants_of_links(original: Original) -> list[Plant]:
             remove(journal, number),
             [
                 Finding(
-                    Spot(link(original, journal, number), None), "link to a file that is not in the store", LOST_FILE
+                    Spot(link(original, journal, number), None),
+                    "link points to a file that is not in the store",
+                    LOST_FILE,
                 ),
                 *(gap(number) if journal == "bills" else []),
             ],
@@ -79,7 +81,7 @@ def plants_of_links(original: Original) -> list[Plant]:
             "the files of a pool missing",
             lambda planted: planted.remove(IN_USE),
             [
-                Finding(Spot(link(original, "bills", number), None), "link to a file that is not in", LOST_FILE)
+                Finding(Spot(link(original, "bills", number), None), "link points to a file that is not in", LOST_FILE)
                 for number in BILLS
             ],
             lost(*(f"bill {number}" for number in range(34, 40))),
@@ -87,7 +89,13 @@ def plants_of_links(original: Original) -> list[Plant]:
         Plant(
             "a file in another partition",
             to_partition_2,
-            [Finding(Spot(moved, 26), "tells partition 1, the file lies in partition 2", "none: its records are read")],
+            [
+                Finding(
+                    Spot(moved, 26),
+                    "states partition 1, but the file is in partition 2",
+                    "no data loss: its records are read",
+                )
+            ],
         ),
     ]
 
@@ -101,11 +109,11 @@ LINKS: Final = [
         )
         for journal, number, consequence in (
             ("orders", 0, NEEDED),
-            ("orders", 1, "it is read in its place"),
+            ("orders", 1, "the file is read at its position in the journal"),
             ("prepared", 0, NEEDED),
             ("bills", 17, NEEDED),
-            ("bills", 18, "it is read in its place"),
-            ("bills", 20, "it is read in its place"),
+            ("bills", 18, "the file is read at its position in the journal"),
+            ("bills", 20, "the file is read at its position in the journal"),
         )
     ),
     *(
@@ -125,18 +133,18 @@ LINKS: Final = [
     Plant(
         "the prepared list missing",
         lambda planted: (remove("prepared", 0)(planted), planted.remove("qls/tpl2")),  # type: ignore[arg-type]
-        [Finding(Spot("", None), "there is no transaction prepared list, though journals hold", NO_PREPARED_LIST)],
+        [Finding(Spot("", None), "the transaction prepared list is missing, but journals hold", NO_PREPARED_LIST)],
         NO_LIST,
     ),
     Plant(
         "a second copy with a link",
         lambda planted: second_copy(planted, linked=True),
-        [Finding(("bills", 18, None), "a second copy of file 19, ", "it is not read")],
+        [Finding(("bills", 18, None), "second copy of file 19, ", "it is not read")],
     ),
     Plant(
         "a second copy without one",
         lambda planted: second_copy(planted, linked=False),
-        [Finding(Spot(f"{IN_USE}/{SECOND}", None), "a second file 19, to which", "it is not read")],
+        [Finding(Spot(f"{IN_USE}/{SECOND}", None), "second file with number 19, without a link", "it is not read")],
     ),
 ]
 
@@ -154,7 +162,7 @@ def test_links_that_lead_nowhere(original: Original, tmp_path: Path) -> None:
 # ---- the pool ----
 
 POOL: Final = "qls/p001/efp/16k"
-NOT_TAKEN: Final = "no journal can take it"
+NOT_TAKEN: Final = "no journal can take the file"
 
 
 def waiting(original: Original) -> str:
@@ -164,21 +172,21 @@ def waiting(original: Original) -> str:
 
 def plants_of_pool(original: Original) -> list[Plant]:
     file = waiting(original)
-    half_reset = "file header is neither reset nor that of a journal"
+    half_reset = "file header is neither reset nor that of a journal file"
     rows = [
-        ("magic", 0, 1, 0, "no file header: magic 0x", NOT_TAKEN),
+        ("magic", 0, 1, 0, "not a file header: magic 0x", NOT_TAKEN),
         ("version", 4, 1, 4, "unsupported journal version 3", NOT_TAKEN),
-        ("flags", 6, 1, 6, "file header with unknown flags", "none: nothing is read from it"),
-        ("serial", 8, 1, 8, half_reset, "none: qpidd resets it"),
-        ("rid", 16, 1, 16, half_reset, "none: qpidd resets it"),
+        ("flags", 6, 1, 6, "file header with unknown flags", "no data loss: this part is not used"),
+        ("serial", 8, 1, 8, half_reset, "no data loss: qpidd resets the file"),
+        ("rid", 16, 1, 16, half_reset, "no data loss: qpidd resets the file"),
         ("sectors", 24, 1, 24, "a file header of 0 sectors", NOT_TAKEN),
-        ("partition", 26, 1, 26, "tells partition 0, the file lies in partition 1", NOT_TAKEN),
-        ("reserved", 28, 1, 28, "reserved field", "none: nothing is read from it"),
-        ("size", 32, 4, 32, "its pool is for another size", NOT_TAKEN),
-        ("seconds", 48, 1, 48, half_reset, "none: qpidd resets it"),
-        ("nanoseconds", 56, 1, 56, half_reset, "none: qpidd resets it"),
-        ("number", 64, 1, 64, half_reset, "none: qpidd resets it"),
-        ("size of the name", 72, 1, 72, half_reset, "none: qpidd resets it"),
+        ("partition", 26, 1, 26, "states partition 0, but the file is in partition 1", NOT_TAKEN),
+        ("reserved", 28, 1, 28, "reserved field", "no data loss: this part is not used"),
+        ("size", 32, 4, 32, "the pool is for another size", NOT_TAKEN),
+        ("seconds", 48, 1, 48, half_reset, "no data loss: qpidd resets the file"),
+        ("nanoseconds", 56, 1, 56, half_reset, "no data loss: qpidd resets the file"),
+        ("number", 64, 1, 64, half_reset, "no data loss: qpidd resets the file"),
+        ("size of the name", 72, 1, 72, half_reset, "no data loss: qpidd resets the file"),
     ]
     return [
         *(
@@ -188,31 +196,31 @@ def plants_of_pool(original: Original) -> list[Plant]:
         Plant(
             "longer",
             lambda planted: planted.write(file, planted.read(file) + bytes(4096)),
-            [Finding(Spot(file, 20480), "file has 24576 bytes, those of its pool have 20480", NOT_TAKEN)],
+            [Finding(Spot(file, 20480), "file size is 24576 bytes, but the pool's files have 20480", NOT_TAKEN)],
         ),
         # What a crash, or qpidd's next start, explains.
         *(
             Plant(
                 f"cut to {size} bytes",
                 lambda planted, size=size: planted.write(file, planted.read(file)[:size]),
-                notice="as if qpidd had been stopped while it made the file; no journal can take it",
+                notice="as if qpidd had been stopped while creating the file; no journal can take the file",
             )
             for size in (0, 100, 8192)
         ),
         Plant(
             "not reset",
             lambda planted: planted.write(file, planted.read(planted.original.files["bills"][17])),
-            notice='still has the header that queue "c.q2" gave it; qpidd resets it',
+            notice='still has the header written for queue "c.q2"; qpidd resets it',
         ),
         Plant(
             "returned",
             lambda planted: (planted.path / file).rename(planted.path / POOL / "returned" / Path(file).name),  # type: ignore[arg-type,return-value]
-            notice="was on its way back to the pool; qpidd leaves it there",
+            notice="was being returned to the pool; qpidd leaves it there",
         ),
         Plant(
             "taken and not yet linked",
             lambda planted: (planted.path / file).rename(planted.path / IN_USE / Path(file).name),  # type: ignore[arg-type,return-value]
-            notice="taken from the pool, and no journal has a link to it; it is not read",
+            notice="taken from the pool, but no journal has a link to it; it is not read",
         ),
     ]
 

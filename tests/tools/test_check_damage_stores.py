@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from formats.broker_records.messages import encode_message
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from tests.support.dump import Dump, Line, dump
 from tests.support.fixtures import CopyFactory, CopyOpener
 from tests.support.linear_builder import LinearBuilder
@@ -81,16 +81,16 @@ def flipped(offset: int) -> Callable[[bytes], bytes]:
 
 
 DATABASES: Final = [
-    ("queues", zeros(4096, 8192), 4104, "page 1 says that it is page 0"),
-    ("queues", flipped(4096 + 8), 4104, "page 1 says that it is page 0"),
+    ("queues", zeros(4096, 8192), 4104, "page 1 has the page number 0"),
+    ("queues", flipped(4096 + 8), 4104, "page 1 has the page number 0"),
     ("queues", flipped(12), 12, "the magic number is 0x00053163"),
     ("queues", flipped(20), 20, "the page size is 4097"),
     ("queues", flipped(4096 + 24), 4120, "page 1 of type LEAF is on level 0"),
     ("queues", cut(4096), 88, "page 1 is outside the file"),
     ("queues", cut(0), 0, "0 bytes are too short"),
-    ("exchanges", zeros(4096, 8192), 4104, "page 1 says that it is page 0"),
-    ("exchanges", flipped(4096 + 26), 8181, "a reference runs out of page 1"),
-    ("bindings", zeros(4096, 8192), 4104, "page 1 says that it is page 0"),
+    ("exchanges", zeros(4096, 8192), 4104, "page 1 has the page number 0"),
+    ("exchanges", flipped(4096 + 26), 8181, "a reference extends beyond page 1"),
+    ("bindings", zeros(4096, 8192), 4104, "page 1 has the page number 0"),
     ("general", flipped(12), 12, "the magic number is 0x00053163"),
 ]
 
@@ -113,7 +113,7 @@ def test_a_database_file(
         (damage,) = found.damage
     assert damage[:2] == (f"{kind.database}/{table}.db", offset)
     assert what in damage[2]
-    assert damage[3] == "all that was in it is read from the log"
+    assert damage[3] == "no data loss: its content is read from the log"
     for each in ("message", "queue", "exchange", "binding"):
         assert found.shown.lines(each) == sound.shown.lines(each)
 
@@ -131,7 +131,7 @@ def test_a_database_file_that_is_missing(kind: Kind, table: str, copies: CopyOpe
             f"{kind.database}/{table}.db",
             None,
             "there is no such file",
-            "all that was in it is read from the log",
+            "no data loss: its content is read from the log",
         )
         assert found.damage == [expected]
     for each in ("message", "queue", "exchange", "binding"):
@@ -149,8 +149,8 @@ def test_the_log_is_missing(kind: Kind, name: str, copies: CopyOpener) -> None:
         found = examined(copy.path)
         (damage,) = found.damage
     assert damage[:2] == (kind.database, None)
-    assert "there is no log file" in damage[2]
-    assert damage[3] == "the queues are those of the catalogue and those of the journals"
+    assert "log files (log.*) are missing" in damage[2]
+    assert damage[3] == "the queues are taken from the catalogue and from the journals"
     assert found.messages == sound.messages
     assert (found.count("exchange") < sound.count("exchange")) == (name == "c-localtx")
 
@@ -165,7 +165,7 @@ def test_a_log_that_is_damaged(kind: Kind, copies: CopyOpener) -> None:
         found = examined(copy.path)
         (damage,) = found.damage
     assert damage[:2] == (f"{kind.database}/log.0000000001", 95)
-    assert "what the log holds behind it was not used" in damage[2]
+    assert "later log entries were not used" in damage[2]
     assert found.messages == sound.messages
     assert found.count("exchange") == 0
 
@@ -180,7 +180,7 @@ def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: C
         found = examined(copy.path)
         assert found.damage == []
     assert [line["text"] for line in found.checked.lines("notice")] == [
-        f"{found.path}: no catalogue here; queue names are those of the journals"
+        f"{found.path}: no catalogue here; queue names are taken from the journals"
     ]
     assert found.messages == sound.messages
 
@@ -227,9 +227,9 @@ def test_a_prepared_list_of_zeros(copies: CopyOpener) -> None:
         ((file, _, what, consequence),) = found.damage
     assert (file, what) == (
         "rhm/tpl",
-        "the transaction prepared list was never written to, though journals hold transactions",
+        "the transaction prepared list was never written to, but journals hold transactions",
     )
-    assert "count as never prepared" in consequence
+    assert "treated as never prepared" in consequence
     assert found.messages == sound.messages
 
 
@@ -245,9 +245,9 @@ def test_a_linear_queue_whose_directory_is_gone(copies: CopyOpener) -> None:
     assert damage[:3] == (
         f"qls/p001/efp/512k/in_use/{link.name}",
         None,
-        "the journal's directory has no link to it",
+        "the journal's directory has no link to this file",
     )
-    assert damage[3].startswith("it is read in its place")
+    assert damage[3].startswith("the file is read at its position in the journal")
     assert found.messages == sound.messages
 
 
@@ -260,16 +260,16 @@ def test_a_journal_whose_queue_was_deleted(kind: Kind, is_empty: bool, copies: C
     with factory.copy() as copy:
         orphan = _legacy_orphan(copy.path, is_empty) if kind.name == "legacy" else _linear_orphan(copy.path, is_empty)
         found = examined(copy.path)
-        what = 'journal of queue "c.q9", which the catalogue does not know'
+        what = 'journal of queue "c.q9", which is not in the catalogue'
         if is_empty:
             assert found.damage == []
             notices = [line["text"] for line in found.checked.lines("notice")]
-            assert notices == [f"{orphan}: {what}; it is empty and left out"]
+            assert notices == [f"{orphan}: {what}; it is empty and omitted"]
         else:
             (damage,) = found.damage
             assert damage[:2] == (str(orphan.relative_to(copy.path)), None)
             assert damage[2].startswith(f"{what}, holds ")
-            assert damage[3] == "they are left out; name the directory itself to see them"
+            assert damage[3] == "the messages are omitted; pass the directory itself to see them"
             assert f"holds {examined(orphan).count('message')} message" in damage[2]
     assert found.messages == sound.messages
 

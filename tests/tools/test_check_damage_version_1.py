@@ -21,8 +21,8 @@ from tests.support.known_history import (
 from tests.support.planted_damage import SKIPPED, Finding, Original, Plant, Row, back, examine, flip, flips, lost, zero
 from tests.support.planted_stores import version_1_store
 
-NOTHING_READ: Final = "none: nothing is read from it"
-BY_NUMBER: Final = "the file's place follows from its number"
+NOTHING_READ: Final = "no data loss: this part is not used"
+BY_NUMBER: Final = "the file's position is derived from its number"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ COMMON: Final[list[Row]] = [
     ("overwrite indicator", 6, 1, 0, "{} record of another lap", SKIPPED),
 ]
 UNKNOWN_FLAGS: Final[list[Row]] = [
-    ("flag 6", 6, 0x40, 6, "{} record with unknown flags 0x0040", "the flags are ignored"),
-    ("flag 8", 7, 1, 6, "{} record with unknown flags 0x0100", "the flags are ignored"),
+    ("flag 6", 6, 0x40, 6, "{} record has unknown flags 0x0040", "the flags are ignored"),
+    ("flag 8", 7, 1, 6, "{} record has unknown flags 0x0100", "the flags are ignored"),
 ]
 OWN_RID: Final[list[Row]] = [
     ("rid", 8, 1, 0, "{} record without its tail", SKIPPED),
@@ -81,8 +81,8 @@ UNDECIDED: Final[dict[str, str | None]] = {
     "decided put": IN_DOUBT_PUT,
     "fifth": IN_DOUBT_TAKE,
 }
-NO_TARGET: Final = "it removes nothing; the message that was meant, if it is there, is delivered again"
-STAYS_OPEN: Final = "it changes nothing; the transaction that was meant, if it is there, stays open"
+NO_TARGET: Final = "nothing is removed; if the intended message still exists, it is delivered again"
+STAYS_OPEN: Final = "nothing is changed; if the intended transaction exists, it stays open"
 
 
 def other_xid(name: str) -> str:
@@ -105,7 +105,11 @@ RECORDS: Final = [
         Plant(
             f"{record}: transient flag",
             flip((record, 6), 0x10),
-            [Finding((record, 6), "record is flagged transient, though its message is persistent", "it is ignored")],
+            [
+                Finding(
+                    (record, 6), "record is flagged transient, but its message is persistent", "the record is ignored"
+                )
+            ],
             lost(record),
         )
         for record in ("third", "local put", "bill 36")
@@ -166,14 +170,14 @@ RECORDS: Final = [
     Plant(
         "branch prepare: transient flag",
         flip(("branch prepare", 6), 0x10),
-        [Finding(("branch prepare", 6), "flagged transient, though the prepared list has none", "it is ignored")],
+        [Finding(("branch prepare", 6), "flagged transient, but the prepared list holds no", "is ignored")],
         NOT_DOUBTFUL,
     ),
     *flips("decided prepare", "enqueue", COMMON, {}),
     Plant(
         "decided prepare: xid",
         flip(("decided prepare", 32)),
-        [Finding("decided decide", "dequeue of record 0x1b, which is not enqueued", "it removes nothing")],
+        [Finding("decided decide", "dequeue of record 0x1b, which is not enqueued", "nothing is removed")],
         {other_xid("decided"): IN_DOUBT},
     ),
     *flips("decided decide", "dequeue", [*DEQUEUE, *OWN_RID], UNDECIDED),
@@ -181,7 +185,7 @@ RECORDS: Final = [
     Plant(
         "decided decide: dequeued rid",
         flip(("decided decide", 17)),
-        [Finding("decided decide", "dequeue of record 0x11b, which is not enqueued", "it removes nothing")],
+        [Finding("decided decide", "dequeue of record 0x11b, which is not enqueued", "nothing is removed")],
         UNDECIDED,
     ),
     *flips("local done", "commit", END_OF_TRANSACTION, {"local": COMMITTING}),
@@ -197,7 +201,7 @@ def test_a_record(original: Original, plant: Plant, tmp_path: Path) -> None:
 # ---- what is in a message, and behind a record ----
 
 _HEADER_LOST: Final = "message header cannot be decoded: "
-_AS_IT_IS: Final = "it is delivered as it is: a consumer may fail on it"
+_AS_IT_IS: Final = "the message is delivered unchanged: a consumer may fail on it"
 
 CONTENTS: Final = [
     *(
@@ -247,48 +251,69 @@ def test_contents_and_padding(original: Original, plant: Plant, tmp_path: Path) 
 
 #: In every file's header, whichever place it has in the ring.
 HEADER: Final[list[Row]] = [
-    ("magic", 0, 1, 0, "no file header: magic 0x", BY_NUMBER),
+    ("magic", 0, 1, 0, "not a file header: magic 0x", BY_NUMBER),
     ("version", 4, 2, 4, "unsupported journal version 3 in file header", BY_NUMBER),
     ("byte order", 5, 1, 5, "byte 5 of file header should be 0, is 1", BY_NUMBER),
-    ("overwrite indicator", 6, 1, 6, "contradicts the other files", "read in the place that the others give it"),
+    ("overwrite indicator", 6, 1, 6, "contradicts the other files", "read at the position that the other files imply"),
     ("flag 6", 6, 0x40, 6, "file header with unknown flags 0x0040", NOTHING_READ),
-    ("number", 16, 1, 16, "its name and its logical number say", "the name is believed"),
-    ("high byte of number", 17, 1, 16, "header says that this is file 25", "the name is believed"),
+    ("number", 16, 1, 16, "but the file name and the logical number state", "the file name is trusted"),
+    ("high byte of number", 17, 1, 16, "file header states file number 25", "the file name is trusted"),
     ("logical number", 18, 1, 18, "file header's logical number", NOTHING_READ),
     ("reserved", 20, 1, 20, "reserved field of the file header is 0x00000001", NOTHING_READ),
     ("nanoseconds", 43, 0x40, 40, "file header's time has 1073741824 nanoseconds", NOTHING_READ),
     ("end", 44, 1, 44, "last field of the file header is 0x00000001", NOTHING_READ),
-    ("padding", 511, 1, 48, "file header's sector is not filled up with 0xff", NOTHING_READ),
+    ("padding", 511, 1, 48, "file header's sector is not padded with 0xff", NOTHING_READ),
 ]
-_FROM_RECORDS: Final = "none: the records before it lead to the right place"
+_FROM_RECORDS: Final = "no data loss: the preceding records lead to the right offset"
 FIRST_RECORD: Final[dict[tuple[str, int], list[Row]]] = {
     ("orders", 0): [  # the very first file
-        ("first record, odd", 24, 1, 24, "first record offset 0x201 is not in the file", "is searched for"),
-        ("first record", 25, 4, 24, "first record is at 0x600; there is one at 0x200", "reading begins there"),
+        ("first record, odd", 24, 1, 24, "first record offset 0x201 is outside the file", "is searched for"),
+        (
+            "first record",
+            25,
+            4,
+            24,
+            "first record is at 0x600, but one begins earlier, at 0x200",
+            "reading begins there",
+        ),
         (
             "first record, none",
             25,
             2,
             24,
-            "no record begins in the file; there is one at 0x200",
+            "no record begins in the file, but one begins at 0x200",
             "reading begins there",
         ),
-        ("first record, beyond", 28, 1, 24, "offset 0x100000200 is not in the file", "is searched for"),
+        ("first record, beyond", 28, 1, 24, "offset 0x100000200 is outside the file", "is searched for"),
     ],
     ("bills", 0): [  # one in the middle of the ring
-        ("first record, odd", 24, 1, 24, "first record is at 0x201; it is at 0x200", _FROM_RECORDS),
-        ("first record", 25, 4, 24, "first record is at 0x600; it is at 0x200", _FROM_RECORDS),
-        ("first record, beyond", 28, 1, 24, "first record is at 0x100000200; it is at 0x200", _FROM_RECORDS),
+        ("first record, odd", 24, 1, 24, "first record is at 0x201, but it is at 0x200", _FROM_RECORDS),
+        ("first record", 25, 4, 24, "first record is at 0x600, but it is at 0x200", _FROM_RECORDS),
+        ("first record, beyond", 28, 1, 24, "first record is at 0x100000200, but it is at 0x200", _FROM_RECORDS),
     ],
     ("bills", 2): [  # one that another record goes on in
-        ("first record", 24, 0x80, 24, "first record is at 0x480; it is at 0x400", _FROM_RECORDS),
+        ("first record", 24, 0x80, 24, "first record is at 0x480, but it is at 0x400", _FROM_RECORDS),
     ],
     ("bills", 3): [  # the oldest of the ring
-        ("first record, odd", 24, 1, 24, "first record offset 0x201 is not in the file", "is searched for"),
-        ("first record", 25, 0xC, 24, "first record is at 0xe00; there is one at 0x200", "reading begins there"),
+        ("first record, odd", 24, 1, 24, "first record offset 0x201 is outside the file", "is searched for"),
+        (
+            "first record",
+            25,
+            0xC,
+            24,
+            "is at 0xe00, but one begins earlier, at 0x200",
+            "reading begins there",
+        ),
     ],
     ("prepared", 0): [
-        ("first record", 25, 4, 24, "first record is at 0x600; there is one at 0x200", "reading begins there"),
+        (
+            "first record",
+            25,
+            4,
+            24,
+            "first record is at 0x600, but one begins earlier, at 0x200",
+            "reading begins there",
+        ),
     ],
 }
 HEADERS: Final = [
@@ -323,11 +348,21 @@ NO_DAMAGE: Final = [
         notice="torn tail of record 0x27",
     ),
     Plant("the last flush not written", zero("tenth", 512), changes=lost("tenth")),
-    Plant("the last record's magic", flip("tenth"), changes=lost("tenth"), notice="bytes that are no record of it"),
-    Plant("the last record's lap", flip(("tenth", 6)), changes=lost("tenth"), notice="bytes that are no record of it"),
+    Plant(
+        "the last record's magic",
+        flip("tenth"),
+        changes=lost("tenth"),
+        notice="data follows that is not a valid record",
+    ),
+    Plant(
+        "the last record's lap",
+        flip(("tenth", 6)),
+        changes=lost("tenth"),
+        notice="data follows that is not a valid record",
+    ),
     Plant("a file header's rid", flip(("orders", 0, 8)), notice="file header names record 0x0; the file begins with"),
-    Plant("a file header's time, earlier", flip(("bills", 0, 35), 0x40), notice="older than that of the file before"),
-    Plant("a file header's time, later", flip(("bills", 0, 35), 0x80), notice="newer than that of the file after"),
+    Plant("a file header's time, earlier", flip(("bills", 0, 35), 0x40), notice="older than that of the previous file"),
+    Plant("a file header's time, later", flip(("bills", 0, 35), 0x80), notice="newer than that of the next file"),
 ]
 
 

@@ -30,9 +30,9 @@ from tests.support.planted_stores import VERSION_1_DIRECTORIES, earlier_file, ve
 
 INFO: Final = f"{VERSION_1_DIRECTORIES['orders']}/JournalData.jinf"
 BILLS_INFO: Final = f"{VERSION_1_DIRECTORIES['bills']}/JournalData.jinf"
-LOST_FILE: Final = "records that stood in it are lost"
-BY_FILES: Final = "name and geometry follow from the journal's files"
-NO_PREPARED_LIST: Final = "what they enqueued is left out, what they dequeued is kept"
+LOST_FILE: Final = "records in it are lost"
+BY_FILES: Final = "name and geometry are taken from the journal's files"
+NO_PREPARED_LIST: Final = "their enqueues are omitted, and the messages that they dequeued are kept"
 
 #: What `orders` loses with its first file, and what is left undone with its second; with a file of `bills`.
 ORDERS_0: Final = {**lost("third", "fourth", "sixth", "local put", "branch put")}
@@ -77,9 +77,9 @@ MISSING: Final = [
     ("prepared", 0, {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}),
     ("prepared", 1, {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}),
 ]
-ZEROS: Final = "file is all zeros, as if never written, though file "
-IN_PLACE: Final = "the header is believed, since the records go with it"
-OF_ANOTHER: Final = "the file is of an earlier lap or of another journal; its records are read all the same"
+ZEROS: Final = "file is all zeros, as if never written, but the later file "
+IN_PLACE: Final = "the header is trusted, because the records match it"
+OF_ANOTHER: Final = "the file is from an earlier lap or from another journal; its records are read nevertheless"
 NO_HEADER: Final = "message header cannot be decoded: a message of 1 bytes has no room"
 
 FILES: Final = [
@@ -100,7 +100,13 @@ FILES: Final = [
         Plant(
             f"zeroed file header: {journal} {number}",
             zero((journal, number, 0), 512),
-            [Finding((journal, number, 0), "no file header, though the file holds data", "follows from its number")],
+            [
+                Finding(
+                    (journal, number, 0),
+                    "file header is missing, but the file holds data",
+                    "is derived from its number",
+                )
+            ],
         )
         for journal, number in (("orders", 0), ("orders", 1), ("bills", 0), ("bills", 3), ("prepared", 0))
     ),
@@ -123,7 +129,7 @@ FILES: Final = [
     Plant(
         "zeroed file: the last of the ring, and the oldest",
         zero(("bills", 3, 0), 4608),
-        [Finding(("bills", 3, 0), ZEROS[:-5] + "6 messages were dequeued that are not in the journal", "are lost")],
+        [Finding(("bills", 3, 0), ZEROS[:-15] + "6 dequeued messages cannot be found in the journal", "are lost")],
     ),
     *(
         Plant(
@@ -139,8 +145,8 @@ FILES: Final = [
             f"exchanged files: {journal} {one} and {other}",
             exchange((journal, one), (journal, other)),
             [
-                Finding((journal, one, 16), f"this is file {other}, its name says {one}", IN_PLACE),
-                Finding((journal, other, 16), f"this is file {one}, its name says {other}", IN_PLACE),
+                Finding((journal, one, 16), f"file number {other}, but the file name states {one}", IN_PLACE),
+                Finding((journal, other, 16), f"file number {one}, but the file name states {other}", IN_PLACE),
             ],
         )
         for journal, one, other in (("orders", 0, 1), ("bills", 0, 1), ("bills", 1, 2), ("bills", 0, 3))
@@ -148,16 +154,16 @@ FILES: Final = [
     Plant(
         "a file copied over the next",
         overwrite(("bills", 0), ("bills", 1)),
-        [Finding(("bills", 1, 16), "this is file 0, its name says 1", "it is not read, since there is a file 0")],
+        [Finding(("bills", 1, 16), "number 0, but the file name states 1", "is not read, because file 0 exists")],
         BILLS_1,
     ),
     Plant(
         "file of another queue, newer than the rest of its own",
         overwrite(("prepared", 0), ("bills", 0)),
         [
-            Finding(("bills", 0, 8), "file header is older than that of the file before it", OF_ANOTHER),
-            Finding(("bills", 0, 0xE00), NO_HEADER, "it is delivered as it is"),
-            Finding(("bills", 0, 0x1000), NO_HEADER, "it is delivered as it is"),
+            Finding(("bills", 0, 8), "older than that of the previous file", OF_ANOTHER),
+            Finding(("bills", 0, 0xE00), NO_HEADER, "the message is delivered unchanged"),
+            Finding(("bills", 0, 0x1000), NO_HEADER, "the message is delivered unchanged"),
         ],
         {"c.q2 24": IN_DOUBT_PUT, "c.q2 27": OUTSTANDING},
     ),
@@ -165,7 +171,11 @@ FILES: Final = [
         Plant(
             f"a file of the lap before: {number}",
             earlier(number, 27),
-            [Finding(("bills", number, 6), "the file's records have it too: they are of another lap", "are not read")],
+            [
+                Finding(
+                    ("bills", number, 6), "the file's records have it too: they belong to another lap", "are not read"
+                )
+            ],
             changes,
         )
         for number, changes in ((0, {}), (1, BILLS_1))
@@ -173,14 +183,18 @@ FILES: Final = [
     Plant(
         "a file of two laps before",
         earlier(0, 8),
-        [Finding(("bills", 0, 8), "file header is older than that of the file before it", OF_ANOTHER)],
+        [Finding(("bills", 0, 8), "older than that of the previous file", OF_ANOTHER)],
         back("bill 0", "bill 1", "bill 2"),
     ),
     Plant(
         "cut within a record",
         resize("orders", 0, 0x2080),
         [
-            Finding(("orders", 0, 0x2080), "file has 8320 bytes, the journal's geometry says 8704", "beyond its end"),
+            Finding(
+                ("orders", 0, 0x2080),
+                "file size is 8320 bytes, but the journal's geometry requires 8704",
+                "beyond its end",
+            ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
         ],
         lost("branch put"),
@@ -188,14 +202,14 @@ FILES: Final = [
     Plant(
         "cut within the last record",
         resize("orders", 1, 0x1480),
-        [Finding(("orders", 1, 0x1480), "file has 5248 bytes", "records beyond its end are lost")],
+        [Finding(("orders", 1, 0x1480), "file size is 5248 bytes", "records beyond its end are lost")],
         lost("ninth", "tenth"),
     ),
     *(
         Plant(
             f"cut to {size} bytes",
             resize("orders", 0, size),
-            [Finding(("orders", 0, size), f"file has {size} bytes", "records beyond its end are lost")],
+            [Finding(("orders", 0, size), f"file size is {size} bytes", "records beyond its end are lost")],
             ORDERS_0,
         )
         for size in (0, 40, 256, 512)
@@ -204,7 +218,7 @@ FILES: Final = [
         Plant(
             f"made longer: {journal} {number}",
             resize(journal, number, size + extra),
-            [Finding((journal, number, size), f"file has {size + extra} bytes", "the excess is not read")],
+            [Finding((journal, number, size), f"file size is {size + extra} bytes", "the excess is not read")],
         )
         for journal, number, size, extra in (("orders", 0, 8704, 8704), ("bills", 2, 4608, 100))
     ),
@@ -215,7 +229,7 @@ PREPARED: Final = [
     Plant(
         "the prepared list missing",
         lambda planted: planted.remove("rhm/tpl"),
-        [Finding(Spot("", None), "there is no transaction prepared list, though", NO_PREPARED_LIST)],
+        [Finding(Spot("", None), "the transaction prepared list is missing, but", NO_PREPARED_LIST)],
         {
             **lost("branch put", "decided put"),
             **back("fourth", "fifth"),
@@ -239,8 +253,8 @@ def test_sectors_and_files(original: Original, plant: Plant, tmp_path: Path) -> 
 
 # ---- records in another's place ----
 
-NOT_ENQUEUED: Final = "it removes nothing; the message that was meant, if it is there, is delivered again"
-STAYS_OPEN: Final = "it changes nothing; the transaction that was meant, if it is there, stays open"
+NOT_ENQUEUED: Final = "nothing is removed; if the intended message still exists, it is delivered again"
+STAYS_OPEN: Final = "nothing is changed; if the intended transaction exists, it stays open"
 FIRST_IS_KEPT: Final = "the first of the two is kept"
 
 COPIES: Final = [
@@ -251,13 +265,27 @@ COPIES: Final = [
         changes,
     )
     for source, target, told, what, consequence, changes in (
-        ("third", "fourth", "fourth", "record id is enqueued already", FIRST_IS_KEPT, lost("fourth")),
-        ("third", "ninth", "ninth", "record id is enqueued already", FIRST_IS_KEPT, lost("ninth")),
-        ("fourth", "third", "fourth", "record id is enqueued already", FIRST_IS_KEPT, lost("third")),
-        ("bill 35", "bill 37", "bill 37", "record id is enqueued already", FIRST_IS_KEPT, lost("bill 37")),
-        ("take second", "take seventh", "take seventh", "was dequeued before", NOT_ENQUEUED, back("seventh")),
+        ("third", "fourth", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("fourth")),
+        ("third", "ninth", "ninth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("ninth")),
+        ("fourth", "third", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("third")),
+        (
+            "bill 35",
+            "bill 37",
+            "bill 37",
+            "duplicate record id: it is already enqueued",
+            FIRST_IS_KEPT,
+            lost("bill 37"),
+        ),
+        ("take second", "take seventh", "take seventh", "was already dequeued", NOT_ENQUEUED, back("seventh")),
         ("take seventh", "take second", "take second", "is not enqueued", NOT_ENQUEUED, back("second")),
-        ("paid 29", "paid 31", "paid 31", "dequeue of record 0x5c, which was dequeued", NOT_ENQUEUED, back("bill 31")),
+        (
+            "paid 29",
+            "paid 31",
+            "paid 31",
+            "dequeue of record 0x5c, which was already dequeued",
+            NOT_ENQUEUED,
+            back("bill 31"),
+        ),
         ("local commit", "aborted abort", "aborted abort", "is not open", STAYS_OPEN, {"aborted": UNPREPARED}),
         (
             "aborted abort",
@@ -286,17 +314,17 @@ INFOS: Final = [
         ("missing", lambda planted: planted.remove(INFO), None, "cannot be read: No such file", BY_FILES),
         ("version", rewrite(INFO, b'version value="1"', b'version value="3"'), 0, "version 3 in journal", BY_FILES),
         ("a name flipped", rewrite(INFO, b"<number_j", b"<nulber_j"), 0, "has no value for number_jrnl", BY_FILES),
-        ("fewer files", rewrite(INFO, b'jrnl_files value="4"', b'jrnl_files value="2"'), None, "2 files", "are taken"),
+        ("fewer files", rewrite(INFO, b'jrnl_files value="4"', b'jrnl_files value="2"'), None, "2 files", "are used"),
         ("too many", rewrite(INFO, b'jrnl_files value="4"', b'jrnl_files value="80"'), 0, "80 files is out", BY_FILES),
-        ("smaller", rewrite(INFO, b'sblks value="16"', b'sblks value="8"'), None, "files of 4608 bytes", "are taken"),
-        ("larger", rewrite(INFO, b'sblks value="16"', b'sblks value="80"'), None, "there are 4 of 8704", "are taken"),
-        ("base name", rewrite(INFO, b'"JournalData"', b'"JourmalData"'), None, '"JourmalData"', "are taken"),
+        ("smaller", rewrite(INFO, b'sblks value="16"', b'sblks value="8"'), None, "files of 4608 bytes", "are used"),
+        ("larger", rewrite(INFO, b'sblks value="16"', b'sblks value="80"'), None, "there are 4 of 8704", "are used"),
+        ("base name", rewrite(INFO, b'"JournalData"', b'"JourmalData"'), None, '"JourmalData"', "are used"),
         (
             "queue",
             rewrite(INFO, b'id_string value="c.q1"', b'id_string value="c.q9"'),
             None,
-            'info file tells queue "c.q9", the directory is that of "c.q1"',
-            "the directory is believed",
+            'info file states queue "c.q9", but the directory belongs to "c.q1"',
+            "the directory is trusted",
         ),
     )
 ]
@@ -310,8 +338,12 @@ MORE_INFOS: Final = [
         "another queue's",
         lambda planted: planted.write(INFO, planted.read(BILLS_INFO)),
         [
-            Finding(Spot(INFO, None), "files of 4608 bytes; there are 4 of 8704", "are taken"),
-            Finding(Spot(INFO, None), 'info file tells queue "c.q2", the directory is', "the directory is believed"),
+            Finding(Spot(INFO, None), "files of 4608 bytes, but there are 4 of 8704", "are used"),
+            Finding(
+                Spot(INFO, None),
+                'info file states queue "c.q2", but the directory belongs to',
+                "the directory is trusted",
+            ),
         ],
     ),
 ]

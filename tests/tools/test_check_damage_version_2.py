@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from formats.catalogue import QueueEntry, RidReservation, encode
-from formats.rhm import store_file
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import decode_jinf, encode_jinf
-from store.catalogue.catalogue import Catalogue
-from store.key_value import RocksKeyValue
+from qstore.formats.catalogue import QueueEntry, RidReservation, encode
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import decode_jinf, encode_jinf
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.key_value import RocksKeyValue
 from tests.support.dump import dump
 from tests.support.known_history import COMMITTING, IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED
 from tests.support.planted_damage import (
@@ -36,7 +36,7 @@ from tests.support.planted_damage import (
 )
 from tests.support.planted_stores import VERSION_2_DIRECTORIES, version_2_store
 
-NOTHING_READ: Final = "none: nothing is read from it"
+NOTHING_READ: Final = "no data loss: this part is not used"
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +147,9 @@ FILES: Final[list[tuple[str, int, Changes]]] = [
     ("prepared", 0, NOT_DOUBTFUL),
     ("prepared", 1, UNDECIDED),
 ]
-NO_SALT: Final = "records that begin in the file cannot be verified, and are not read"
+NO_SALT: Final = "records that begin in the file cannot be verified and are not read"
 HEADER_FIELDS: Final = [
-    ("magic", 0, 0, "no file header: magic 0x"),
+    ("magic", 0, 0, "not a file header: magic 0x"),
     ("version", 4, 4, "unsupported journal version 3 in file header"),
     ("byte 5", 5, 5, "byte 5 of file header should be 0"),
     *(
@@ -190,7 +190,7 @@ HEADERS: Final = [
         Plant(
             f"{journal} {number}: zeroed",
             zero((journal, number, 0), 512),
-            [Finding((journal, number, 0), "no file header, though the file holds data", NO_SALT)],
+            [Finding((journal, number, 0), "file header is missing, but the file holds data", NO_SALT)],
             changes,
         )
         for journal, number, changes in FILES
@@ -198,7 +198,7 @@ HEADERS: Final = [
     Plant(
         "padding",
         flip(("bills", 1, 64)),
-        [Finding(("bills", 1, 64), "file header's sector is not filled up with 0xff", NOTHING_READ)],
+        [Finding(("bills", 1, 64), "file header's sector is not padded with 0xff", NOTHING_READ)],
     ),
 ]
 
@@ -211,7 +211,7 @@ def test_a_file_header(original: Original, plant: Plant, tmp_path: Path) -> None
 # ---- info files ----
 
 INFO: Final = f"{VERSION_2_DIRECTORIES['orders']}/JournalData.jinf"
-BY_FILES: Final = "name and geometry follow from the journal's files"
+BY_FILES: Final = "name and geometry are taken from the journal's files"
 
 
 def another_size(planted: Planted) -> None:
@@ -231,11 +231,17 @@ INFOS: Final = [
     for name, do, offset, what, consequence in (
         ("empty", lambda planted: planted.write(INFO, b""), 0, "journal info file is empty", BY_FILES),
         ("missing", lambda planted: planted.remove(INFO), None, "cannot be read: No such file", BY_FILES),
-        ("cut", lambda planted: planted.write(INFO, planted.read(INFO)[:100]), 0, "is no JSON", BY_FILES),
+        ("cut", lambda planted: planted.write(INFO, planted.read(INFO)[:100]), 0, "is not JSON", BY_FILES),
         ("a letter", flip(Spot(INFO, 20)), 0, "journal info file fails its checksum", BY_FILES),
         ("a bracket", flip(Spot(INFO, 0)), 0, "journal info file", BY_FILES),
-        ("geometry", another_size, None, "2 files of 4608 bytes; there are 4 of 8704", "own number and size are taken"),
-        ("another queue's", another_queue, None, "info file of queue id 2, incarnation 1 in the", "are believed"),
+        (
+            "geometry",
+            another_size,
+            None,
+            "2 files of 4608 bytes, but there are 4 of 8704",
+            "number and size of the files",
+        ),
+        ("another queue's", another_queue, None, "info file of queue id 2, incarnation 1 in the", "are trusted"),
     )
 ]
 
@@ -248,7 +254,7 @@ def test_an_info_file(original: Original, plant: Plant, tmp_path: Path) -> None:
 # ---- the catalogue, the STORE file, the prepared list ----
 
 STORE, CATALOGUE, TABLE = "rhm/STORE", "rhm/catalogue", "rhm/catalogue/000009.sst"
-FROM_JOURNALS: Final = "exchanges and bindings are lost; the queues are those of the journals"
+FROM_JOURNALS: Final = "exchanges and bindings are lost; the queues are restored from the journals"
 NOT_CLEAN: Final = "the store counts as not closed cleanly"
 
 
@@ -296,13 +302,19 @@ STORES: Final = [
         "STORE empty", lambda planted: planted.write(STORE, b""), [Finding(Spot(STORE, None), "STORE file", NOT_CLEAN)]
     ),
     Plant(
-        "STORE missing", lambda planted: planted.remove(STORE), [Finding(Spot("rhm", None), "no STORE file", NOT_CLEAN)]
+        "STORE missing",
+        lambda planted: planted.remove(STORE),
+        [Finding(Spot("rhm", None), "STORE file is missing", NOT_CLEAN)],
     ),
-    Plant("STORE of another store", other_store, [Finding(Spot(STORE, None), "beside the catalogue of", NOT_CLEAN)]),
+    Plant(
+        "STORE of another store",
+        other_store,
+        [Finding(Spot(STORE, None), "but the catalogue is that of store", NOT_CLEAN)],
+    ),
     Plant(
         "catalogue missing",
         lambda planted: planted.remove(CATALOGUE),
-        [Finding(Spot("rhm", None), "there is no catalogue", FROM_JOURNALS)],
+        [Finding(Spot("rhm", None), "the catalogue is missing", FROM_JOURNALS)],
     ),
     *(
         Plant(f"catalogue: {name}", do, [Finding(Spot(f"{CATALOGUE}/{file}", None), what, FROM_JOURNALS)])
@@ -317,7 +329,12 @@ STORES: Final = [
                 "size mismatch",
             ),
             ("CURRENT flipped", flip(Spot(f"{CATALOGUE}/CURRENT", 2)), "CURRENT", "CURRENT file corrupted"),
-            ("CURRENT missing", lambda planted: planted.remove(f"{CATALOGUE}/CURRENT"), "CURRENT", "no file CURRENT"),
+            (
+                "CURRENT missing",
+                lambda planted: planted.remove(f"{CATALOGUE}/CURRENT"),
+                "CURRENT",
+                "the file CURRENT is missing",
+            ),
             ("manifest", flip(Spot(f"{CATALOGUE}/MANIFEST-000005", 60)), "MANIFEST-000005", "checksum mismatch"),
         )
     ),
@@ -331,7 +348,7 @@ STORES: Final = [
         in_catalogue(queue_entry_lost),
         [
             Finding(
-                Spot(CATALOGUE, None), "the census counts 2 entries of the kind queue, there are 1", "the rest is read"
+                Spot(CATALOGUE, None), "the census counts 2 entries of kind queue, but there are 1", "the rest is read"
             )
         ],
     ),
@@ -340,7 +357,7 @@ STORES: Final = [
         in_catalogue(no_ids_reserved),
         [
             Finding(
-                Spot(CATALOGUE, None), "record id 0x71 is in use, and only those below 0x0 ", "go on above the highest"
+                Spot(CATALOGUE, None), "record id 0x71 is in use, but only ids below 0x0 ", "continue above the highest"
             )
         ],
     ),
@@ -356,8 +373,8 @@ STORES: Final = [
         [
             Finding(
                 Spot("rhm/jrnl/2", None),
-                'journal of queue "bills", which the catalogue does not know, holds 6 messages',
-                "they are left out; name the directory itself to see them",
+                'journal of queue "bills", which is not in the catalogue, holds 6 messages',
+                "the messages are omitted; pass the directory itself to see them",
             )
         ],
         BILLS_GONE,
@@ -365,7 +382,7 @@ STORES: Final = [
     Plant(
         "the prepared list missing",
         lambda planted: planted.remove("rhm/tpl"),
-        [Finding(Spot("", None), "there is no transaction prepared list, though", "count as never prepared")],
+        [Finding(Spot("", None), "the transaction prepared list is missing, but", "treated as never prepared")],
         {**NOT_DOUBTFUL, "decided": UNPREPARED, "decided put": None, "fifth": OUTSTANDING},
     ),
 ]
@@ -394,18 +411,18 @@ CATALOGUES: Final = [plant for plant in STORES if plant.name.startswith("catalog
 def test_a_damaged_catalogue_costs_nothing_beside_its_second_copy(
     original: Original, plant: Plant, tmp_path: Path
 ) -> None:
-    taken = [each._replace(consequence="none: its second copy is taken in its place") for each in plant.findings]
+    taken = [each._replace(consequence="no data loss: its second copy is used instead") for each in plant.findings]
     examine(original, replace(plant, findings=taken), tmp_path / "store")
-    dumped = dump(tmp_path / "store", "--wiring", "--json")
+    dumped = dump(tmp_path / "store", "--topology", "--json")
     assert [line["name"] for line in dumped.lines("queue")] == ["orders", "bills"]
     assert [line["queue"] for line in dumped.lines("binding")] == ["orders"]
     assert dumped.code == 1
 
 
 COPIES: Final = [
-    Plant(f"copy {name}", do, [], notice=f"the second copy of the catalogue is of no use: {notice}")
+    Plant(f"copy {name}", do, [], notice=f"the second copy of the catalogue is unusable: {notice}")
     for name, do, notice in (
-        ("missing", lambda planted: planted.remove(COPY), "there is no such file; the next start"),
+        ("missing", lambda planted: planted.remove(COPY), "the file is missing; the next start"),
         ("empty", lambda planted: planted.write(COPY, b""), "topology copy: 0 bytes are too few"),
         ("header", flip(Spot(COPY, 14)), "topology copy: the header fails its checksum"),
         ("snapshot", flip(Spot(COPY, 600)), "damaged after its beginning, at offset 512: later"),

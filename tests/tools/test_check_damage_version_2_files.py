@@ -29,7 +29,7 @@ from tests.support.planted_damage import (
 )
 from tests.support.planted_stores import earlier_file, version_2_store
 
-LOST_FILE: Final = "records that stood in it are lost"
+LOST_FILE: Final = "records in it are lost"
 Changes = dict[str, str | None]
 ORDERS_0: Final[Changes] = lost("third", "fourth", "sixth", "local put", "branch put")
 ORDERS_1: Final[Changes] = {
@@ -61,10 +61,10 @@ def earlier(number: int, bills: int) -> Callable[[Planted], None]:
 
 # ---- sectors and whole files ----
 
-ZEROS: Final = "file is all zeros, as if never written, though "
-NO_SEAL: Final = "the store was closed cleanly, and the journal ends without a seal"
-IN_PLACE: Final = "the header is believed, since the records go with it"
-STRAY: Final = "it is not read; what should stand in the file is lost"
+ZEROS: Final = "file is all zeros, as if never written, but the later file "
+NO_SEAL: Final = "the store was closed cleanly, but the journal ends without a seal"
+IN_PLACE: Final = "the header is trusted, because the records match it"
+STRAY: Final = "it is not read; the file's own records are lost"
 
 MISSING: Final[list[tuple[str, int, Changes, list[Finding]]]] = [
     ("orders", 0, ORDERS_0, []),
@@ -98,7 +98,7 @@ FILES: Final = [
         Plant(
             f"zeroed file: {journal} {number}",
             zero((journal, number, 0), 8704 if journal == "orders" else 4608),
-            [Finding((journal, number, 0), f"{ZEROS}file", LOST_FILE), *besides],
+            [Finding((journal, number, 0), ZEROS, LOST_FILE), *besides],
             changes,
         )
         for journal, number, changes, besides in MISSING
@@ -107,7 +107,7 @@ FILES: Final = [
         Plant(
             f"zeroed file, the last: {journal}",
             zero((journal, 1, 0), 8704 if journal == "orders" else 4608),
-            [Finding((journal, 1, 512), NO_SEAL, "records that stood there are lost")],
+            [Finding((journal, 1, 512), NO_SEAL, "records at its end are lost")],
             changes,
         )
         for journal, changes in (("orders", ORDERS_1), ("prepared", UNDECIDED))
@@ -135,8 +135,8 @@ FILES: Final = [
             f"exchanged files: {journal} {one} and {other}",
             exchange((journal, one), (journal, other)),
             [
-                Finding((journal, one, 44), f"this is file {other}, its name says {one}", IN_PLACE),
-                Finding((journal, other, 44), f"this is file {one}, its name says {other}", IN_PLACE),
+                Finding((journal, one, 44), f"file number {other}, but the file name states {one}", IN_PLACE),
+                Finding((journal, other, 44), f"file number {one}, but the file name states {other}", IN_PLACE),
             ],
         )
         for journal, one, other in (("orders", 0, 1), ("bills", 1, 2), ("bills", 0, 3), ("bills", 2, 3))
@@ -145,22 +145,24 @@ FILES: Final = [
         "files of two journals exchanged",
         exchange(("bills", 1), ("prepared", 1)),
         [
-            Finding(("bills", 1, 0), "file of queue id 0, incarnation 1 in the journal", "belong elsewhere"),
-            Finding(("prepared", 1, 0), "file of queue id 2, incarnation 1 in the journal", "belong elsewhere"),
+            Finding(("bills", 1, 0), "file of queue id 0, incarnation 1 in the journal", "belong to another"),
+            Finding(
+                ("prepared", 1, 0), "file of queue id 2, incarnation 1 in the journal", "belong to another journal"
+            ),
         ],
         {**BILLS_1, **UNDECIDED},
     ),
     Plant(
         "a file copied over the next",
         overwrite(("bills", 0), ("bills", 1)),
-        [Finding(("bills", 1, 44), "this is file 0, its name says 1", "it is not read, since there is a file 0")],
+        [Finding(("bills", 1, 44), "number 0, but the file name states 1", "is not read, because file 0 exists")],
         BILLS_1,
     ),
     *(
         Plant(
             f"a file of an earlier lap: {number}, {bills} bills",
             earlier(number, bills),
-            [Finding(("bills", number, 8), f"first flush number {flush} is not one between", STRAY), *besides],
+            [Finding(("bills", number, 8), f"first flush number {flush} is not between", STRAY), *besides],
             changes,
         )
         for number, bills, flush, changes, besides in (
@@ -174,14 +176,22 @@ FILES: Final = [
     Plant(
         "the oldest file as it was two laps before",
         earlier(0, 8),
-        [Finding(("bills", 0, 8), "end with flush 3, those of the next file begin with flush 60", "of an earlier lap")],
+        [
+            Finding(
+                ("bills", 0, 8), "is of flush 3, but the next file's first record is of flush 60", "from an earlier lap"
+            )
+        ],
         back("bill 0", "bill 1", "bill 2"),
     ),
     Plant(
         "cut within a record",
         resize("orders", 0, 0x2080),
         [
-            Finding(("orders", 0, 0x2080), "file has 8320 bytes, the journal's geometry says 8704", "beyond its end"),
+            Finding(
+                ("orders", 0, 0x2080),
+                "file size is 8320 bytes, but the journal's geometry requires 8704",
+                "beyond its end",
+            ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
         ],
         lost("branch put"),
@@ -190,7 +200,7 @@ FILES: Final = [
         Plant(
             f"cut to {size} bytes",
             resize("orders", 0, size),
-            [Finding(("orders", 0, size), f"file has {size} bytes", "records beyond its end are lost")],
+            [Finding(("orders", 0, size), f"file size is {size} bytes", "records beyond its end are lost")],
             ORDERS_0,
         )
         for size in (0, 40, 256, 512)
@@ -198,7 +208,7 @@ FILES: Final = [
     Plant(
         "made longer",
         resize("bills", 2, 5000),
-        [Finding(("bills", 2, 4608), "file has 5000 bytes", "the excess is not read")],
+        [Finding(("bills", 2, 4608), "file size is 5000 bytes", "the excess is not read")],
     ),
 ]
 
@@ -257,11 +267,16 @@ NO_DAMAGE: Final = [
         notice="torn tail of record 0x27 at 0x1600: enqueue record fails its checksum; recovery cuts it off",
     ),
     Plant("the end of the last record", zero(("tenth", 256), 256), changes=lost("tenth"), notice="torn tail of record"),
-    Plant("the last record's magic", flip("tenth"), changes=lost("tenth"), notice="bytes that are no record of it"),
+    Plant(
+        "the last record's magic",
+        flip("tenth"),
+        changes=lost("tenth"),
+        notice="data follows that is not a valid record",
+    ),
     Plant(
         "the last of a ring that is full", flip(("paid 33", 8)), changes=back("bill 33"), notice="torn tail of record"
     ),
-    Plant("an orphan without messages", empty_orphan, notice="which the catalogue does not know"),
+    Plant("an orphan without messages", empty_orphan, notice="which is not in the catalogue"),
 ]
 
 

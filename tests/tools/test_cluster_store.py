@@ -15,14 +15,15 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from store.catalogue.store_directory import StoreDirectory
-from store.cluster.identity import Identity, State, StoreIdentity, encode, read_identity
-from store.environment import tool_environment
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.cluster.identity import ClusterIds, State, StoreIdentity, encode, read_identity
+from qstore.store.environment import tool_environment
+from qstore.tools.qpid_cluster_store import command
+from tests.support import forked
 from tests.support.dump import ROOT, dump
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.opened_store import OpenedStore
 from tests.support.running_broker import RunningBroker
-from tools.qpid_cluster_store import command
 
 C1, C2 = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8"), UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 S1, S2 = UUID("0f0e0d0c-0b0a-4908-8706-050403020100"), UUID("1f0e0d0c-0b0a-4908-8706-050403020100")
@@ -52,7 +53,7 @@ def run(*arguments: object, answer: str = "") -> Run:
     return Run(result.exit_code, result.stdout, result.stderr)
 
 
-def member(path: Path, identity: Identity | None = None, *, messages: int = 1) -> Path:
+def member(path: Path, identity: ClusterIds | None = None, *, messages: int = 1) -> Path:
     """A data directory with a store of our own."""
     opened = OpenedStore(tool_environment(), path)
     queue = opened.make_queue("orders")
@@ -63,14 +64,14 @@ def member(path: Path, identity: Identity | None = None, *, messages: int = 1) -
     return marked(path, identity)
 
 
-def marked(path: Path, identity: Identity | None) -> Path:
+def marked(path: Path, identity: ClusterIds | None) -> Path:
     if identity is not None:
         (path / "cluster").mkdir(parents=True, exist_ok=True)
         (path / "cluster" / "store.status").write_bytes(encode(identity))
     return path
 
 
-def identity_of(path: Path) -> Identity:
+def identity_of(path: Path) -> ClusterIds:
     return read_identity(DISK, str(path))
 
 
@@ -79,9 +80,9 @@ def identity_of(path: Path) -> Identity:
 
 @pytest.mark.parametrize(
     ("identity", "state"),
-    [(None, "empty"), (Identity(C1, None), "dirty"), (Identity(C1, S1), "clean")],
+    [(None, "empty"), (ClusterIds(C1, None), "dirty"), (ClusterIds(C1, S1), "clean")],
 )
-def test_one_store_is_shown_and_not_touched(tmp_path: Path, identity: Identity | None, state: str) -> None:
+def test_one_store_is_shown_and_not_touched(tmp_path: Path, identity: ClusterIds | None, state: str) -> None:
     path = member(tmp_path / "a", identity)
     before = snapshot(path)
     shown = run("--json", path)
@@ -101,7 +102,7 @@ def test_one_store_is_shown_and_not_touched(tmp_path: Path, identity: Identity |
 
 
 def test_what_the_store_says_of_itself(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, S1))
+    path = member(tmp_path / "a", ClusterIds(C1, S1))
     directory = StoreDirectory(tool_environment(), str(path), "test")
     directory.mark(directory.read_mark().store_id, clean=False)
     (store,) = run("--json", path).lines
@@ -124,9 +125,9 @@ def test_every_kind_of_store(qpidd_store: StoreFixture) -> None:
 
 
 def test_a_clean_mark_on_nothing(tmp_path: Path) -> None:
-    found = run(marked(tmp_path, Identity(C1, S1)))
+    found = run(marked(tmp_path, ClusterIds(C1, S1)))
     assert found.code == 1
-    assert "it is marked clean, and there is no store" in found.out
+    assert "it is marked clean, but there is no store" in found.out
 
 
 def test_backups_are_listed(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_backups_are_listed(tmp_path: Path) -> None:
 
 
 def test_several_stores_that_can_start(tmp_path: Path) -> None:
-    a, b = member(tmp_path / "a", Identity(C1, S1)), member(tmp_path / "b", Identity(C1, None))
+    a, b = member(tmp_path / "a", ClusterIds(C1, S1)), member(tmp_path / "b", ClusterIds(C1, None))
     (tmp_path / "c").mkdir()
     found = run("--json", a, b, tmp_path / "c")
     (verdict,) = found.of("verdict")
@@ -165,13 +166,13 @@ def test_several_stores_that_can_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "problem"),
     [
-        ([Identity(C1, None), Identity(C1, None)], "Cannot recover, no clean store"),
-        ([Identity(C1, None), None], "Cannot recover, no clean store"),
-        ([Identity(C1, S1), Identity(C1, S2)], "different shutdown-ids: "),
-        ([Identity(C1, S1), Identity(C2, None)], "different cluster-ids: "),
+        ([ClusterIds(C1, None), ClusterIds(C1, None)], "Cannot recover, no clean store"),
+        ([ClusterIds(C1, None), None], "Cannot recover, no clean store"),
+        ([ClusterIds(C1, S1), ClusterIds(C1, S2)], "different shutdown-ids: "),
+        ([ClusterIds(C1, S1), ClusterIds(C2, None)], "different cluster-ids: "),
     ],
 )
-def test_several_stores_that_cannot_start(tmp_path: Path, others: list[Identity | None], problem: str) -> None:
+def test_several_stores_that_cannot_start(tmp_path: Path, others: list[ClusterIds | None], problem: str) -> None:
     paths = []
     for number, identity in enumerate(others):
         path = tmp_path / str(number)
@@ -192,7 +193,7 @@ def test_several_stores_that_cannot_start(tmp_path: Path, others: list[Identity 
 
 
 def test_joining(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, S1))
+    path = member(tmp_path / "a", ClusterIds(C1, S1))
     (tmp_path / "b").mkdir()
     found = run("--json", "--join", C1, path, tmp_path / "b")
     assert found.code == 0
@@ -206,7 +207,7 @@ def test_joining(tmp_path: Path) -> None:
 
 
 def test_the_store_that_was_written_last(tmp_path: Path) -> None:
-    paths = [member(tmp_path / str(number), Identity(C1, None), messages=number + 1) for number in range(3)]
+    paths = [member(tmp_path / str(number), ClusterIds(C1, None), messages=number + 1) for number in range(3)]
     for path, time in zip(paths, (2000, 3000, 1000), strict=True):
         for file in path.rglob("*.jdat"):
             os.utime(file, (time, time))
@@ -228,13 +229,13 @@ def test_the_store_that_was_written_last(tmp_path: Path) -> None:
 
 
 def test_marking_clean_asks_first(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     before = (path / "cluster" / "store.status").read_bytes()
     for answer in ("", "n\n", "\n"):
         refused = run("-c", path, answer=answer)
         assert refused.code == 2
         assert refused.out == ""
-        assert refused.err.endswith("not confirmed (--yes does it without a question); nothing was changed\n")
+        assert refused.err.endswith("not confirmed (--yes skips the question); nothing was changed\n")
         assert (path / "cluster" / "store.status").read_bytes() == before
     done = run("-c", path, answer="y\n")
     assert done.code == 0
@@ -244,7 +245,7 @@ def test_marking_clean_asks_first(tmp_path: Path) -> None:
 
 
 def test_marking_clean_for_programs(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     before = {name: what for name, what in snapshot(path).items() if name.startswith("rhm/")}
     done = run("-c", "--yes", "--json", path)
     change, store = done.lines
@@ -255,11 +256,11 @@ def test_marking_clean_for_programs(tmp_path: Path) -> None:
 
 
 def test_what_is_clean_stays_as_it_is(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, S1))
+    path = member(tmp_path / "a", ClusterIds(C1, S1))
     done = run("-c", "--json", path)
     assert done.code == 0
     assert done.of("change")[0]["change"] == "none"
-    assert identity_of(path) == Identity(C1, S1)
+    assert identity_of(path) == ClusterIds(C1, S1)
     assert run("-c", "-y", "--cluster-id", C2, path).code == 0
     assert identity_of(path).cluster_id == C2
     assert identity_of(path).shutdown_id not in (None, S1)
@@ -269,27 +270,27 @@ def test_a_store_of_no_cluster_needs_to_be_told_which(tmp_path: Path) -> None:
     path = member(tmp_path / "a")
     refused = run("-c", "-y", path)
     assert refused.code == 2
-    assert "say --cluster-id UUID, or --cluster-id new" in refused.err
+    assert "pass --cluster-id UUID, or --cluster-id new" in refused.err
     assert not (path / "cluster").exists()
     assert run("-c", "-y", "--cluster-id", "new", path).code == 0
     assert identity_of(path).state is State.CLEAN
 
 
 def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
-    refused = run("-c", "-y", marked(tmp_path, Identity(C1, None)))
+    refused = run("-c", "-y", marked(tmp_path, ClusterIds(C1, None)))
     assert refused.code == 2
     assert "there is no store" in refused.err
-    assert identity_of(tmp_path) == Identity(C1, None)
+    assert identity_of(tmp_path) == ClusterIds(C1, None)
 
 
 def test_a_damaged_status_is_unusable_and_can_be_written_anew(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     status = path / "cluster" / "store.status"
     status.write_bytes(b"\0" * 74)
     for arguments in ([path], ["-c", "-y", path]):
         refused = run(*arguments)
         assert refused.code == 2
-        assert refused.err.startswith(f"qpid-cluster-store: {status}: it is damaged")
+        assert refused.err.startswith(f"qpid-cluster-store: {status}: damaged: ")
         assert refused.err.count("\n") == 1
     assert run("-c", "-y", "--cluster-id", C1, path).code == 0
     assert identity_of(path).cluster_id == C1
@@ -297,7 +298,10 @@ def test_a_damaged_status_is_unusable_and_can_be_written_anew(tmp_path: Path) ->
 
 def test_the_whole_way_back_after_a_failure_of_all(tmp_path: Path) -> None:
     """MRG 2 Messaging User Guide, 7.5.4, with stores that hold something."""
-    good, behind = member(tmp_path / "a", Identity(C1, None), messages=7), member(tmp_path / "b", Identity(C1, None))
+    good, behind = (
+        member(tmp_path / "a", ClusterIds(C1, None), messages=7),
+        member(tmp_path / "b", ClusterIds(C1, None)),
+    )
     StoreIdentity(tool_environment(), str(good)).discard(C1)
     member(good)
     assert run(good, behind).code == 1
@@ -326,16 +330,16 @@ def test_what_was_marked_is_read_as_before(qpidd_store: StoreFixture, copies: Co
 
 
 def test_setting_a_store_aside(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, S1), messages=3)
+    path = member(tmp_path / "a", ClusterIds(C1, S1), messages=3)
     assert run("--discard", path, answer="n\n").code == 2
-    assert identity_of(path) == Identity(C1, S1)
+    assert identity_of(path) == ClusterIds(C1, S1)
     done = run("--discard", "--json", path, answer="y\n")
     change, store = done.lines
     backup = path / "_cluster.bak.0001"
     assert done.code == 0
     assert (change["change"], change["backup"], change["cluster_id"]) == ("discarded", str(backup), None)
     assert (store["state"], store["roots"], store["backups"]) == ("empty", [], [str(backup)])
-    assert identity_of(backup) == Identity(C1, None)
+    assert identity_of(backup) == ClusterIds(C1, None)
     assert len(dump(backup, "--outstanding", "--json").lines("message")) == 3
     again = run("--discard", "-y", path)
     assert again.code == 0
@@ -351,13 +355,13 @@ def test_setting_a_store_aside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [["-c"], ["--discard"]])
 def test_a_store_in_use_is_left_alone(tmp_path: Path, option: list[str]) -> None:
     broker = RunningBroker(tmp_path / "broker")
-    path = marked(broker.data_directory, Identity(C1, None))
+    path = marked(broker.data_directory, ClusterIds(C1, None))
     try:
         broker.start()
         refused = run(*option, "-y", path)
         assert refused.code == 2
-        assert f"process {broker.pid} is running with this directory" in refused.err
-        assert identity_of(path) == Identity(C1, None)
+        assert f"process {broker.pid} is using this directory" in refused.err
+        assert identity_of(path) == ClusterIds(C1, None)
         assert run(path).code == 0
         broker.stop()
     finally:
@@ -366,17 +370,17 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path, option: list[str]) -> None
 
 
 def test_a_store_that_is_open_is_left_alone(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     opened = OpenedStore(tool_environment(), path)
     refused = run("-c", "-y", path)
     opened.store.close()
     assert refused.code == 2
     assert refused.err == "qpid-cluster-store: Data directory is locked by another process.\n"
-    assert identity_of(path) == Identity(C1, None)
+    assert identity_of(path) == ClusterIds(C1, None)
 
 
 def test_a_directory_that_qpidd_has_locked_is_left_alone(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     holder = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); print(1, flush=True)"
     (path / "lock").write_text("")
     with subprocess.Popen(
@@ -389,23 +393,23 @@ def test_a_directory_that_qpidd_has_locked_is_left_alone(tmp_path: Path) -> None
         refused = run("-c", "-y", path)
         process.communicate()
     assert refused.code == 2
-    assert "a broker is running with this directory" in refused.err
+    assert "a broker is using this directory" in refused.err
     assert run("-c", "-y", path).code == 0
     with (path / "lock").open("r+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     os.mkfifo(path / "lock")
     refused = run("-c", "-y", path)
     assert refused.code == 2
-    assert "this is no lock file" in refused.err
+    assert "this is not a lock file" in refused.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write what belongs to others")
 def test_root_does_not_write_for_others(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     os.chown(path, 12345, 12345)
     refused = run("-c", "-y", path)
     assert refused.code == 2
@@ -414,7 +418,7 @@ def test_root_does_not_write_for_others(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
+    path = member(tmp_path / "a", ClusterIds(C1, None))
     (tmp_path / "file").write_text("")
     for wrong in (tmp_path / "nowhere", tmp_path / "file", path / "rhm", path / "cluster"):
         for option in ([], ["-c", "-y", "--cluster-id", "new"], ["--discard", "-y"]):
@@ -430,12 +434,12 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         ([], "Missing argument"),
-        (["-c", "a", "b"], "take one DIR"),
-        (["-c", "--discard", "a"], "only one of"),
-        (["--cluster-id", "new", "a"], "goes with -c"),
-        (["-c", "--cluster-id", "zero", "a"], "is no UUID"),
-        (["--join", "00000000-0000-0000-0000-000000000000", "a"], "stands for none"),
-        (["a", "./a"], "named twice"),
+        (["-c", "a", "b"], "take exactly one DIR"),
+        (["-c", "--discard", "a"], "cannot be combined"),
+        (["--cluster-id", "new", "a"], "requires -c"),
+        (["-c", "--cluster-id", "zero", "a"], "is not a UUID"),
+        (["--join", "00000000-0000-0000-0000-000000000000", "a"], "stands for no id"),
+        (["a", "./a"], "given twice"),
     ],
 )
 def test_wrong_usage(arguments: list[str], text: str) -> None:
@@ -464,23 +468,23 @@ def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    path = member(tmp_path / "a", Identity(C1, None))
-    program = [sys.executable, "-m", "tools.qpid_cluster_store"]
-    done = subprocess.run([*program, "-c", path], input="y\n", capture_output=True, text=True, cwd=ROOT, check=False)
+    path = member(tmp_path / "a", ClusterIds(C1, None))
+    program = [sys.executable, "-m", "qstore.tools.qpid_cluster_store"]
+    done = forked.run([*program, "-c", path], given="y\n", capture_output=True, text=True)
     assert (done.returncode, identity_of(path).state) == (0, State.CLEAN)
     assert "Mark it as clean? [y/N]: " in done.stderr
     with open("/dev/full", "w") as full:
-        failed = subprocess.run([*program, path], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+        failed = forked.run([*program, path], stdout=full, stderr=subprocess.PIPE, text=True)
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
 
 
 def test_both_names_are_installed() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["qpid-cluster-store"] == scripts["qstore-identity"] == "tools.qpid_cluster_store:main"
+    assert scripts["qpid-cluster-store"] == scripts["qstore-identity"] == "qstore.tools.qpid_cluster_store:main"
 
 
 def test_help_has_examples_and_exit_codes() -> None:
     text = run("--help").out
     assert "qpid-cluster-store -c /srv/b" in text
-    assert "Exit codes: 0 fine, 1 the stores do not fit together, 2 something cannot be used" in text
+    assert "Exit codes: 0 success, 1 the stores do not fit together, 2 a store or the command line is unusable" in text

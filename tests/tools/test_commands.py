@@ -16,9 +16,11 @@ from typing import Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.fixtures import unpack
+from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import ROOT
-from tests.system.processes import PATIENCE_SECONDS
 
 SCRIPTS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -54,8 +56,8 @@ def command(name: str) -> list[str]:
 
 
 def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command(name), *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    return forked.run(
+        [*command(name), *arguments], given=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
 
 
@@ -109,7 +111,7 @@ def test_a_path_that_is_empty(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_reader_that_goes_away(name: str) -> None:
-    script = subprocess.Popen([*command(name), "--help"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    script = Forked([*command(name), "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert script.stdout is not None
     assert script.stderr is not None
     script.stdout.close()
@@ -121,8 +123,8 @@ def test_a_reader_that_goes_away(name: str) -> None:
 @pytest.mark.parametrize("arguments", [["qstore-dump"], ["qstore-check"], ["qstore-check", "--json"]])
 def test_a_report_whose_reader_goes_away(arguments: list[str], tmp_path: Path) -> None:
     store = unpack("legacy-d-dtx", tmp_path).path
-    script = subprocess.Popen(
-        [*command(arguments[0]), *arguments[1:], str(store)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    script = Forked(
+        [*command(arguments[0]), *arguments[1:], str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert script.stdout is not None
     assert script.stderr is not None
@@ -137,9 +139,9 @@ def test_a_report_whose_reader_goes_away(arguments: list[str], tmp_path: Path) -
 
 def test_ctrl_c_at_a_prompt(tmp_path: Path) -> None:
     main, worker = pty.openpty()
-    script = subprocess.Popen(
+    script = Forked(
         [*command("qstore-passwd"), str(tmp_path / "users"), "user"],
-        cwd=ROOT, stdin=worker, stdout=worker, stderr=worker, start_new_session=True,
+        stdin=worker, stdout=worker, stderr=worker, start_new_session=True,
     )  # fmt: skip
     os.close(worker)
     shown = b""
@@ -175,9 +177,7 @@ def test_ctrl_c_at_work(name: str) -> None:
     module, _, function = SCRIPTS[name].partition(":")
     arguments = PATHS[name][:1] if name == "qstore-quarantine" else []
     code = _INTERRUPTED.format(module=module, function=function, name=name, arguments=arguments)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
-    )
+    ended = forked.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 128 + signal.SIGINT
     assert ended.stderr.strip().splitlines() == [f"{name}: interrupted"]
 
@@ -186,5 +186,5 @@ def test_a_password_that_cannot_be_asked_for(tmp_path: Path) -> None:
     ended = run("qstore-passwd", str(tmp_path / "users"), "user")
     assert ended.returncode == 2
     assert ended.stderr == (
-        "qstore-passwd: no terminal to ask for the password at; give it on standard input with --stdin\n"
+        "qstore-passwd: no terminal to ask for the password; pass it on standard input with --stdin\n"
     )

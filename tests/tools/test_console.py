@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from store.disk import OsDisk
-from tools.console.progress import progress_bar, reading_progress, writing_progress
-from tools.console.tables import Column, print_grid, print_table
-from tools.console.text import one_line, printable, visible
+from qstore.store.disk import OsDisk
+from qstore.tools.console.progress import progress_bar, reading_progress, writing_progress
+from qstore.tools.console.tables import Column, print_grid, print_table
+from qstore.tools.console.text import one_line, printable, visible
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-import store.catalogue.berkeley
-from store.errors import StoreDamagedError
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage
+import qstore.store.catalogue.berkeley
+from qstore.store.errors import StoreDamagedError
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage
+from qstore.tools.qstore_size import command as size
 from tests.store.test_conversion_damage import REFUSE
 from tests.support.conversion import PARAMETERS, content_of, converted
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.planted_damage import check
 from tests.support.recover_runs import recover
-from tools.qstore_size import command as size
 
 # What the log of both has is in no database file yet: without recovery there is no queue.
 STORES: Final = {"legacy-b-crash1": "rhm/dat", "linear-b-crash1": "qls/dat2"}
@@ -60,7 +60,7 @@ def test_it_is_a_loss_where_the_program_cannot_make_up_for_it(
     broken: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, sound = broken
-    monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: None)
+    monkeypatch.setattr(qstore.store.catalogue.berkeley, "find_recovery_program", lambda: None)
     assert check(path).code == 1
     assert check(sound).code == 0, "it is the program alone that is missing"
     assert recover(path, tmp_path / "recovered").report.code == 1
@@ -73,7 +73,7 @@ def test_a_recovery_that_fails_is_told(
     program = tmp_path / "recover"
     program.write_text("#!/bin/sh\necho 'BDB1521 Recovery function for LSN 1 17246 failed' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: str(program))
+    monkeypatch.setattr(qstore.store.catalogue.berkeley, "find_recovery_program", lambda: str(program))
     checked = check(open_fixture("legacy-b-crash1").path)
     assert checked.code == 1
     assert "BDB1521" in checked.lines("damage")[0]["what"]
@@ -89,7 +89,7 @@ def test_a_broker_that_is_to_refuse_damage_refuses_it(
     path = copied(open_fixture("legacy-b-crash1"), tmp_path / "store")
     (path / "rhm/dat/mappings.db").write_bytes(b"")
     if not has_program:
-        monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: None)
+        monkeypatch.setattr(qstore.store.catalogue.berkeley, "find_recovery_program", lambda: None)
     with pytest.raises(StoreDamagedError, match=r"mappings\.db.*on-damage is refuse"):
         converted(path, REFUSE)
 
@@ -102,7 +102,7 @@ def test_otherwise_the_queues_whose_journals_are_there_are_converted(
     path = copied(open_fixture("legacy-b-crash1"), tmp_path / "store")
     (path / "rhm/dat/queues.db").write_bytes(bytes(8192))
     if not has_program:
-        monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: None)
+        monkeypatch.setattr(qstore.store.catalogue.berkeley, "find_recovery_program", lambda: None)
     assert PARAMETERS.on_damage is OnDamage.QUARANTINE
     lines: list[LogLine] = []
     converted(path, log=lines.append)

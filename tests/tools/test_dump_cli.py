@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.dump import COMMAND, MODES, ROOT, dump, mode_id, run_dump
 from tests.support.fixtures import (
     CopyFactory,
@@ -23,6 +24,7 @@ from tests.support.fixtures import (
     snapshot,
     unpack,
 )
+from tests.support.forked import Forked
 
 LOCAL: Final = "legacy-c-localtx"
 DTX: Final = "legacy-d-dtx"
@@ -36,7 +38,7 @@ def test_help_has_examples() -> None:
     shown = dump("--help")
     assert shown.code == 0
     assert shown.text.count("\n  qstore-dump ") >= 4
-    for option in ("--outstanding", "--transactions", "--wiring", "--json", "--queue", "--rid", "--xid", "--type"):
+    for option in ("--outstanding", "--transactions", "--topology", "--json", "--queue", "--rid", "--xid", "--type"):
         assert option in shown.text
     assert "--body" in shown.text
 
@@ -144,9 +146,7 @@ def test_tables_on_a_terminal(dtx: StoreFixture) -> None:
     primary, secondary = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        [*COMMAND, dtx.path, "--transactions"], cwd=ROOT, env=environment, stdout=secondary, stderr=secondary
-    ) as process:
+    with Forked([*COMMAND, dtx.path, "--transactions"], env=environment, stdout=secondary, stderr=secondary) as process:
         os.close(secondary)
         shown = bytearray()
         try:
@@ -163,8 +163,8 @@ def test_tables_on_a_terminal(dtx: StoreFixture) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(open_fixture: StoreOpener) -> None:
     store = open_fixture("legacy-c-midcommit3")
-    with subprocess.Popen(
-        [*COMMAND, store.path, "--outstanding", "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with Forked(
+        [*COMMAND, store.path, "--outstanding", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -187,9 +187,7 @@ def test_a_terminal_that_cannot_show_every_character(open_fixture: StoreOpener, 
 def test_output_that_cannot_be_written(dtx: StoreFixture, mode: list[str]) -> None:
     """The output is to blame, and not the store that was read."""
     with open("/dev/full", "wb") as full:
-        finished = subprocess.run(
-            [*COMMAND, dtx.path, *mode], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
-        )
+        finished = forked.run([*COMMAND, dtx.path, *mode], stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert finished.returncode != 0
     (line,) = finished.stderr.decode().splitlines()
     assert "No space left" in line
@@ -235,7 +233,7 @@ def as_user() -> list[str]:
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv (util-linux) is not installed")
     prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    probe = [*prefix, sys.executable, "-c", "import tools.qstore_dump"]
+    probe = [*prefix, sys.executable, "-c", "import qstore.tools.qstore_dump"]
     if subprocess.run(probe, cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("another user may not run the interpreter or read the source")
     return prefix
@@ -273,7 +271,7 @@ def test_a_journal_file_that_may_not_be_read(public_directory: Path, as_user: li
     assert [line["headers"]["sn"] for line in shown.messages("c.q2")] == store.sequence_numbers()["c.q2"]
 
 
-def test_wiring_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
+def test_topology_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
     """qpidd keeps its databases for its own user: another one has to be told so, and gets the messages."""
     store = unpack(LOCAL, public_directory)
     for file in (store.path / "rhm" / "dat").iterdir():

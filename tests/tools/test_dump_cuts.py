@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import SECTOR_SIZE
-from formats.rhm.records import COMMIT_DECISION, TAIL_SIZE, Kind, RecordHeader
+from qstore.formats.rhm.geometry import SECTOR_SIZE
+from qstore.formats.rhm.records import COMMIT_DECISION, TAIL_SIZE, Kind, RecordHeader
 from tests.support.dump import Dump, dump
 from tests.support.fixtures import (
     CopyFactory,
@@ -25,6 +25,7 @@ from tests.support.fixtures import (
     records_of,
     written_files,
 )
+from tests.support.profiles import examples
 from tests.tools.transaction_histories import (
     ABORTING,
     COMMITTING,
@@ -196,7 +197,7 @@ def test_cut_at_the_ends_of_each_part(factories: dict[str, CopyFactory], cut: Cu
         check_cut(factories[cut.store], cut, keep, fill)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress=[HealthCheck.function_scoped_fixture])
 @given(
     cut=st.sampled_from([cut for cut in CUTS if cut.store != LARGE]),
     keep=st.integers(0, SECTOR_SIZE),

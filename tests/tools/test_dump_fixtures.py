@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from formats.rhm.records import Kind
+from qstore.formats.rhm.records import Kind
 from tests.support.dump import Dump, Line, dump
 from tests.support.fixtures import StoreFixture, StoreOpener, records_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.support.dump import MODES, dump
@@ -19,6 +19,7 @@ from tests.support.fixtures import (
     journal_file,
     records_of,
 )
+from tests.support.profiles import examples
 
 # ---- damage ----
 
@@ -126,7 +127,7 @@ def harmed(content: bytes, action: str, place: int, octets: bytes) -> bytes:
     return content[:at] + octets + content[at + len(octets) :]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress=[HealthCheck.function_scoped_fixture])
 @given(damages=st.lists(st.tuples(st.integers(0, 1000), harm()), min_size=1, max_size=4), mode=st.sampled_from(MODES))
 def test_whatever_the_bytes_are(
     dtx_copies: CopyFactory, damages: list[tuple[int, tuple[str, int, bytes]]], mode: list[str]

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.messages import encode_message
-from formats.rhm.geometry import Geometry
-from formats.rhm.records import EXTERNAL
-from formats.values import typed_map
-from store.inspect.offline import open_store
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.records import EXTERNAL
+from qstore.formats.values import typed_map
+from qstore.store.inspect.offline import open_store
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.dump.dump import Sections, dump_recovered
+from qstore.tools.dump.selection import BodyForm, Selection
 from tests.support.dump import Dump, dump
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import BadRegion
-from tools.console.json_lines import JsonLines
-from tools.dump.dump import Sections, dump_recovered
-from tools.dump.selection import BodyForm, Selection
 
 
 @pytest.fixture(params=[1, 2])
@@ -150,7 +150,7 @@ def test_a_sector_of_a_large_body_that_cannot_be_read_is_damage() -> None:
     store = open_store(disk, DIRECTORY)
     output = io.BytesIO()
     lines = JsonLines(output)
-    sections = Sections(outstanding=True, transactions=False, wiring=False)
+    sections = Sections(outstanding=True, transactions=False, topology=False)
     dump_recovered(store.recover(), lines, sections, Selection(), BodyForm.NONE, None)
     lines.flush()
     shown_damage = [json.loads(line) for line in output.getvalue().splitlines() if b'"damage"' in line]

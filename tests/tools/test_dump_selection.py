@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from formats.rhm.records import Kind
+from qstore.formats.rhm.records import Kind
 from tests.support.dump import dump
 from tests.support.fixtures import (
     CopyFactory,
@@ -125,16 +125,16 @@ def test_the_tables_name_what_the_json_names(dtx: StoreFixture) -> None:
     transactions = dump(dtx.path, "--transactions").text
     assert transactions.count("66782d6769642d70") >= 3
     assert "d.q1/5" not in transactions
-    wiring = dump(dtx.path, "--wiring").text
-    assert "amq.match" in wiring
-    assert "66782d6769642d70" not in wiring
+    topology = dump(dtx.path, "--topology").text
+    assert "amq.match" in topology
+    assert "66782d6769642d70" not in topology
 
 
-def test_transactions_and_wiring_alone(dtx: StoreFixture) -> None:
+def test_transactions_and_topology_alone(dtx: StoreFixture) -> None:
     everything = dump(dtx.path, "--outstanding", "--json")
     assert dump(dtx.path, "--transactions", "--json").lines() == everything.lines("transaction")
-    wiring = dump(dtx.path, "--wiring", "--json").lines()
-    assert [line for line in wiring if line["kind"] in ("exchange", "queue", "binding")] == [
+    topology = dump(dtx.path, "--topology", "--json").lines()
+    assert [line for line in topology if line["kind"] in ("exchange", "queue", "binding")] == [
         line for line in everything.lines() if line["kind"] in ("exchange", "queue", "binding")
     ]
 
@@ -265,12 +265,12 @@ def test_bodies_never_go_into_the_store(local_copies: CopyFactory) -> None:
         assert snapshot(copy.path) == before
 
 
-@pytest.mark.parametrize("view", [(), ("--outstanding",), ("--transactions",), ("--wiring",)])
+@pytest.mark.parametrize("view", [(), ("--outstanding",), ("--transactions",), ("--topology",)])
 def test_a_queue_that_is_not_there(dtx: StoreFixture, view: tuple[str, ...]) -> None:
     near = dump(dtx.path, *view, "--json", "--queue", "d.q1", "--queue", "d.q9")
     assert (near.code, near.out) == (2, b"")
     (line,) = near.err.decode().splitlines()
-    assert f'{dtx.path}: there is no queue "d.q9"; do you mean "d.q' in line
+    assert f'{dtx.path}: there is no queue "d.q9"; did you mean "d.q' in line
     far = dump(dtx.path, *view, "--queue", "NOPE")
     assert (far.code, far.out) == (2, b"")
     for name in ("d.q1", "d.q2", "d.q3"):
@@ -281,7 +281,7 @@ def test_a_transaction_that_is_not_there(dtx: StoreFixture) -> None:
     for view in ((), ("--outstanding",), ("--transactions",)):
         shown = dump(dtx.path, *view, "--json", "--xid", "00")
         assert shown.code == 2
-        assert "there is no transaction 00 in what was asked for" in shown.err.decode()
+        assert "there is no transaction 00 in this view" in shown.err.decode()
         assert (XID in shown.err.decode()) == bool(view)
         assert dump(dtx.path, *view, "--json", "--xid", XID).code == 0
         both = dump(dtx.path, *view, "--json", "--xid", XID, "--xid", "00")

@@ -16,8 +16,9 @@ from typing import Final
 import pytest
 from click.testing import Result
 
+from qstore.tools.generate.run import MANIFEST
+from tests.support.forked import Forked
 from tests.support.generated_fleet import generate
-from tools.generate.run import MANIFEST
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS: Final = 120.0
@@ -55,11 +56,11 @@ def await_(what: str, condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(out: Path, jobs: int) -> Iterator[subprocess.Popen[bytes]]:
+def running(out: Path, jobs: int) -> Iterator[Forked]:
     options = ["--stores", str(STORES), "--queues", "1", "--messages", "200", "--jobs", str(jobs)]
-    command = [sys.executable, "-m", "tools.qstore_generate", str(out), *options]
+    command = [sys.executable, "-m", "qstore.tools.qstore_generate", str(out), *options]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+    with Forked(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         try:
             yield process
         finally:
@@ -116,8 +117,8 @@ def test_a_process_that_is_killed_is_told(tmp_path: Path) -> None:
         said = process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
         assert process.returncode == 2
         assert said == (
-            "qstore-generate: a process that was making a store was killed, or ran out of memory; "
-            f"{out} has no {MANIFEST}, so it is not a whole fleet: remove it, or name another directory\n"
+            "qstore-generate: a process that was creating a store was killed, or ran out of memory; "
+            f"{out} has no {MANIFEST}, so the fleet is incomplete: remove it, or choose another directory\n"
         )
 
 
@@ -125,7 +126,7 @@ def test_a_fleet_that_is_not_whole_is_recognized_later(tmp_path: Path) -> None:
     (tmp_path / "fleet" / "STORE-0001").mkdir(parents=True)
     done = generate(tmp_path / "fleet", "--messages", "5")
     assert done.exit_code == 2
-    assert f"is not empty; name a directory that does not exist, or is empty; {tmp_path}/fleet has no" in done.stderr
+    assert f"not empty; name a directory that does not exist, or is empty; {tmp_path}/fleet has no" in done.stderr
 
 
 # ---- a disk that is full ----
@@ -147,12 +148,12 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_full_disk_is_told_in_a_line(full: Path, jobs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.generate.run._PER_STORE", 0)  # so that it is begun
+    monkeypatch.setattr("qstore.tools.generate.run._PER_STORE", 0)  # so that it is begun
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 40}))
     done: Result = generate(full / "fleet", "--stores", "20", "--queues", "2", "--messages", "300", "--jobs", jobs)
     assert done.exit_code == 2
     assert "No space left on device" in done.stderr
-    assert "make room on that disk" in done.stderr
+    assert "free some space on that disk" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (full / "fleet").exists()
     again = generate(full / "fleet", "--stores", "1", "--queues", "1", "--messages", "30", "--jobs", jobs)

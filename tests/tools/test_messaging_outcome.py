@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Connection, Empty
-from tests.support.running_broker import ROOT, RunningBroker
-from tests.system.processes import PATIENCE_SECONDS
+from qstore.broker.client import Connection, Empty
+from tests.support import forked
+from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import RunningBroker
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,11 @@ def queue(broker: RunningBroker) -> str:
 
 
 def command(broker: RunningBroker, name: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", f"tools.{name}", "-b", f"127.0.0.1:{broker.port}", *arguments]
+    return [sys.executable, "-m", f"qstore.tools.{name}", "-b", f"127.0.0.1:{broker.port}", *arguments]
 
 
 def run(broker: RunningBroker, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(broker, name, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS
-    )
+    return forked.run(command(broker, name, *arguments), capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS)
 
 
 def fill(broker: RunningBroker, queue: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -75,7 +75,7 @@ def test_a_full_journal_says_what_to_do_and_what_was_confirmed(broker: RunningBr
     words = outcome.split()
     sent, confirmed = int(words[1]), int(words[4])
     assert outcome == (
-        f"qpid-send: {sent} messages sent, {confirmed} confirmed by the broker; of the rest it may have some"
+        f"qpid-send: {sent} messages sent, {confirmed} confirmed by the broker; it may have received others"
     )
     assert 0 < confirmed <= left(broker, queue) <= sent <= confirmed + 20
 
@@ -92,7 +92,7 @@ def test_committed_messages_are_counted(broker: RunningBroker, queue: str) -> No
 def test_a_sender_without_confirmation_claims_none(broker: RunningBroker, queue: str) -> None:
     ended = fill(broker, f"{queue}; {{link: {{reliability: unreliable}}}}", "-m", "20000")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].endswith(" messages sent; the address asks for no confirmation")
+    assert ended.stderr.splitlines()[-1].endswith(" messages sent; the address is unreliable, so none are confirmed")
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_an_error_on_the_way(broker: RunningBroker, queue: str) -> None:
     run(broker, "qpid_send", "-a", queue, "-m", "3", "--sequence", "no")
     ended = run(broker, "qpid_receive", "-a", queue, "--verify-sequence")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "qpid-receive: 1 message received; the last 1 may be delivered again"
+    assert ended.stderr.splitlines()[-1] == "qpid-receive: 1 message received; the last 1 may be redelivered"
     assert left(broker, queue) == 3
 
 
 def test_ctrl_c_acknowledges_what_was_printed(broker: RunningBroker, queue: str) -> None:
-    receiving = subprocess.Popen(
+    receiving = Forked(
         command(broker, "qpid_receive", "-a", queue, "-f"),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert receiving.stdout is not None
     run(broker, "qpid_send", "-a", queue, "-m", "3", "--content-string", "x")
@@ -141,9 +141,9 @@ def test_ctrl_c_while_messages_come_loses_none(broker: RunningBroker, queue: str
     run(broker, "qpid_send", "-a", queue, "-m", "600", "--content-string", "x")
     printed = tmp_path / "printed"
     with printed.open("wb") as output:
-        receiving = subprocess.Popen(
+        receiving = Forked(
             command(broker, "qpid_receive", "-a", queue, "-f", "--rate", "500", "--ack-frequency", "7"),
-            cwd=ROOT, stdout=output, stderr=subprocess.PIPE,
+            stdout=output, stderr=subprocess.PIPE,
         )  # fmt: skip
         end = time.monotonic() + PATIENCE_SECONDS
         while not printed.stat().st_size:
@@ -158,9 +158,9 @@ def test_ctrl_c_while_messages_come_loses_none(broker: RunningBroker, queue: str
 
 
 def test_a_broker_that_dies(broker: RunningBroker, queue: str) -> None:
-    receiving = subprocess.Popen(
+    receiving = Forked(
         command(broker, "qpid_receive", "-a", queue, "-f"),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert receiving.stdout is not None
     run(broker, "qpid_send", "-a", queue, "-m", "2", "--content-string", "x", "--durable", "yes")
@@ -169,5 +169,5 @@ def test_a_broker_that_dies(broker: RunningBroker, queue: str) -> None:
     _, said = receiving.communicate(timeout=PATIENCE_SECONDS)
     broker.start()
     assert receiving.returncode == 1
-    assert said.splitlines()[-1] == "qpid-receive: 2 messages received; the last 2 may be delivered again"
+    assert said.splitlines()[-1] == "qpid-receive: 2 messages received; the last 2 may be redelivered"
     assert left(broker, queue) == 2

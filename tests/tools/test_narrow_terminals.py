@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import OsDisk
-from store.inspect.check.check import check_store
-from store.inspect.offline import open_store
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.offline import open_store
+from qstore.tools.check.report import show_report
+from qstore.tools.dump.objects import damage_object
+from qstore.tools.dump.tables import Tables
 from tests.support.fixtures import unpack
-from tools.check.report import show_report
-from tools.dump.objects import damage_object
-from tools.dump.tables import Tables
 
 XID = "060407000000000b0966782d6769642d70310762722d00017031"
 PLACE = "/var/lib/qpidd/rhm/jrnl/0004/a-queue-of-a-long-name/JournalData.0000.jdat"

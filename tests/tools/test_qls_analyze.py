@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from formats.rhm.records import TRANSIENT
-from tests.support.dump import ROOT
+from qstore.formats.rhm.records import TRANSIENT
+from tests.support import forked
 from tests.support.fixtures import snapshot
 from tests.support.linear_builder import LinearBuilder, add_pooled_files, make_tree
 from tests.tools.qls_analyze_runs import command, written
@@ -360,8 +360,8 @@ def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
 
 
 def process(*arguments: str | Path, out: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.qpid_qls_analyze", *arguments], cwd=ROOT, stdout=out, stderr=-1, text=True
+    return forked.run(
+        [sys.executable, "-m", "qstore.tools.qpid_qls_analyze", *arguments], stdout=out, stderr=-1, text=True
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qstore.tools.qls_analyze.show import Show
 from tests.support.linear_builder import DIRECTORY, LinearBuilder
 from tests.support.memory_disk import BadRegion, MemoryDisk
 from tests.tools.qls_analyze_runs import (
@@ -19,7 +20,6 @@ from tests.tools.qls_analyze_runs import (
     met,
     path_of,
 )
-from tools.qls_analyze.show import Show
 
 # ---- what no writer leaves ----
 
@@ -43,11 +43,11 @@ def test_contradictions_in_a_record_are_errors(offset: int, content: bytes, wher
 @pytest.mark.parametrize(
     ("offset", "content", "what"),
     [
-        (0, b"z", "no file header: magic 0x66534c7a"),
+        (0, b"z", "not a file header: magic 0x66534c7a"),
         (4, b"\3", "unsupported journal version 3 in file header"),
         (24, b"\2", "a file header of 2 sectors instead of 1"),
-        (32, b"\xff" * 8, "file header tells a data size of 18446744073709551615 KiB"),
-        (72, b"\xff\xff", "file header tells a queue name of 65535 bytes"),
+        (32, b"\xff" * 8, "file header has a data size of 18446744073709551615 KiB"),
+        (72, b"\xff\xff", "file header has a queue name of 65535 bytes"),
         (64, bytes(8), "file header without a file number"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_file_that_is_cut_short(size: int, records: int, truncated: bool) -> N
     result = analysed(disk, Show(walked=True, counts=True))
     assert (result.code, result.problems) == (
         1,
-        [f"{path_of(builder, 0)}: file has {size} bytes, its header tells 8192"],
+        [f"{path_of(builder, 0)}: file has {size} bytes, its header says 8192"],
     )
     shown = [line for line in result.walked() if line and " [F " not in line and FILLERS not in line]
     assert [TRUNCATED in line for line in shown] == [False] * records + [True] * truncated
@@ -195,7 +195,7 @@ def test_bodies_are_not_held_and_one_file_is_open_at_a_time() -> None:
     disk = builder.disk()
     result = analysed(disk, Show(recovered=True))
     assert result.report()[0] == "5 enqueued records found:"
-    assert disk.most_open == 1
+    assert disk.max_open == 1
     assert disk.bytes_read < 2.5 * 15_000_000  # each record's checksum is taken when it is met, and when it is shown
 
 

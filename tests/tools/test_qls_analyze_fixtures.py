@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.disk import OsDisk
-from store.inspect.offline import open_store
-from store.journal.journal import Journal
-from store.journal.records import RecordHeader
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader
 from tests.support.fixtures import LINEAR_STORES, StoreFixture, StoreOpener, snapshot
 from tests.tools.qls_analyze_runs import Run, command
 

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT
+from qstore.tools.qls_analyze.problems import Problems
+from qstore.tools.qls_analyze.show import Show
 from tests.support.linear_builder import LinearBuilder, make_tree
 from tests.support.memory_disk import MemoryDisk
+from tests.support.profiles import examples
 from tests.tools.qls_analyze_runs import Run, analysed, command, written
-from tools.qls_analyze.problems import Problems
-from tools.qls_analyze.show import Show
 
 EVERYTHING: Final = Show(*[True] * 9)
 QUEUE: Final = "/store/qls/jrnl2/q"
@@ -71,7 +72,7 @@ def test_the_store_itself_is_sound() -> None:
     assert (result.code, result.report()[0]) == (0, "2 enqueued records found:")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(PATHS), st.lists(st.tuples(OFFSETS, st.integers(0, 7)), min_size=1, max_size=4))
 def test_flipped_bits(path: str, bits: list[tuple[int, int]]) -> None:
     content = bytearray(STORE[path])
@@ -80,7 +81,7 @@ def test_flipped_bits(path: str, bits: list[tuple[int, int]]) -> None:
     check(MemoryDisk({**STORE, path: content}))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.sampled_from(PATHS),
     OFFSETS,
@@ -94,26 +95,26 @@ def test_forged_fields(path: str, offset: int, field: bytes) -> None:
     check(MemoryDisk({**STORE, path: forged}))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.sampled_from(PATHS), st.integers(0, 8191))
 def test_files_that_are_cut_short(path: str, size: int) -> None:
     assert check(MemoryDisk({**STORE, path: STORE[path][:size]})).code == 1
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.binary(max_size=300)), max_size=3))
 def test_garbage_for_files(files: list[tuple[str, bytes]]) -> None:
     check(MemoryDisk({**STORE, **dict(files)}))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.sets(st.sampled_from(PATHS)), st.permutations(PATHS), st.builds(Show, *[st.booleans()] * 9))
 def test_files_that_are_missing_or_at_each_others_places(missing: set[str], paths: list[str], show: Show) -> None:
     contents = dict(zip(paths, STORE.values(), strict=True))
     check(MemoryDisk({"/store/qls/x": b"", **{path: contents[path] for path in PATHS if path not in missing}}), show)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=9000), st.sampled_from(["tpl2", "jrnl2/q", "p001/efp/4k", "p001/efp/4k/in_use"]))
 def test_the_command_itself(tmp_path: Path, content: bytes, below: str) -> None:
     qls = make_tree(tmp_path / "store")
@@ -143,7 +144,7 @@ def test_a_header_that_tells_of_terabytes() -> None:
     disk = queue.disk(QUEUE)
     result = check(disk)
     assert result.code == 1
-    assert f"its header tells {(1 << 42) + 4096}" in result.problems[0]
+    assert f"its header says {(1 << 42) + 4096}" in result.problems[0]
     assert disk.bytes_read < 100_000
 
 

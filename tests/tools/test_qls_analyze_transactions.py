@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.rhm.records import COMMIT_DECISION, TRANSIENT
+from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT
+from qstore.tools.qls_analyze.show import Show
 from tests.support.linear_builder import LinearBuilder
 from tests.tools.qls_analyze_runs import Run, analysed, command, written
-from tools.qls_analyze.show import Show
 
 PREPARED = "[Prepared, neither committed nor aborted - assuming commit]"
 COMMITTING = "[Prepared, but interrupted during commit phase]"

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from formats.qls.records import RecordHeader
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
+from qstore.formats.qls.records import RecordHeader
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind
+from qstore.tools.qls_analyze.show import Show
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, reset_file
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.qls_analyze_runs import (
@@ -24,7 +25,6 @@ from tests.tools.qls_analyze_runs import (
     met,
     path_of,
 )
-from tools.qls_analyze.show import Show
 
 # ---- files ----
 
@@ -331,5 +331,5 @@ def test_a_header_that_tells_of_no_record_where_one_must_begin(offset: int) -> N
     builder.patch(1, 40, U64.pack(offset))
     result = analyse(builder)
     assert result.code == 1
-    assert result.problems[0].startswith(f"{path_of(builder, 1)}: its header tells that no record begins in it")
+    assert result.problems[0].startswith(f"{path_of(builder, 1)}: its header says that no record begins in it")
     assert result.report()[0] == "1 enqueued records found:"

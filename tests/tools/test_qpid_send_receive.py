@@ -15,14 +15,15 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.client import Connection, Message
+from qstore.broker.client import Connection, Message
+from qstore.tools import qpid_receive, qpid_send
+from qstore.tools.messaging.options import NameValue, Timeout, YesNo
+from qstore.tools.messaging.receiving import SequenceError, SequenceTracker
+from qstore.tools.messaging.report import Pace, Reporter, Throughput, ThroughputAndLatency
+from qstore.tools.messaging.sending import Contents, Headers, groups
+from tests.support import forked
 from tests.support.coded import coded
 from tests.support.running_broker import RunningBroker
-from tools import qpid_receive, qpid_send
-from tools.messaging.options import NameValue, Timeout, YesNo
-from tools.messaging.receiving import SequenceError, SequenceTracker
-from tools.messaging.report import Pace, Reporter, Throughput, ThroughputAndLatency
-from tools.messaging.sending import Contents, Headers, groups
 
 Run = Callable[..., Result]
 
@@ -137,7 +138,7 @@ def test_every_header(send: Run, receive: Run, url: str, queue: str) -> None:
     assert message.properties == expected
     result = receive("-a", queue, "--print-headers", "yes")
     lines = checked(result).splitlines()
-    assert "there is no queue 'nobody'" in result.stderr
+    assert "no such queue: 'nobody'" in result.stderr
     assert lines[0:2] == ["Subject: news", "ReplyTo: nobody; {node:{type:queue}}"]
     assert lines[2:5] == [f"MessageId: {identity}", "CorrelationId: c", "UserId: me"]
     assert lines[5].startswith("TTL: ")
@@ -170,7 +171,7 @@ def test_duplicates(send: Run, receive: Run, queue: str) -> None:
     result = receive("-a", browse, "--ignore-duplicates", "--check-redelivered")
     assert (result.exit_code, "not marked as redelivered" in result.stderr) == (1, True)
     result = receive("-a", browse, "--verify-sequence")
-    assert (result.exit_code, "message 1 came where 3 should have come" in result.stderr) == (1, True)
+    assert (result.exit_code, "message out of sequence: received 1, expected 3" in result.stderr) == (1, True)
 
 
 def test_answers(send: Run, receive: Run, url: str, queue: str) -> None:
@@ -194,8 +195,8 @@ def test_reports(send: Run, receive: Run, queue: str) -> None:
 
 def test_as_processes(url: str, queue: str) -> None:
     def process(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", f"tools.{module}", "-b", url, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        command = [sys.executable, "-m", f"qstore.tools.{module}", "-b", url, *arguments]
+        return forked.run(command, capture_output=True, text=True, timeout=60)
 
     options = ("--connection-options", "{reconnect: true, heartbeat: 5}")
     sent = process("qpid_send", "-a", queue, "-m", "3", "--content-string", "é", "--rate", "1000", *options)
@@ -215,13 +216,13 @@ def test_as_processes(url: str, queue: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [
-        ([], 2, "give an address"),
+        ([], 2, "missing address"),
         (["-a", "q", "-b", "127.0.0.1:1"], 1, "connection refused"),
-        (["-a", "q", "-b", "a:b:c"], 1, "no host"),
+        (["-a", "q", "-b", "a:b:c"], 1, "is not host"),
         (["-a", "q; {create: allways}"], 1, "create must be one of"),
-        (["-a", "no-such-queue"], 1, "there is no queue or exchange"),
+        (["-a", "no-such-queue"], 1, "no such queue or exchange"),
         (["-a", "q", "--connection-options", "{reconnect"], 2, "position"),
-        (["-a", "q", "--connection-options", "{reconect: true}"], 1, "no connection option"),
+        (["-a", "q", "--connection-options", "{reconect: true}"], 1, "unknown connection option"),
         (["-a", "q", "--report-header", "perhaps"], 2, "neither yes nor no"),
         (["-a", "q", "-m", "-1"], 2, "-1"),
     ],
@@ -322,5 +323,5 @@ def test_sequence_tracker() -> None:
     tracker = SequenceTracker()
     numbered = [Message(properties={"sn": number}) for number in (1, 2, 2, 1, 5)]
     assert [tracker.is_duplicate(message) for message in numbered] == [False, False, True, True, False]
-    with pytest.raises(SequenceError, match="no number"):
+    with pytest.raises(SequenceError, match="no sequence number"):
         tracker.is_duplicate(Message())

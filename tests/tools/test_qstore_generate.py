@@ -9,16 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from store.key_value import RocksKeyValue
+from qstore.store.key_value import RocksKeyValue
+from qstore.tools.generate.fleet import DamageKind, FleetSpec, StoreFormat
+from qstore.tools.generate.messages import MessageFactory, body_text, queue_prefix
+from qstore.tools.generate.sizes import parse_sizes, parse_spread
 from tests.support.dump import dump
 from tests.support.generated_fleet import assert_as_listed, generate, listed, make, unseen
 from tests.support.planted_damage import check
-from tools.generate.fleet import DamageKind, FleetSpec, StoreFormat
-from tools.generate.messages import MessageFactory, body_text, queue_prefix
-from tools.generate.sizes import parse_sizes, parse_spread
+from tests.support.profiles import examples
 
 FORMATS = pytest.mark.parametrize("form", list(StoreFormat))
 SMALL = FleetSpec(queues=3, messages=400, transactions=0.5, in_doubt=2, spread=parse_spread("zipf:1"))
@@ -51,7 +52,7 @@ def test_a_store_is_what_its_list_says(form: StoreFormat, tmp_path: Path) -> Non
     assert len(shown.lines("binding")) == 3
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress=[HealthCheck.function_scoped_fixture])
 @given(
     form=st.sampled_from(StoreFormat),
     seed=st.integers(-(1 << 70), 1 << 70),
@@ -274,7 +275,7 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "here" / "file").write_text("mine")
     done = generate(tmp_path / "here")
     assert done.exit_code == 2
-    assert "is not empty" in done.stderr
+    assert "not empty" in done.stderr
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["file"]
 
 
@@ -287,14 +288,14 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--messages", "5", "--bytes", "1G"], "contradict each other"),
-        (["--size", "huge"], "no distribution of sizes"),
-        (["--size", "uniform:9-3"], "no distribution of sizes"),
+        (["--messages", "5", "--bytes", "1G"], "cannot be combined"),
+        (["--size", "huge"], "is not a distribution of sizes"),
+        (["--size", "uniform:9-3"], "is not a distribution of sizes"),
         (["--size", "17M"], "16 MiB"),
-        (["--size", "lognormal:1K,9"], "no number from 0 to 5"),
-        (["--spread", "1,0"], "how queues share"),
-        (["--spread", "zipf:x"], "no number from 0 to 10"),
-        (["--bytes", "lots"], "no size"),
+        (["--size", "lognormal:1K,9"], "is not a number from 0 to 5"),
+        (["--spread", "1,0"], "is not a distribution over queues"),
+        (["--spread", "zipf:x"], "is not a number from 0 to 10"),
+        (["--bytes", "lots"], "is not a size"),
         (["--bytes", "900T"], "do not fit into a journal"),
         (["--damage", "2"], "not in the range"),
     ],
@@ -311,22 +312,22 @@ def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path, monk
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     done = generate(tmp_path / "fleet", "--bytes", "64MiB")
     assert done.exit_code == 2
-    assert f"bytes are needed, and {free:,} are free; ask for less, or make room" in done.stderr
+    assert f"bytes are needed, and {free:,} are free; request less, or make room" in done.stderr
     assert not (tmp_path / "fleet").exists()
 
 
 def test_a_missing_parent_is_told(tmp_path: Path) -> None:
     done = generate(tmp_path / "none" / "fleet")
     assert done.exit_code == 2
-    assert done.stderr == f"qstore-generate: {tmp_path}/none: there is no such directory; make it first\n"
+    assert done.stderr == f"qstore-generate: {tmp_path}/none: there is no such directory; create it first\n"
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/full/file")
 
-    monkeypatch.setattr("store.writable_disk.OsWritableDisk.create", fail)
+    monkeypatch.setattr("qstore.store.writable_disk.OsWritableDisk.create", fail)
     done = generate(tmp_path / "fleet", "--queues", "1", "--messages", "5")
     assert done.exit_code == 2
-    assert "/full/file: a store cannot be made here: No space left on device" in done.stderr
+    assert "/full/file: a store cannot be created here: No space left on device" in done.stderr
     assert not (tmp_path / "fleet" / "MANIFEST.jsonl").exists()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from store.environment import tool_environment
-from store.journal.enqueue_map import LIVE
-from store.repair.quarantine import INDEX
-from tests.support.dump import ROOT
+from qstore.store.environment import tool_environment
+from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.repair.quarantine import INDEX
+from qstore.tools.qstore_quarantine import command
 from tests.support.fixtures import snapshot
+from tests.support.forked import Forked
 from tests.support.opened_store import PARAMETERS, OpenedStore
 from tests.support.quarantine_records import SALT, VERSIONS, Kept, dequeue, enqueue, flipped, make_quarantine, message
-from tools.qstore_quarantine import command
 
 Line = dict[str, Any]
 
@@ -110,12 +110,12 @@ def test_what_is_wrong_with_the_quarantine_is_listed(tmp_path: Path) -> None:
     run = Run("list", path)
     assert run.code == 1
     damage = [line.removeprefix("damage: ") for line in run.text.splitlines() if line.startswith("damage: ")]
-    assert [line.removeprefix(str(path)).partition("no JSON:")[0] for line in damage] == [
-        "/000001.raw: 5 bytes, where the index says 128",
+    assert [line.removeprefix(str(path)).partition("not JSON:")[0] for line in damage] == [
+        "/000001.raw: 5 bytes, but the index states 128",
         "/000002.raw: cannot be read: No such file or directory",
         "/index.jsonl, line 3: ",
         "/index.jsonl, line 5: ",
-        "/000003.raw: no line of the index tells what it is",
+        "/000003.raw: the index has no entry for this file",
     ]
     run = Run("list", path, "--json")
     assert run.code == 1
@@ -131,13 +131,14 @@ def test_one_entry(tmp_path: Path, version: str) -> None:
     path = quarantine(tmp_path, Kept(enqueue(version, A)), Kept(flipped(enqueue(version, A), 0)))
     run = Run("show", path, 1)
     assert run.code == 0
-    assert run.text.splitlines()[3] == f"  at 0x0: enqueue record 0x5, {version}, sound"
+    assert run.text.splitlines()[3] == f"  at 0x0: enqueue record 0x5, {version}, intact"
     assert "    3 bytes of body  aaa" in run.text.splitlines()
     assert run.text.endswith("    can be injected\n")
     run = Run("show", path, 2)
     assert run.code == 0
     assert (
-        "not sound\n    but its header is lost; with the first bytes that it should have, its tail holds\n" in run.text
+        "not intact\n    but its header is lost; with a corrected beginning of the header its tail matches\n"
+        in run.text
     )
     assert run.text.endswith("    can be injected with --force\n")
 
@@ -176,7 +177,7 @@ def test_bytes_that_changed_are_shown_and_told(tmp_path: Path) -> None:
     (path / "000001.raw").write_bytes(enqueue("version 1", B))
     run = Run("show", path, 1)
     assert run.code == 1
-    assert "the bytes are not those that were put here" in run.text
+    assert "the bytes have changed" in run.text
     assert "bbb" in run.text
     (path / "000001.raw").unlink()
     run = Run("show", path, 1)
@@ -197,12 +198,12 @@ def test_a_file_that_claims_terabytes_is_not_looked_into(tmp_path: Path, store: 
     with (path / "000001.raw").open("r+b") as file:
         file.truncate(1 << 40)
     run = Run("show", path, 1)  # no more is read than the index says
-    assert (run.code, "1099511627776 bytes, where the index says 128" in run.text) == (1, True)
+    assert (run.code, "1099511627776 bytes, but the index states 128" in run.text) == (1, True)
     index = (path / INDEX).read_bytes()
     (path / INDEX).write_bytes(index.replace(b'"size":128', b'"size":1099511627776'))
     assert Run("list", path).code == 0
     run = Run("inject", path, 1, "--store", store, "--force")
-    assert (run.code, "are more than is looked into" in run.text) == (1, True)
+    assert (run.code, "are more than the limit of" in run.text) == (1, True)
 
 
 # ---- inject ----
@@ -257,7 +258,7 @@ def test_never_twice_by_mistake(tmp_path: Path, store: Path) -> None:
     assert run.code == 1
     first, second = run.text.splitlines()
     assert first.startswith('entry 1: not injected: it was injected into queue "orders" of ')
-    assert first.endswith("; --again injects it once more")
+    assert first.endswith("; --again injects it again")
     assert second.startswith("entry 2: 1 message")
     assert [data for data, _ in messages(store)["orders"]][1:] == [A, B]
     assert Run("inject", path, 1, "--store", store, "--again").code == 0
@@ -269,7 +270,7 @@ def test_what_is_not_sound_needs_force(tmp_path: Path, store: Path) -> None:
     path = quarantine(tmp_path, Kept(bytes(32) + broken[32:]))
     run = Run("inject", path, 1, "--store", store)
     assert run.code == 1
-    assert run.text.splitlines()[0] == "entry 1: not injected: it is not to be trusted; --force injects it all the same"
+    assert run.text.splitlines()[0] == "entry 1: not injected: it is not intact; --force injects it anyway"
     assert "    a record: its header is lost" in run.text.splitlines()
     assert len(messages(store)["orders"]) == 1
     run = Run("inject", path, 1, "--store", store, "--force")
@@ -281,7 +282,7 @@ def test_what_is_not_sound_needs_force(tmp_path: Path, store: Path) -> None:
 def test_a_message_whose_removal_is_in_the_same_entry(tmp_path: Path, store: Path) -> None:
     path = quarantine(tmp_path, Kept(enqueue("version 2", A, 5) + dequeue("version 2", 5, 6)))
     run = Run("inject", path, 1, "--store", store)
-    assert (run.code, "record 0x5: the entry holds its removal, too" in run.text) == (1, True)
+    assert (run.code, "record 0x5: the entry also contains its dequeue" in run.text) == (1, True)
 
 
 def test_what_holds_no_message(tmp_path: Path, store: Path) -> None:
@@ -289,7 +290,7 @@ def test_what_holds_no_message(tmp_path: Path, store: Path) -> None:
     before = (path / INDEX).read_bytes()
     run = Run("inject", path, 1, 2, 3, "--store", store, "--force")
     assert run.code == 1
-    assert run.text.count("there is no message in it that can be injected") == 3
+    assert run.text.count("it contains no message that can be injected") == 3
     assert len(messages(store)["orders"]) == 1
     assert (path / INDEX).read_bytes() == before
 
@@ -397,8 +398,8 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 
 def test_as_a_process_into_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
     path = quarantine(tmp_path, *[Kept(enqueue("version 2", A))] * 3000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tools.qstore_quarantine", "list", path], cwd=ROOT, stdout=subprocess.PIPE,
+    process = Forked(
+        [sys.executable, "-m", "qstore.tools.qstore_quarantine", "list", path], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

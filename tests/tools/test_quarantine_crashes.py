@@ -8,19 +8,19 @@ from collections import Counter
 
 import pytest
 
-from formats.broker_records.wiring import Queue
-from formats.quarantine_index import Injection, QuarantineEntry
-from formats.rhm.geometry import Geometry
-from store.environment import Environment
-from store.errors import StoreError
-from store.live.message_store import MessageStore
-from store.repair.quarantine import Quarantine, QuarantineError, QuarantineWriter
-from store.sync.inline import InlineSync
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.quarantine_index import Injection, QuarantineEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineWriter
+from qstore.store.sync.inline import InlineSync
+from qstore.tools.quarantine.injection import Injected, InjectionRequest, inject
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.opened_store import PARAMETERS
 from tests.support.quarantine_records import SALT, enqueue, message
-from tools.quarantine.injection import Injected, Wish, inject
 
 STORE, QUARANTINE = "/store", "/quarantine"
 MESSAGES = {1: [b"a", b"b"], 2: [b"c"], 3: [b"d", b"e", b"f" * 3000]}
@@ -49,7 +49,7 @@ def made(seed: int) -> SimulatedDisk:
 
 
 def run(disk: SimulatedDisk) -> list[Injected]:
-    return inject(environment_of(disk), QUARANTINE, STORE, Wish(list(MESSAGES)), "test", lambda _: None)
+    return inject(environment_of(disk), QUARANTINE, STORE, InjectionRequest(list(MESSAGES)), "test", lambda _: None)
 
 
 def found(disk: SimulatedDisk) -> list[tuple[int, bytes]]:

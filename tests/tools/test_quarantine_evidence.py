@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.records import COMPRESSED, EXTERNAL, Kind
+from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, Kind
+from qstore.tools.quarantine.evidence import Evidence, RecordFinder, judge
 from tests.support.quarantine_records import SALT, VERSIONS, dequeue, enqueue, flipped, message
-from tools.quarantine.evidence import Evidence, RecordFinder, judge
 
 BODY = bytes(range(256)) * 3
 DATA = message(BODY)
@@ -61,7 +61,7 @@ def test_sound_records_in_a_row(version: str) -> None:
 
 def test_without_the_salt_nothing_of_version_2_is_proved() -> None:
     assert only(enqueue("version 2", DATA), None).problems == (
-        "its checksum cannot be proved: the salt of its file is not known",
+        "its checksum cannot be verified: the salt of its file is unknown",
     )
     assert only(enqueue("version 2", DATA), SALT + 1).problems == ("enqueue record fails its checksum",)
 
@@ -71,7 +71,7 @@ def test_a_transaction_is_told(version: str) -> None:
     raw = enqueue(version, DATA, xid=b"abc")
     found = only(raw)
     assert (found.xid, found.is_proved) == (b"abc", True)
-    assert judge(raw, found).problems == ("it was enqueued in transaction 616263, whose outcome is not known here",)
+    assert judge(raw, found).problems == ("it was enqueued in transaction 616263, whose outcome is unknown",)
 
 
 def test_content_that_is_not_there() -> None:
@@ -112,7 +112,7 @@ def test_a_lost_beginning(version: str, at: int, xid: bytes) -> None:
     found = only(broken)
     assert (found.format, found.kind, found.rid, found.xid) == (version, Kind.ENQUEUE, 5, xid)
     (problem,) = found.problems
-    assert problem.endswith("; with the first bytes that it should have, its tail holds")
+    assert problem.endswith("; with a corrected beginning of the header its tail matches")
     assert broken[found.start : found.end] == DATA
 
 
@@ -137,7 +137,7 @@ def test_a_forged_size(version: str, forged: int) -> None:
     found = records(bytes(raw))[0]
     assert not found.is_proved
     assert bytes(raw[found.start : found.end]) == DATA
-    assert found.problems == (f"its header says {forged} bytes of data, and its tail stands behind {len(DATA)}",)
+    assert found.problems == (f"its header says {forged} bytes of data, but its tail is after {len(DATA)}",)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -162,7 +162,9 @@ def test_a_torn_record(version: str) -> None:
     assert judged.refusal is None
     assert judged.message is not None
     assert judged.message.body == BODY[: len(BODY) - missing]
-    assert f"its properties say {len(BODY)} bytes of content, and there are {len(BODY) - missing}" in judged.problems
+    assert (
+        f"its properties specify {len(BODY)} bytes of content, but there are {len(BODY) - missing}" in judged.problems
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from formats.rhm.geometry import SECTOR_SIZE, Geometry
-from store.writable_disk import OsWritableFile
-from tests.support.dump import ROOT, dump
+from qstore.formats.rhm.geometry import SECTOR_SIZE, Geometry
+from qstore.store.writable_disk import OsWritableFile
+from tests.support import forked
+from tests.support.dump import dump
 from tests.support.journal_builder import JournalBuilder
 from tests.support.known_history import OUTSTANDING
 from tests.support.planted_damage import Original, back, lost
@@ -195,7 +195,7 @@ def test_killed_at_any_step_it_leaves_nothing_by_that_name(version_2: Original, 
 
 KILL: Final = """
 import os, signal
-from store.writable_disk import OsWritableFile
+from qstore.store.writable_disk import OsWritableFile
 sync, calls = OsWritableFile.sync, []
 def dying(self):
     calls.append(self)
@@ -203,7 +203,7 @@ def dying(self):
         os.kill(os.getpid(), signal.SIGKILL)
     sync(self)
 OsWritableFile.sync = dying
-from tools.qstore_recover import main
+from qstore.tools.qstore_recover import main
 main()
 """
 
@@ -211,7 +211,7 @@ main()
 def test_a_process_that_is_killed(version_2: Original, tmp_path: Path) -> None:
     path = tmp_path / "new"
     arguments = [sys.executable, "-c", KILL, str(version_2.path), str(path)]
-    assert subprocess.run(arguments, cwd=ROOT, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert forked.run(arguments, timeout=60).returncode == -signal.SIGKILL
     assert not os.path.lexists(path)
     assert recover(version_2.path, path).report.code == 0
 

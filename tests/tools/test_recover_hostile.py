@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 
-from formats.broker_records.messages import encode_message
-from formats.broker_records.wiring import Binding, Exchange, Queue, encode_queue
-from formats.catalogue import QueueEntry
-from formats.checksum import extend_crc32c
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import decode_jinf, encode_jinf
-from formats.rhm.records import Kind, RecordHeader
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.broker_records.topology import Binding, Exchange, Queue, encode_queue
+from qstore.formats.catalogue import QueueEntry
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import decode_jinf, encode_jinf
+from qstore.formats.rhm.records import Kind, RecordHeader
 from tests.support.dump import Dump
 from tests.support.journal_builder import JournalBuilder
 from tests.support.known_history import BILLS, UNPAID
@@ -157,7 +157,7 @@ def test_a_linear_file(name: str, tmp_path: Path) -> None:
 
 
 @each_name
-def test_the_wiring_of_version_1(name: str, tmp_path: Path) -> None:
+def test_the_topology_of_version_1(name: str, tmp_path: Path) -> None:
     old = OldStore()
     old.queue("orders").enqueue(MESSAGE)
     old.queues[3] = Queue("orders")

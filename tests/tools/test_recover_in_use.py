@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from store.catalogue.store_directory import StoreDirectory
-from store.environment import tool_environment
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.environment import tool_environment
 from tests.support.fixtures import snapshot
 from tests.support.planted_stores import version_2_store
 from tests.support.recover_runs import recover

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from formats.broker_records.messages import encode_message
-from formats.broker_records.wiring import Queue
-from store.catalogue.catalogue import Catalogue
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.broker_records.topology import Queue
+from qstore.store.catalogue.catalogue import Catalogue
 from tests.support.dump import Line, dump
 from tests.support.fixtures import CopyFactory, CopyOpener, StoreOpener, journal_directory
 from tests.support.known_history import BILLS, OUTSTANDING, UNPAID, UNPREPARED, XIDS
@@ -55,7 +55,7 @@ def test_version_1_without_its_database(local_copies: CopyFactory, tmp_path: Pat
 
 
 def test_version_2_without_its_catalogue(tmp_path: Path) -> None:
-    """The queues come back with their arguments, from the info files; what the wiring was, nobody knows."""
+    """The queues come back with their arguments, from the info files; what the topology was, nobody knows."""
     original = version_2_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     planted.remove("rhm/catalogue")
@@ -76,11 +76,11 @@ def test_version_2_without_its_catalogue_but_with_the_second_copy_of_it(tmp_path
     planted.remove("rhm/catalogue")
     recovery = recover(planted.path, tmp_path / "new")
     assert states(original, recovery.dump()) == expected_states({})
-    wiring = dump(recovery.path, "--wiring", "--json")
-    assert [line["name"] for line in wiring.lines("queue")] == ["orders", "bills"]
-    assert [line["queue"] for line in wiring.lines("binding")] == ["orders"]
+    topology = dump(recovery.path, "--topology", "--json")
+    assert [line["name"] for line in topology.lines("queue")] == ["orders", "bills"]
+    assert [line["queue"] for line in topology.lines("binding")] == ["orders"]
     assert recovery.report.code == 0
-    assert "there is no catalogue" in [line["what"] for line in recovery.report.lines("damage")]
+    assert "the catalogue is missing" in [line["what"] for line in recovery.report.lines("damage")]
 
 
 @pytest.mark.parametrize("with_list", [False, True], ids=["without the prepared list", "with it"])
@@ -263,7 +263,7 @@ def test_an_orphan_of_qpidds(kind: str, copies: CopyOpener, tmp_path: Path) -> N
 
 
 def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) -> None:
-    """What the wiring has lost is listed; the binding goes with the exchange that nobody knows any more."""
+    """What the topology has lost is listed; the binding goes with the exchange that nobody knows any more."""
     factory = copies("legacy-a-clean")
     sound = dump(factory.source.path, "--outstanding", "--json")
     with factory.copy() as copy:

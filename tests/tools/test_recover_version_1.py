@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.wiring import Queue
+from qstore.formats.broker_records.topology import Queue
 from tests.support.conversion import content_of
 from tests.support.fixtures import StoreFixture, StoreOpener
 from tests.support.old_store import OldStore

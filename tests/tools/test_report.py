@@ -8,12 +8,10 @@ import hashlib
 import re
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue, summed
-from tests.support.report_page import Page
-from tools.report.content import (
+from qstore.tools.report.content import (
     Axis,
     DepthPoint,
     DepthSeries,
@@ -28,8 +26,11 @@ from tools.report.content import (
     Waits,
     WaitUnit,
 )
-from tools.report.page import render
-from tools.report.ranking import worst_first
+from qstore.tools.report.page import render
+from qstore.tools.report.ranking import worst_first
+from tests.support.profiles import examples
+from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue, summed
+from tests.support.report_page import Page
 
 #: The elements that a report is made of. A name that became an element would be another, or more of these.
 ELEMENTS = {
@@ -123,9 +124,9 @@ def test_the_numbers_are_those_of_the_content() -> None:
 
 def test_a_queue_of_which_little_is_known() -> None:
     page = rendered(plain_queue())
-    assert "nothing tells how deep the queue was" in page.text
+    assert "the depth of the queue is unknown" in page.text
     assert "no message was measured" in page.text
-    assert "no message was both enqueued and dequeued here" in page.text
+    assert "no message was both enqueued and dequeued in this journal" in page.text
     assert "peak depth\n–" in page.text
     assert [name for name, _ in page.elements if name == "svg"] == []
 
@@ -146,7 +147,7 @@ def test_findings_with_their_examples() -> None:
     page = Page(render(whole))
     assert "Damage or losses were found." in page.text
     assert "1,500 checksum failures, 3 missing messages." in page.text
-    assert "the first 2 of them" in page.text
+    assert "the first 2" in page.text
     for where, text in examples:
         assert {where, text} <= set(page.within("bdi"))
 
@@ -155,9 +156,9 @@ def test_findings_with_their_examples() -> None:
     ("kind", "words"),
     [
         (FindingKind.DAMAGE, "Damage or losses were found."),
-        (FindingKind.IN_DOUBT, "Nothing is damaged, but some things should be looked at."),
-        (FindingKind.GAP, "Nothing is damaged or missing."),
-        (None, "Nothing is damaged or missing."),
+        (FindingKind.IN_DOUBT, "No damage was found, but some findings should be examined."),
+        (FindingKind.GAP, "No damage and no losses were found."),
+        (None, "No damage and no losses were found."),
     ],
 )
 def test_the_verdict(kind: FindingKind | None, words: str) -> None:
@@ -168,7 +169,7 @@ def test_the_verdict(kind: FindingKind | None, words: str) -> None:
 
 def test_an_empty_fleet_is_not_called_sound() -> None:
     page = rendered()
-    assert "No queue was read, so nothing can be said." in page.text
+    assert "No queue was read, so there is no result." in page.text
     assert "No queue was found." in page.text
     assert "damaged" not in page.text
 
@@ -194,7 +195,7 @@ def test_what_is_left_out_is_told() -> None:
     whole = content(plain_queue())
     totals = dataclasses.replace(whole.totals, queues=12_001, stores=3)
     page = Page(render(dataclasses.replace(whole, totals=totals, inputs=(Input(STORE, "qstore", 1, 5),))))
-    assert "12,000 queues are in the sums, and not in this table." in page.text
+    assert "12,000 queues are included in the totals, but not in this table." in page.text
     assert "And 2 more." in page.text
 
 
@@ -219,7 +220,7 @@ def test_no_name_becomes_an_element(name: str) -> None:
     assert all(text.isprintable() for place, text in page.texts if place not in ("script", "style"))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(30)
 @given(st.text(st.characters(), max_size=50))
 def test_any_name_is_shown(name: str) -> None:
     page = rendered(plain_queue(name), plots=0)
@@ -227,7 +228,7 @@ def test_any_name_is_shown(name: str) -> None:
     assert all(char in page.text for char in name if char.isprintable() and char != "\r")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     axis=st.sampled_from(Axis),
     places=st.lists(st.integers(0, (1 << 63) - 1), min_size=0, max_size=6, unique=True),

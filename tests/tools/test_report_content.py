@@ -8,8 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.report_content import MADE_AT, content, full_queue, plain_queue
-from tools.report.content import (
+from qstore.tools.report.content import (
     MAX_EXAMPLES,
     MAX_POINTS,
     Axis,
@@ -27,7 +26,8 @@ from tools.report.content import (
     Waits,
     WaitUnit,
 )
-from tools.report.ranking import near_limit, severity, worst_first
+from qstore.tools.report.ranking import near_limit, severity, worst_first
+from tests.support.report_content import MADE_AT, content, full_queue, plain_queue
 
 NONE = Totals(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -55,7 +55,7 @@ def with_findings(name: str, **counts: int) -> QueueReport:
         (lambda: series((1, 0), (1, 0)), "ascending"),
         (lambda: series((2, 0), (1, 0)), "ascending"),
         (lambda: series(*((at, 0) for at in range(MAX_POINTS + 1))), "500 at most"),
-        (lambda: Waits(WaitUnit.SECONDS, 0, 0, 0, 0, 0), "no message"),
+        (lambda: Waits(WaitUnit.SECONDS, 0, 0, 0, 0, 0), "waits without a message"),
         (lambda: Waits(WaitUnit.SECONDS, 1, 2, 1, 3, 4), "order"),
         (lambda: Waits(WaitUnit.SECONDS, 1, -1, 1, 3, 4), "order"),
         (lambda: Waits(WaitUnit.SECONDS, 1, float("nan"), 1, 3, 4), "order"),
@@ -64,11 +64,11 @@ def with_findings(name: str, **counts: int) -> QueueReport:
         (lambda: Sizing(float("nan"), None, None), "fill"),
         (lambda: Sizing(-0.1, None, None), "fill"),
         (lambda: Sizing(0.1, None, None, limit=0.0), "limit"),
-        (lambda: Finding(FindingKind.GAP, 0), "finding of 0"),
+        (lambda: Finding(FindingKind.GAP, 0), "a finding with 0"),
         (lambda: Finding(FindingKind.GAP, 1, (Example("", ""),) * 2), "examples"),
         (lambda: Finding(FindingKind.GAP, 99, (Example("", ""),) * (MAX_EXAMPLES + 1)), "examples"),
         (lambda: dataclasses.replace(plain_queue(), enqueues=-1), "enqueues is -1"),
-        (lambda: dataclasses.replace(plain_queue(), seconds=float("inf")), "no number"),
+        (lambda: dataclasses.replace(plain_queue(), seconds=float("inf")), "is not a number"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(2, 2, 1),)), "bin"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(0, 4, 1), SizeBin(3, 5, 1))), "overlap"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(0, 4, -1),)), "bin"),

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from formats.rhm.geometry import Geometry
-from store.environment import tool_environment
-from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.environment import tool_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.parameters import StoreParameters
+from qstore.tools.qstore_dump import command as dump
+from qstore.tools.qstore_resize import command
+from qstore.tools.qstore_size import command as size
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.opened_store import OpenedStore
-from tools.qstore_dump import command as dump
-from tools.qstore_resize import command
-from tools.qstore_size import command as size
 
 
 def resize(*arguments: object) -> Result:
@@ -106,7 +106,7 @@ def test_auto_makes_no_journal_smaller_unasked(tmp_path: Path) -> None:
     for options in (("--dry-run",), ()):
         result = resize(path, "--auto", *options)
         assert result.exit_code == 0, result.output
-        assert "quiet: left at 8 x 128 pages; 8 x 1 page would do for the messages that are there now" in result.output
+        assert "quiet: not changed from 8 x 128 pages; 8 x 1 page is enough for the present messages" in result.output
     *journals, summary = lines(resize(path, "--auto", "--json"))
     results = {each["queue"]: (each["result"], each["after"]["jfile_size_pgs"]) for each in journals}
     assert results == {"quiet": ("would-shrink", 128), "busy": ("unchanged", 1)}
@@ -149,10 +149,12 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     result = resize(path, "orders", "--jfile-size-pgs", 4)
     assert result.exit_code == 1
     *_, text, last = result.output.splitlines()
-    assert text.startswith("orders: 600 messages and 0 open transactions, 2.34 MiB, do not fit into 4 x 4 pages; what ")
+    assert text.startswith(
+        "orders: 600 messages and 0 open transactions, 2.34 MiB, do not fit into 4 x 4 pages; large enough: "
+    )
     assert last == "Nothing was changed."
     assert snapshot(path / "rhm" / "jrnl") == before
-    words = text.split("would: ")[1].split(" or ")
+    words = text.split("large enough: ")[1].split(" or ")
     assert len(words) == 2
     for advice in words:
         assert resize(path, "orders", *advice.split()).exit_code == 0
@@ -175,14 +177,14 @@ def test_the_directory_rhm_does_as_well(store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((), "say what size: --num-jfiles and --jfile-size-pgs, or --auto; or --discard-old."),
-        (("--auto", "--num-jfiles", 5), "--auto takes the sizes from the sizing rule"),
-        (("--shrink", "--num-jfiles", 5), "--shrink goes with --auto"),
-        (("--auto", "--tpl"), "--auto sizes for messages"),
-        (("--discard-old", "--dry-run"), "--dry-run does not go with --discard-old."),
+        ((), "give a size: --num-jfiles and --jfile-size-pgs, or --auto; or --discard-old."),
+        (("--auto", "--num-jfiles", 5), "--auto cannot be combined with"),
+        (("--shrink", "--num-jfiles", 5), "--shrink requires --auto"),
+        (("--auto", "--tpl"), "--auto does not apply to --tpl"),
+        (("--discard-old", "--dry-run"), "--dry-run and --discard-old cannot be combined."),
         (("--num-jfiles", 3), "3 is not in the range 4<=x<=64"),
         (("--jfile-size-pgs", 32769), "32769 is not in the range 1<=x<=32768"),
-        (("nobody", "--num-jfiles", 8), 'there is no queue "nobody" here'),
+        (("nobody", "--num-jfiles", 8), 'there is no queue "nobody"'),
     ],
 )
 def test_usage(store: Path, arguments: tuple[object, ...], text: str) -> None:
@@ -197,7 +199,7 @@ def test_a_store_of_qpidds_gets_advice(legacy_store: StoreFixture, copies: CopyO
     with copies(legacy_store.name).copy() as copy:
         result = resize(copy.path, "--num-jfiles", 8)
         assert result.exit_code == 2
-        assert "resize its journals with qpid-store-resize, or have it converted first, by" in result.output
+        assert "resize its journals with qpid-store-resize, or convert it first, with" in result.output
         assert len(result.output.splitlines()) == 1
 
 
@@ -206,7 +208,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
     for more in ((), ("--dry-run",)):
         result = resize(tmp_path / "store", "--num-jfiles", 8, *more)
         assert result.exit_code == 2
-        text = "another process has the store: stop the broker first"
+        text = "another process has locked the store: stop the broker first"
         assert result.output == f"qstore-resize: {tmp_path}/store: {text}\n"
     opened.store.close({})
 
@@ -218,7 +220,7 @@ def test_damage(store: Path) -> None:
     file.write_bytes(content)
     result = resize(store, "--num-jfiles", 8, "--jfile-size-pgs", 3)
     assert result.exit_code == 1
-    assert "nothing is resized: start the broker" in result.output
+    assert "nothing was resized: start the broker" in result.output
     assert len(result.output.splitlines()) == 1
 
 
@@ -227,7 +229,7 @@ def test_no_store(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     result = resize(tmp_path / name, "--num-jfiles", 8)
     assert result.exit_code == 2
-    assert "there is no directory of that name" in result.output
+    assert "no such directory" in result.output
 
 
 def test_help_has_examples() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import decode_jinf
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import decode_jinf
+from qstore.tools.qpid_store_resize import run
+from qstore.tools.qstore_dump import command as dump
 from tests.support.fixtures import CopyOpener, StoreFixture, journal_directory, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.tools.drop_in_runs import DropInRun, outcome
-from tools.qpid_store_resize import run
-from tools.qstore_dump import command as dump
 
 
 def resize(*arguments: object) -> DropInRun:
@@ -117,7 +117,7 @@ def test_too_small_changes_nothing(tmp_path: Path) -> None:
     result = resize("-N", 4, "-s", 1, path)
     assert result.code == 1
     assert result.err.startswith("Ran out of journal space while writing records: 100 records take ")
-    assert result.err.endswith("what would do: -N 5 -s 1, or -N 4 -s 2\n")
+    assert result.err.endswith("sizes that suffice: -N 5 -s 1, or -N 4 -s 2\n")
     assert "Transferred" not in result.out
     assert snapshot(path) == before
 
@@ -142,7 +142,7 @@ def test_nearly_full_is_done_and_told(tmp_path: Path) -> None:
         (("-q", "-v"), "Quiet (-q/--quiet) and verbose (-v/--verbose) options are mutually exclusive"),
         (("-n",), "If (-n/--no-pushdown) is used, then at least one of (-B/--new-base-filename) and (-o/--old-base"),
         (("-n", "-o", "JournalData"), "cannot have the same base name"),
-        (("-B", "../x"), "is no file name"),
+        (("-B", "../x"), "is not a file name"),
     ],
 )
 def test_usage(tmp_path: Path, arguments: tuple[object, ...], text: str) -> None:
@@ -175,7 +175,7 @@ def test_a_broker_has_the_store(tmp_path: Path, lock: Any) -> None:
         child = os.fork() if lock is fcntl.lockf else 0
         if lock is fcntl.flock:
             lock(file, fcntl.LOCK_EX)
-            assert resize(path) == DropInRun(1, "", f"{tmp_path}/lock: a broker has the store; stop it first\n")
+            assert resize(path) == DropInRun(1, "", f"{tmp_path}/lock: a broker has the store open; stop it first\n")
         elif child:
             assert os.waitpid(child, 0)[1] == 0
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.support.dump import ROOT
+from qstore.tools.console.tables import Column, print_table
+from qstore.tools.size.amounts import exact, human, parse_amount, parse_count
+from tests.support import forked
 from tests.support.fixtures import StoreFixture
 from tests.support.size import size, sizing
-from tools.console.tables import Column, print_table
-from tools.size.amounts import exact, human, parse_amount, parse_count
 
 EXAMPLE = ["--message-size", "150", "--header-size", "75", "--depth", "25000"]
 DISTRIBUTED = ["--transactions", "distributed", "--xid-size", "53"]
@@ -43,9 +42,9 @@ def test_help_has_examples() -> None:
 
 def test_as_a_process_of_its_own() -> None:
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    finished = subprocess.run(
-        [sys.executable, "-m", "tools.qstore_size", *EXAMPLE],
-        cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False,
+    finished = forked.run(
+        [sys.executable, "-m", "qstore.tools.qstore_size", *EXAMPLE],
+        env=variables, capture_output=True, timeout=60,
     )  # fmt: skip
     assert (finished.returncode, finished.stderr) == (0, b"")
     assert b"--num-jfiles 8 --jfile-size-pgs 37\n" in finished.stdout
@@ -58,19 +57,19 @@ def test_as_a_process_of_its_own() -> None:
         (["--message-size", "1", "--depth", "1"], "--header-size missing"),
         (["--message-size", "1", "--header-size", "1"], "--depth missing"),
         ([*EXAMPLE, "--transactions", "distributed"], "needs --xid-size"),
-        ([*EXAMPLE, "--xid-size", "53"], "--xid-size goes with --transactions distributed"),
-        ([*EXAMPLE, "--transactions", "local", "--xid-size", "24"], "--xid-size goes with"),
-        ([*EXAMPLE, "--transaction-depth", "2"], "--transaction-depth goes with"),
-        ([*EXAMPLE, "--queue", "q"], "--queue goes with --from"),
+        ([*EXAMPLE, "--xid-size", "53"], "--xid-size requires --transactions distributed"),
+        ([*EXAMPLE, "--transactions", "local", "--xid-size", "24"], "--xid-size requires"),
+        ([*EXAMPLE, "--transaction-depth", "2"], "--transaction-depth requires"),
+        ([*EXAMPLE, "--queue", "q"], "--queue requires --from"),
         ([*EXAMPLE, "--transactions", "some"], "some"),
         ([*EXAMPLE, "--store-type", "bookstore"], "bookstore"),
         ([*EXAMPLE, "--queues", "0"], "out of range"),
         ([*EXAMPLE, *DISTRIBUTED, "--xid-size", "0"], "out of range"),
         ([*EXAMPLE, "--depth", "0"], "out of range"),
-        ([*EXAMPLE, "--depth", "2.5"], "no whole number"),
-        ([*EXAMPLE, "--message-size", "-1"], "no size"),
-        ([*EXAMPLE, "--message-size", "many"], "no size"),
-        ([*EXAMPLE, "--message-size", "9999999999999999999"], "more than a file can hold"),
+        ([*EXAMPLE, "--depth", "2.5"], "is not a whole number"),
+        ([*EXAMPLE, "--message-size", "-1"], "is not a size"),
+        ([*EXAMPLE, "--message-size", "many"], "is not a size"),
+        ([*EXAMPLE, "--message-size", "9999999999999999999"], "larger than a file can be"),
         ([*EXAMPLE, "one more"], "one more"),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
@@ -94,7 +93,7 @@ def test_a_wrong_command_line_is_refused(options: list[str], told: str) -> None:
 def test_what_is_told_does_not_go_with_what_is_measured(local: StoreFixture, option: list[str]) -> None:
     shown = size("--from", local.path, *option)
     assert shown.code == 2
-    assert f"{option[0]} does not go with --from" in shown.errors
+    assert f"{option[0]} cannot be combined with --from" in shown.errors
 
 
 def test_input_that_is_no_store(tmp_path: Path) -> None:
@@ -171,7 +170,7 @@ def test_the_first_example_for_people() -> None:
         "for the broker  --num-jfiles 8 --jfile-size-pgs 37",
         "for one queue   qpid.file_count=8 qpid.file_size=37",
     ]
-    assert "say --count-dequeues" in text
+    assert "use --count-dequeues" in text
     assert "\x1b" not in text
 
 
@@ -214,11 +213,11 @@ def test_a_legacystore_whose_senders_wait() -> None:
     """Messages of a block that are flushed one by one take four: double is not enough for them."""
     workload = ["--message-size", "20", "--header-size", "60", "--depth", "25000", "--store-type", "legacystore"]
     text = size(*workload).text
-    assert "enqueues are refused        not before 35,942 messages are there\n" in text
-    assert "if senders wait for each  not before 8,985, of 512 bytes each: too few" in text
-    assert "if senders wait" in size(*EXAMPLE, "--store-type", "legacystore").text
+    assert "enqueues are refused           not before 35,942 messages are on the queue\n" in text
+    assert "if publishers wait for each  not before 8,985, of 512 bytes each: too few" in text
+    assert "if publishers wait" in size(*EXAMPLE, "--store-type", "legacystore").text
     assert "too few" not in size(*EXAMPLE, "--store-type", "legacystore").text
-    assert "if senders wait" not in size(*EXAMPLE).text
+    assert "if publishers wait" not in size(*EXAMPLE).text
 
 
 def test_messages_of_one_block_in_version_2() -> None:

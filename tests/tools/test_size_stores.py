@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from formats.rhm.geometry import Geometry
+from qstore.formats.rhm.geometry import Geometry
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.size import queues, size
@@ -109,13 +109,13 @@ def test_commits_are_as_long_as_the_ids_that_were_met(tmp_path: Path) -> None:
 def test_only_some_queues(dtx: StoreFixture) -> None:
     shown = size("--from", dtx.path, "--queue", "d.q3", "--queue", "d.q1", "--queue", "d.q9", "--json")
     assert [line["queue"] for line in shown.lines()] == ["d.q1", "d.q3"]
-    assert shown.errors == 'notice: there is no queue "d.q9" here\n'
+    assert shown.errors == 'notice: there is no queue "d.q9"\n'
     assert shown.code == 0
 
 
 def test_a_prepared_list_has_no_queues(dtx: StoreFixture) -> None:
     shown = size("--from", dtx.path / "rhm" / "tpl")
-    assert (shown.code, shown.text) == (0, "There are no queues here.\n")
+    assert (shown.code, shown.text) == (0, "There are no queues.\n")
 
 
 # ---- journals that are nearly full ----
@@ -203,8 +203,8 @@ def test_an_empty_queue_has_nothing_to_size_from(tmp_path: Path) -> None:
     JournalBuilder(2, Geometry.from_pages(4, 1)).write_to(path)
     line = queues(path, "--depth", "100")["q"]
     assert (line["recommended"], line["large_enough"], line["record"]) == (None, None, None)
-    assert "no message is there from which to size" in size("--from", path, "--depth", "100").text
-    assert "no message is there" not in size("--from", path).text
+    assert "there is no message to measure" in size("--from", path, "--depth", "100").text
+    assert "there is no message to measure" not in size("--from", path).text
 
 
 def test_one_file_by_itself(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_damage_is_listed_and_the_rest_is_sized(tmp_path: Path) -> None:
     assert queue["outstanding"] == 9
     (damage,) = shown.lines("damage")
     assert damage["file"].endswith("JournalData.0000.jdat")
-    assert "1 damage found" in shown.errors
+    assert "damage found in 1 place" in shown.errors
     table = size("--from", path)
     assert table.code == 1
     assert "DAMAGED FILE" in table.text

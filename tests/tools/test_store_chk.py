@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from formats.rhm.geometry import Geometry
+from qstore.formats.rhm.geometry import Geometry
+from tests.support import forked
 from tests.support.dump import ROOT
 from tests.support.fixtures import snapshot
 from tests.support.journal_builder import JournalBuilder
@@ -267,12 +268,12 @@ def test_only_leaves_that_are_there_are_shown(journal: Path) -> None:
     ("old", "new", "what"),
     [
         ('number_jrnl_files value="4"', 'number_jrnl_files value="99999999999"', "files is out of range"),
-        ('number_jrnl_files value="4"', 'number_jrnl_files value="x"', "number_jrnl_files is no number"),
+        ('number_jrnl_files value="4"', 'number_jrnl_files value="x"', "number_jrnl_files is not a number"),
         ('jrnl_file_size_sblks value="8"', 'jrnl_file_size_sblks value="0"', "file size of 0 sectors"),
         ('JRNL_DBLK_SIZE value="128"', 'JRNL_DBLK_SIZE value="64"', "blocks of 64 bytes"),
         ('journal_version value="1"', 'journal_version value="7"', "unsupported journal version 7"),
-        ('base_filename value="JournalData"', 'base_filename value="../x"', "base_filename is no file name"),
-        ('base_filename value="JournalData"', 'base_filename value="x\0y"', "base_filename is no file name"),
+        ('base_filename value="JournalData"', 'base_filename value="../x"', "base_filename is not a file name"),
+        ('base_filename value="JournalData"', 'base_filename value="x\0y"', "base_filename is not a file name"),
         ('base_filename value="JournalData"', 'base_filename value="other"', "other.0000.jdat: No such file"),
     ],
 )
@@ -335,8 +336,8 @@ def test_what_is_no_file(journal: Path) -> None:
 
 def process(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a process of its own."""
-    command_line = [sys.executable, "-m", "tools.qpid_store_chk", *map(os.fspath, arguments)]
-    return subprocess.run(command_line, cwd=ROOT, timeout=60, check=False, stderr=subprocess.PIPE, **options)
+    command_line = [sys.executable, "-m", "qstore.tools.qpid_store_chk", *map(os.fspath, arguments)]
+    return forked.run(command_line, timeout=60, stderr=subprocess.PIPE, **options)
 
 
 def test_exit_codes_of_the_process(journal: Path) -> None:
@@ -353,7 +354,7 @@ def test_output_that_cannot_be_written(journal: Path) -> None:
         failed = process(journal, stdout=full)
     assert (failed.returncode, failed.stderr) == (1, b"standard output: No space left on device\n")
     closed = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "tools.qpid_store_chk", str(journal)],
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "qstore.tools.qpid_store_chk", str(journal)],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         timeout=60,
@@ -366,7 +367,7 @@ def test_a_reader_that_goes_away_ends_it_silently(tmp_path: Path) -> None:
     builder = JournalBuilder(1, Geometry(4, 1 << 20))
     builder.enqueue_many(5000, b"m")
     directory = written(builder, tmp_path / "j")
-    pipeline = f'"{sys.executable}" -m tools.qpid_store_chk -r "{directory}" | head -n 1'
+    pipeline = f'"{sys.executable}" -m qstore.tools.qpid_store_chk -r "{directory}" | head -n 1'
     shown = subprocess.run(["sh", "-c", pipeline], cwd=ROOT, capture_output=True, timeout=60, check=False)
     assert shown.stdout == b"Journal info file %b/JournalData.jinf:\n" % os.fsencode(directory)
     assert shown.stderr == b""

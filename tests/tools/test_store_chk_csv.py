@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.records import EXTERNAL, TRANSIENT
+from qstore.formats.rhm.records import EXTERNAL, TRANSIENT
+from qstore.tools.store_chk.csv_test import CsvFileError, read_test
 from tests.support.journal_builder import JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.store_chk_runs import SMALL, Run, command, written
-from tools.store_chk.csv_test import CsvFileError, read_test
 
 
 def line(

@@ -7,16 +7,17 @@ import struct
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import Geometry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.tools.store_chk.check import Checker, Show
+from qstore.tools.store_chk.errors import CheckError
 from tests.support.fixtures import StoreFixture, journal_directory
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk
+from tests.support.profiles import examples
 from tests.tools.store_chk_runs import Run, check, patch, path_of
-from tools.store_chk.check import Checker, Show
-from tools.store_chk.errors import CheckError
 
 GEOMETRY: Final = Geometry(4, 4096)
 READ_LIMIT: Final = 2_000_000  # bytes: the journal has 18 KB, and its files are read in windows
@@ -62,7 +63,7 @@ def test_the_journal_itself_can_be_read() -> None:
     assert result.incomplete
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), SHOWN)
 def test_random_bytes_anywhere(data: st.DataObject, show: Show) -> None:
     disk = MemoryDisk(FILES)
@@ -76,14 +77,14 @@ def test_random_bytes_anywhere(data: st.DataObject, show: Show) -> None:
     assert_told(check(disk, show), disk)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 3), st.binary(min_size=1, max_size=48), st.integers(0, 47), SHOWN)
 def test_forged_file_headers(number: int, noise: bytes, offset: int, show: Show) -> None:
     disk = patch(MemoryDisk(FILES), number, offset, noise)
     assert_told(check(disk, show), disk)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.sampled_from(LAST_LAP),
     st.sampled_from([b"RHMe", b"RHMd", b"RHMc", b"RHMa", b"RHMx", b"RHMf", b"RHMz", bytes(4)]),
@@ -97,7 +98,7 @@ def test_forged_record_headers(record: PlacedRecord, magic: bytes, fields: list[
     assert_told(check(disk, show), disk)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.dictionaries(st.integers(0, 3), st.integers(0, GEOMETRY.file_size), max_size=4), SHOWN)
 def test_files_cut_short(sizes: dict[int, int], show: Show) -> None:
     disk = MemoryDisk(FILES)
@@ -106,7 +107,7 @@ def test_files_cut_short(sizes: dict[int, int], show: Show) -> None:
     assert_told(check(disk, show), disk)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=1500), st.integers(0, 700))
 def test_info_files_of_any_content(noise: bytes, offset: int) -> None:
     disk = MemoryDisk(FILES)
@@ -126,7 +127,7 @@ def test_info_files_that_lie_about_the_geometry(files: int, sectors: int) -> Non
     assert_told(check(disk), disk)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(0, (1 << 64) - 1), st.binary(max_size=4096), SHOWN)
 def test_files_of_noise_behind_a_good_header(first_record: int, noise: bytes, show: Show) -> None:
     disk = MemoryDisk(FILES)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import Geometry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.tools.store_chk.check import Show
+from qstore.tools.store_chk.maps import xid_key
 from tests.support.fixtures import StoreFixture, StoreOpener, journal_directory
 from tests.support.journal_builder import JournalBuilder
+from tests.support.profiles import examples
 from tests.tools.store_chk_runs import SMALL, Run, check, command
-from tools.store_chk.check import Show
-from tools.store_chk.maps import xid_key
 
 
 def history(steps: str) -> JournalBuilder:
@@ -178,7 +179,7 @@ def test_little_is_kept_of_a_large_transaction_id() -> None:
     assert (size, len(key)) == (1 << 20, 32)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.tuples(st.sampled_from("edca"), st.integers(1, 4), st.sampled_from(["", "X", "Y"])).filter(

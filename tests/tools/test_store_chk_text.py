@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.rhm.file_header import FileHeader
-from formats.rhm.records import EXTERNAL, OVERWRITE_INDICATOR, TRANSIENT, Kind, RecordHeader
-from tools.console.text import one_line
-from tools.store_chk.text import (
+from qstore.formats.rhm.file_header import FileHeader
+from qstore.formats.rhm.records import EXTERNAL, OVERWRITE_INDICATOR, TRANSIENT, Kind, RecordHeader
+from qstore.tools.console.text import one_line
+from qstore.tools.store_chk.text import (
     Read,
     data_text,
     file_header_text,

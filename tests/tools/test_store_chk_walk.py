@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from formats.rhm.geometry import Geometry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.tools.store_chk.check import Show
 from tests.support.journal_builder import JournalBuilder
 from tests.support.memory_disk import BadRegion
 from tests.tools.store_chk_runs import SMALL, check, filling, patch, path_of
-from tools.store_chk.check import Show
 
 U64 = struct.Struct("<Q")
 
@@ -361,7 +361,7 @@ def test_a_file_without_a_whole_header_is_an_error(size: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "content", "what"),
     [
-        (0, b"abcd", "no file header: magic 0x64636261"),
+        (0, b"abcd", "not a file header: magic 0x64636261"),
         (4, b"\7", "unsupported journal version 7"),
         (5, b"\1", "byte 5 of file header should be 0"),
     ],
@@ -403,7 +403,7 @@ def test_bodies_are_not_read_unless_they_are_shown() -> None:
     assert result.counted[0] == 3
     assert len(result.remaining) == 3
     assert disk.bytes_read < 2_000_000
-    assert disk.most_open <= 4
+    assert disk.max_open <= 4
 
 
 def test_many_records_are_walked() -> None:

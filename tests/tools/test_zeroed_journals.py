@@ -10,20 +10,20 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-from formats.broker_records.messages import encode_message
-from formats.rhm import store_file
-from formats.rhm.file_header import FILE_HEADER_SIZE
-from store.catalogue.catalogue import Catalogue
-from store.environment import tool_environment
-from store.errors import StoreDamagedError
-from store.key_value import RocksKeyValue
-from store.log_lines import Level
-from store.parameters import OnDamage
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.rhm import store_file
+from qstore.formats.rhm.file_header import FILE_HEADER_SIZE
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreDamagedError
+from qstore.store.key_value import RocksKeyValue
+from qstore.store.log_lines import Level
+from qstore.store.parameters import OnDamage
+from qstore.tools.qstore_check import command as check
+from qstore.tools.qstore_dump import command as dump
+from qstore.tools.qstore_recover import command as recover
+from qstore.tools.qstore_resize import command as resize
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
-from tools.qstore_check import command as check
-from tools.qstore_dump import command as dump
-from tools.qstore_recover import command as recover
-from tools.qstore_resize import command as resize
 
 MESSAGE: Final = encode_message(b"x" * 3000)
 ORDERS, PREPARED = "rhm/jrnl/1", "rhm/tpl"
@@ -241,5 +241,5 @@ def test_a_queue_that_the_catalogue_has_lost(tmp_path: Path) -> None:
     key_value.close()
     shutil.rmtree(tmp_path / "store" / ORDERS)
     _, output = run(check, str(tmp_path / "store"))
-    assert "queue 1, with 5 messages in journal 1 when the store was closed, is not there" in output
+    assert "queue 1 is missing; its journal 1 held 5 messages at the last clean close" in output
     assert_seen(tmp_path / "store")

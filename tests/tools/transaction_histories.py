@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from formats.rhm.records import Kind
+from qstore.formats.rhm.records import Kind
 
 NEVER: Final = 1 << 63  # a record id that none has: nothing is cut
 

@@ -1,1 +1,1 @@
-"""`qstore-check`: its report, for people and for programs."""
+"""The report of `qstore-check`, as text and as JSON."""

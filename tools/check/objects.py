@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
-from store.inspect.measure import Measurement
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from tools.dump.objects import transaction_object
+from qstore.store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
+from qstore.store.inspect.measure import Measurement
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.tools.dump.objects import transaction_object
 
 Object = dict[str, Any]
 
@@ -38,7 +38,7 @@ def _measured(journal: JournalCheck, name: str) -> int:
 
 
 def journal_object(check: JournalCheck) -> Object:
-    """One journal; numbers are null where it could not be read."""
+    """One journal; numbers are null if it could not be read."""
     journal, recovery, measurement, end = check.journal, check.queue.recovery, check.measurement, check.queue.end
     fields: Object = {
         "kind": "journal",

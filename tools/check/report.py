@@ -1,4 +1,4 @@
-"""A checked store for people: a summary table, then what is damaged, then notices, then one line in sum."""
+"""A checked store as text: a summary table, then damage, then notices, then one line with the totals."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from formats.wording import plural
-from store.damage import Damage
-from store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
-from tools.check.objects import Object, journal_object, store_object, transactions_of
-from tools.console.tables import Column, print_grid
-from tools.console.text import printable
-from tools.figures import percent
+from qstore.formats.wording import plural
+from qstore.store.damage import Damage
+from qstore.store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
+from qstore.tools.check.objects import Object, journal_object, store_object, transactions_of
+from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.text import printable
+from qstore.tools.metrics import percent
 
-_MOST_SHOWN: Final = 200  # damages, and notices, of one store; --json shows all
+_MAX_SHOWN: Final = 200  # damaged places, and notices, shown per store; --json shows all
 _FULL: Final = 1.0
 _GAP: Final = 3  # spaces between columns
-_PLAIN_WIDTH: Final = 160  # columns where standard output is no terminal
+_PLAIN_WIDTH: Final = 160  # columns if standard output is not a terminal
 
 
 def show_report(console: Console, path: str, check: StoreCheck, seconds: float, *, paranoid: bool) -> None:
-    """Print one store's report."""
+    """Print the report of one store."""
     store = store_object(path, check, paranoid=paranoid)
     console.print(Text(f"{printable(path)}: {store['format']}", style="bold"))
     if check.journals:
@@ -34,7 +34,7 @@ def show_report(console: Console, path: str, check: StoreCheck, seconds: float, 
 
 
 def plain_console() -> Console:
-    """Standard output; as wide as the report wants to be where that is no terminal."""
+    """Standard output; if it is not a terminal, as wide as the report needs."""
     console = Console()
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
@@ -44,7 +44,7 @@ _OLDEST_TITLE: Final = "OLDEST LIVE RECORD"
 
 
 def _show_journals(console: Console, check: StoreCheck) -> None:
-    """The table. Where it is too wide for the console, places stand below their rows, and then names above them."""
+    """Print the table. If the console is too narrow, places are printed below their rows, and then names above them."""
     journals = [journal_object(journal) for journal in check.journals]
     names, oldest = [_name(fields) for fields in journals], [_oldest(fields) for fields in journals]
     numbers = [
@@ -127,8 +127,8 @@ def _show_transactions(console: Console, check: StoreCheck) -> None:
 
 
 def show_damage(console: Console, damage: list[Damage]) -> None:
-    """Print what is damaged."""
-    for entry in damage[:_MOST_SHOWN]:
+    """Print the damage."""
+    for entry in damage[:_MAX_SHOWN]:
         where = printable(entry.file)
         where += "" if entry.offset is None else f" at 0x{entry.offset:x}"
         rid = "" if entry.rid is None else f"record 0x{entry.rid:x}: "
@@ -141,20 +141,20 @@ def show_damage(console: Console, damage: list[Damage]) -> None:
 
 def show_notices(console: Console, notices: list[str]) -> None:
     """Print notices."""
-    for notice in notices[:_MOST_SHOWN]:
+    for notice in notices[:_MAX_SHOWN]:
         console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
     show_rest(console, len(notices), "notices")
 
 
 def show_rest(console: Console, count: int, what: str) -> None:
-    """Say how many of `count` were not shown, if that is so."""
-    if count > _MOST_SHOWN:
-        console.print(Text(f"… and {count - _MOST_SHOWN:,} more {what}; --json shows all"), soft_wrap=True)
+    """Print how many of `count` lines were omitted, if any."""
+    if count > _MAX_SHOWN:
+        console.print(Text(f"… and {count - _MAX_SHOWN:,} more {what}; --json shows all"), soft_wrap=True)
 
 
 def _sum(store: Object, seconds: float) -> Text:
     count = store["damage"]
-    found = plural(count, "damage") if count else "no damage"
+    found = f"damage in {plural(count, 'place')}" if count else "no damage"
     queues = plural(store["queues"], "queue")
     records = store["records"]
     speed = f", {records / seconds:,.0f} a second" if seconds >= 1 else ""

@@ -1,7 +1,7 @@
-"""What all commands show people and programs: safe text, tables, progress bars, and JSON lines.
+"""Output shared by all commands: safe text, tables, progress bars and JSON lines.
 
-text        names and other text from anyone, so that no terminal obeys it
+text        names and other untrusted text, escaped so that it cannot control a terminal
 tables      rows under titles: framed on a terminal, plain aligned columns elsewhere
-progress    a bar on standard error
-json_lines  one JSON object a line
+progress    a progress bar on standard error
+json_lines  one JSON object per line
 """

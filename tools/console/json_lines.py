@@ -1,4 +1,4 @@
-"""One JSON object a line."""
+"""One JSON object per line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, BinaryIO
 
 from orjson import OPT_APPEND_NEWLINE, dumps
 
-from tools.console.text import escape_name, escape_names
+from qstore.tools.console.text import escape_name, escape_names
 
-_BATCH = 1 << 18  # bytes gathered before they are written
+_BATCH = 1 << 18  # bytes buffered before a write
 
-# A name that holds a literal `\x` must be escaped; in JSON text its backslash is doubled. Most lines have no backslash
-# at all, and a single byte is found much faster than a text.
+# A name that contains a literal `\x` must be escaped; in JSON text its backslash is doubled. Most lines have no
+# backslash, and a single byte is found much faster than a string.
 _BACKSLASH = 0x5C
 _SUSPECT = b"\\\\x"
 
@@ -20,14 +20,15 @@ class JsonLines:
     """Prints objects as JSON lines.
 
     Args:
-        stream: where to.
+        stream: the output.
     """
 
-    most_of_body: int | None = None
+    max_body: int | None = None
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        # Copied together at once: to keep the lines themselves costs the allocator four times what making them does.
+        # One bytearray, because keeping the lines as separate objects costs the allocator four times as much as
+        # creating them.
         self._gathered = bytearray()
 
     def show(self, fields: dict[str, Any]) -> None:
@@ -43,13 +44,13 @@ class JsonLines:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the buffered lines."""
         self._stream.write(self._gathered)
         self._stream.flush()
         self._gathered = bytearray()
 
 
-# Fields that hold names.
+# Fields that contain names.
 _NAMES = frozenset(
     {
         "name",
@@ -66,12 +67,12 @@ _NAMES = frozenset(
     }
 )
 
-# Fields that hold objects of this program's own, with names in them.
+# Fields that contain nested objects with names in them.
 _OBJECTS = frozenset({"message", "properties", "reply_to"})
 
 
 def _escaped(fields: dict[str, Any]) -> bytes:
-    """The line with each name escaped."""
+    """The line with all names escaped."""
     return dumps(_escape_fields(fields), option=OPT_APPEND_NEWLINE)
 
 

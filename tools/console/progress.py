@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on standard error, where that is a terminal."""
+"""Progress of long operations: a bar on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from store.disk import Disk, ReadableFile
+from qstore.store.disk import Disk, ReadableFile
 
 
 class Bar:
-    """A bar of one task.
+    """A progress bar for one task.
 
     Args:
-        progress: draws it.
+        progress: the display that draws it.
         task: the task.
     """
 
@@ -33,30 +33,30 @@ class Bar:
         self._task = task
 
     def begin(self, what: str, total: float | None = None) -> None:
-        """A new stretch of work begins, of `total` steps if that is known."""
+        """Start a new phase of `total` steps, if the number is known."""
         self._progress.reset(self._task, total=total, description=what)
 
     def advance(self, count: float) -> None:
-        """So many steps are done."""
+        """Add completed steps."""
         self._progress.advance(self._task, count)
 
     def set(self, done: float, total: float) -> None:
-        """So many steps are done, out of so many."""
+        """Set the completed and the total number of steps."""
         self._progress.update(self._task, completed=done, total=total)
 
     def stop(self) -> None:
-        """Take the bar away: what follows is shown on the terminal itself."""
+        """Remove the bar, because other output follows on the terminal."""
         self._progress.stop()
 
 
 @contextmanager
 def progress_bar(what: str, *columns: ProgressColumn, total: float | None = None) -> Iterator[Bar | None]:
-    """A bar until the block ends; None where standard error is no terminal.
+    """A bar that lasts until the block ends; None if standard error is not a terminal.
 
     Args:
-        what: names the work.
-        columns: what stands behind the bar.
-        total: steps of the work, if that is known.
+        what: label of the operation.
+        columns: shown to the right of the bar.
+        total: number of steps, if known.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -72,20 +72,20 @@ def _of_bytes() -> tuple[ProgressColumn, ...]:
 
 @contextmanager
 def writing_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """What is told how many of `total` bytes were made, and moves a bar."""
+    """Yields a callback that takes the bytes written and `total`, and moves a bar."""
     with progress_bar(what, *_of_bytes(), total=total) as bar:
         yield (lambda _: None) if bar is None else bar.advance
 
 
 @contextmanager
 def reading_progress(disk: Disk) -> Iterator[CountingDisk]:
-    """A disk like `disk` whose reading moves a bar."""
+    """A disk like `disk` whose reads move a bar."""
     with progress_bar("opening", *_of_bytes()) as bar:
         yield CountingDisk(disk, bar)
 
 
 class _CountedFile:
-    """A file that tells how much was read of it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, file: ReadableFile, disk: CountingDisk) -> None:
         self._file = file
@@ -108,8 +108,8 @@ class CountingDisk:
     """A disk that shows how much was read through it.
 
     Args:
-        disk: the disk that does the work.
-        bar: where it is shown; None where nobody would see it.
+        disk: the underlying disk.
+        bar: the progress bar; None if there is no terminal.
     """
 
     def __init__(self, disk: Disk, bar: Bar | None) -> None:
@@ -117,17 +117,17 @@ class CountingDisk:
         self._bar = bar
 
     def expect(self, what: str, total: int) -> None:
-        """A new stretch of work begins, of `total` bytes."""
+        """Start a new phase of `total` bytes."""
         if self._bar is not None:
             self._bar.begin(what, total)
 
     def add(self, count: int) -> None:
-        """So many bytes were read."""
+        """Add bytes that were read."""
         if self._bar is not None:
             self._bar.advance(count)
 
     def done(self) -> None:
-        """Take the bar away: what follows is shown on the terminal itself."""
+        """Remove the bar, because other output follows on the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -137,7 +137,7 @@ class CountingDisk:
         return self._disk.open(path) if self._bar is None else _CountedFile(self._disk.open(path), self)
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Sorted names in a directory."""
         return self._disk.names(directory)
 
     def is_directory(self, path: str) -> bool:
@@ -149,9 +149,9 @@ class CountingDisk:
         return self._disk.is_file(path)
 
     def real_path(self, path: str) -> str:
-        """`path` made absolute, its links followed."""
+        """Absolute path with symbolic links resolved."""
         return self._disk.real_path(path)
 
     def link_target(self, path: str) -> str | None:
-        """Where the symbolic link at `path` points."""
+        """Target of the symbolic link at `path`."""
         return self._disk.link_target(path)

@@ -1,13 +1,13 @@
 """Tables for people: framed on a terminal, plain aligned columns elsewhere.
 
-There are three ways to fit rows to a width, since the columns of the commands differ in what may be lost:
+There are three ways to fit rows to a width, because the commands differ in which columns may be omitted:
 
-    print_table    cells without style; on a terminal that is too narrow, columns that can be spared are left out
-    print_grid     cells with style; long ones are folded, and rows may have lines of their own above and below
-    print_objects  any number of columns; what a terminal has no room for stands on lines below its row
+    print_table    unstyled cells; if the terminal is too narrow, optional columns are left out
+    print_grid     styled cells; long ones are folded, and rows may have their own lines above and below
+    print_objects  any number of columns; those that do not fit the terminal are printed on lines below their row
 
-Plain columns of `print_table` are as wide as their widest cells. Objects in plain columns are printed one by one, in
-columns of fixed least widths (`aligned`, `below`), so that a dump of millions of them streams.
+Plain columns of `print_table` are as wide as their widest cells. Objects in plain columns are printed one at a time, in
+columns of fixed minimum widths (`aligned`, `below`), so that a dump of millions of them streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.text import Text
 _GAP: Final = "  "
 _FRAMED_GAP: Final = 3
 _EDGES: Final = 2  # spaces beside a framed table
-_LEAST_CELL: Final = 8  # characters to which a cell may be cut before its column is left out
+_MIN_CELL: Final = 8  # a cell may be cut to this many characters before its column is left out
 _INDENT: Final = "    "
 
 
@@ -37,15 +37,15 @@ class Column(NamedTuple):
     """A column.
 
     Attributes:
-        title: what stands above it.
-        width: characters at least, in a grid and in the plain output of objects.
-        cell: how a cell follows from an object; nothing by default, where the rows are given.
-        number: whether it is a number.
+        title: the column's heading.
+        width: minimum width in characters, in a grid and in the plain output of objects.
+        cell: derives a cell from an object; unused if rows are given.
+        number: whether it is a number (right-aligned).
         spare: whether it may be left out on a narrow terminal.
-        folds: whether its cells may be broken into lines there.
-        long: of objects, whether cells may be long: on a narrow terminal they are cut, before columns are left out.
-        whole: of objects, whether cells mean nothing when they are cut, as ids and places.
-        apart: of objects, whether a cell stands on a line of its own below its row, always.
+        folds: whether its cells may be wrapped there.
+        long: for objects: cells may be long; on a narrow terminal they are cut before columns are left out.
+        whole: for objects: cells are useless when cut, such as ids and places.
+        apart: for objects: a cell is always printed on its own line below its row.
     """
 
     title: str
@@ -60,15 +60,15 @@ class Column(NamedTuple):
 
 
 def print_line(console: Console, text: str = "") -> None:
-    """Print one line as it is."""
+    """Print one line without markup, highlighting or wrapping."""
     console.file.write(text + "\n")
 
 
-# ---- cells without style ----
+# ---- unstyled cells ----
 
 
 def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of cells under their columns' titles, which stand in capitals where it is no terminal."""
+    """Print rows of cells under their columns' titles, which are in capitals unless the output is a terminal."""
     if not console.is_terminal:
         titles = [column.title.upper() for column in columns]
         _print_fitted(console, columns, [titles, *rows])
@@ -84,7 +84,7 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
 
 
 def print_steps(console: Console, steps: Sequence[tuple[str, str]]) -> None:
-    """Print what something is and how much it is, line by line."""
+    """Print name and value pairs, one per line."""
     _print_fitted(console, (Column(""), Column("")), steps)
 
 
@@ -93,7 +93,7 @@ def _justify(column: Column) -> Literal["left", "right"]:
 
 
 def _spared(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The columns that fit a terminal."""
+    """The columns that fit the terminal."""
     widths = _widths(columns, rows)
     shown = list(range(len(columns)))
     for index in reversed(range(len(columns))):
@@ -122,7 +122,7 @@ def _print_fitted(console: Console, columns: Sequence[Column], rows: Sequence[Se
         print_line(console, aligned(row, fitted))
 
 
-# ---- cells with style ----
+# ---- styled cells ----
 
 
 def print_grid(
@@ -131,13 +131,13 @@ def print_grid(
     rows: Sequence[Sequence[str | Text]],
     lines: tuple[Sequence[Text | None], Sequence[Sequence[str]]] | None = None,
 ) -> None:
-    """Print rows of cells; a number is cut, and a column that folds is broken, where a terminal is too narrow.
+    """Print rows of cells; if the terminal is too narrow, numbers are cut and columns that fold are wrapped.
 
     Args:
-        console: where to.
-        columns: of which title, width, number and folds mean something here.
-        rows: the cells; a plain one may hold markup.
-        lines: what stands above and below each row. Then each row takes one line.
+        console: the output.
+        columns: only title, width, number and folds are used.
+        rows: the cells; a plain one may contain markup.
+        lines: lines above and below each row. With these, each row takes one line.
     """
     table = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1), pad_edge=False, show_edge=lines is None
@@ -160,7 +160,7 @@ def print_grid(
 
 
 def _print_rows(console: Console, table: Table, above: Sequence[Text | None], below: Sequence[Sequence[str]]) -> None:
-    """Print a table whose rows take one line each, and that has no edge, each row between its own lines."""
+    """Print a borderless table of one-line rows, each row between its own lines."""
     rendered = console.render_lines(table, pad=False)
     head = 1 if table.box is None else 2  # titles, and the rule below them
     for line in rendered[:head]:
@@ -177,7 +177,7 @@ def _print_rows(console: Console, table: Table, above: Sequence[Text | None], be
 
 
 def aligned(cells: Sequence[str], columns: Sequence[Column]) -> str:
-    """One plain line of the cells of an object, without those that stand apart."""
+    """One plain line of the cells of an object, except those printed on lines of their own."""
     parts = []
     for cell, column in zip(cells, columns, strict=True):
         if not column.apart:
@@ -187,7 +187,7 @@ def aligned(cells: Sequence[str], columns: Sequence[Column]) -> str:
 
 
 def below(cells: Sequence[str], columns: Sequence[Column], shown: Sequence[bool]) -> list[str]:
-    """Lines for the cells that do not stand in their row: one for each that is to be seen whole, one for the others."""
+    """Lines for the cells that are not in the row: one for each that must not be cut, one for all others."""
     rest = [(column, cell) for cell, column, here in zip(cells, columns, shown, strict=True) if cell and not here]
     own = [f"{column.title}: {cell}" for column, cell in rest if column.whole or column.apart]
     others = _GAP.join(f"{column.title}: {cell}" for column, cell in rest if not (column.whole or column.apart))
@@ -197,7 +197,7 @@ def below(cells: Sequence[str], columns: Sequence[Column], shown: Sequence[bool]
 def print_objects(
     console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title_style: str
 ) -> None:
-    """Print the cells of objects on a terminal; columns in which nothing stands are left out."""
+    """Print the cells of objects on a terminal; empty columns are left out."""
     natural = [_natural_width(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     widths = _cut(natural, columns, console.width)
     table = Table(box=box.SIMPLE_HEAD, header_style=title_style, show_edge=False)
@@ -217,25 +217,25 @@ def print_objects(
 
 
 def _natural_width(column: Column, cells: Sequence[str]) -> int:
-    """Characters that the widest cell of a column takes; 0 for a column in which nothing stands."""
+    """Width of the widest cell of a column in characters; 0 for an empty column."""
     widest = max(map(cell_len, cells))
     return max(widest, cell_len(column.title)) if widest and not column.apart else 0
 
 
 def _cut(widths: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Widths that fit a terminal: first what may be long is cut, then columns are left out from the last on."""
+    """Widths that fit a terminal: long cells are cut first, then columns are left out from the last one on."""
     fitted = list(widths)
 
     def excess() -> int:
         return _framed_width([width for width in fitted if width]) - room
 
     for index in reversed(range(len(columns))):
-        if columns[index].long and fitted[index] > _LEAST_CELL:
-            fitted[index] = max(fitted[index] - max(excess(), 0), _LEAST_CELL)
+        if columns[index].long and fitted[index] > _MIN_CELL:
+            fitted[index] = max(fitted[index] - max(excess(), 0), _MIN_CELL)
     for index in reversed(range(0 if columns[0].whole else 1, len(columns))):
         if excess() > 0:
             fitted[index] = 0
-    for index in reversed(range(len(columns))):  # there is room again for what was cut more than was needed
+    for index in reversed(range(len(columns))):  # give back the width that was cut more than needed
         if columns[index].long and 0 < fitted[index] < widths[index]:
             fitted[index] = min(widths[index], fitted[index] + max(-excess(), 0))
     return fitted

@@ -1,14 +1,14 @@
-r"""Text that may come from anyone, made safe to show; and names as text that can be turned back into their bytes.
+r"""Untrusted text made safe to show, and names as text that can be converted back to their bytes.
 
-A queue, exchange or key is bytes; most are UTF-8 and are shown as they are. A byte that is not UTF-8 is written
-`\xNN`, and so that this stays reversible a backslash that stands before an x is itself written `\x5c`.
+A queue, exchange or key is bytes; most are UTF-8 and are shown unchanged. A byte that is not UTF-8 is written
+`\xNN`, and to keep this reversible a backslash before an x is itself written `\x5c`.
 
-What a terminal would obey, or nobody would see (control characters, directional marks, halves of UTF-16 pairs), is
+Characters that control a terminal or are invisible (control characters, directional marks, halves of UTF-16 pairs) are
 written `\xNN`, `\uNNNN` or `\UNNNNNNNN`. Which characters these are differs by output:
 
     printable   console and standard error: control characters and directional marks; names stay reversible
-    visible     reports in HTML: all that cannot be printed; cut after `MAX_TEXT` characters
-    one_line    the drop-ins for qpidd's own tools: control characters only, since names go out as their bytes
+    visible     HTML reports: everything unprintable; cut after `MAX_TEXT` characters
+    one_line    the drop-ins for Apache's tools: control characters only, because names are written as their bytes
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 _CONTROL_ONLY: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-# ---- text to be shown ----
+# ---- text for display ----
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -35,7 +35,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with everything in it to be seen; cut, and told so, where it is longer than `MAX_TEXT`."""
+    """The text with all characters visible; marked as cut if it is longer than `MAX_TEXT`."""
     if len(text) > MAX_TEXT:
         return f"{visible(text[:MAX_TEXT])}… ({len(text):,} characters)"
     if text.isprintable():
@@ -60,11 +60,11 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-# ---- names that can be turned back ----
+# ---- reversible names ----
 
 
 def escape_name(name: str) -> str:
-    r"""A name with surrogate escapes as plain text; `unescape_name` turns it back."""
+    r"""A name with surrogate escapes as plain text; `unescape_name` is the inverse."""
     if "\\x" in name:
         name = name.replace("\\x", "\\x5cx")
     return name if name.isascii() else _SURROGATE.sub(_escape_surrogate, name)
@@ -74,12 +74,12 @@ def _escape_surrogate(found: re.Match[str]) -> str:
     code = ord(found[0])
     if 0xDC80 <= code <= 0xDCFF:
         return _escape(code)
-    # Half a UTF-16 pair cannot come from bytes that were decoded as UTF-8: shown as its own three bytes.
+    # Half a UTF-16 pair cannot result from decoding bytes as UTF-8: shown as its own three bytes.
     return "".join(map(_escape, found[0].encode("utf-8", "surrogatepass")))
 
 
 def unescape_name(text: str) -> str:
-    """The name, with surrogate escapes, that `escape_name` turned into `text`."""
+    """The name, with surrogate escapes, from which `escape_name` made `text`."""
     parts = _ESCAPE.split(text)
     octets = bytearray()
     for index, part in enumerate(parts):
@@ -88,7 +88,7 @@ def unescape_name(text: str) -> str:
 
 
 def escape_names(value: Any) -> Any:
-    """A JSON value in which the keys of objects are escaped, and such text as no JSON writer would take."""
+    """A JSON value with the keys of objects escaped, and with strings that JSON encoders reject escaped."""
     if isinstance(value, dict):
         return {escape_name(key): escape_names(entry) for key, entry in value.items()}
     if isinstance(value, list):

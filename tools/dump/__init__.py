@@ -1,5 +1,5 @@
-"""What `qstore-dump` is made of.
+"""The parts of `qstore-dump`.
 
-`dump` decides what is shown, in which order; `objects` and `messages` make one JSON object of each thing; `tables` and
-`tools.console.json_lines` are the two ways of printing them; `selection` holds the filters.
+`dump` decides what is shown, in which order; `objects` and `messages` convert each item to a JSON object; `tables` and
+`tools.console.json_lines` print these objects; `selection` holds the filters.
 """

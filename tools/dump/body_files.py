@@ -1,4 +1,4 @@
-"""Bodies as files of their own: one directory a queue, one file a message."""
+"""Message bodies as separate files: one directory per queue, one file per message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-_MAX_NAME: Final = 200  # a file name has at most 255 bytes
+_MAX_NAME: Final = 200  # a file name may have 255 bytes
 
 
 class BodyFileError(Exception):
@@ -18,12 +18,12 @@ class BodyFileError(Exception):
 
 
 def body_directory(root: Path | None, queue: str) -> Path | None:
-    """The directory for a queue's bodies below `root`; None without a `root`. It is made with its first file."""
+    """The directory for a queue's bodies below `root`; None without a `root`. It is created with its first file."""
     return None if root is None else root / _safe_name(queue)
 
 
 class BodyFile:
-    """A file for one body, readable by its owner alone. What was there is replaced, and no link is followed.
+    """A file for one body, readable only by its owner. An existing file is replaced; symbolic links are not followed.
 
     Raises:
         BodyFileError: from the constructor, `write` and `close`.
@@ -44,7 +44,7 @@ class BodyFile:
                 view = view[os.write(self._descriptor, view) :]
 
     def close(self) -> None:
-        """The body is whole."""
+        """Close the file; the body is complete."""
         with self._explained():
             os.close(self._descriptor)
 
@@ -57,7 +57,7 @@ class BodyFile:
 
 
 def _safe_name(queue: str) -> str:
-    """A queue's name as a file name: percent-encoded, and never "." or ".." or too long."""
+    """A queue's name as a file name: percent-encoded, never "." or "..", and not too long."""
     octets = queue.encode("utf-8", "surrogateescape")
     name = quote(octets, safe="")
     if name.startswith("."):

@@ -1,11 +1,11 @@
-"""The order in which a queue's consumers would get its messages, from the broker whose store it is.
+"""The order in which consumers of a queue would receive its messages, from the broker that owns the store.
 
-A queue keeps its messages in the order of its journal. A priority queue (argument qpid.priorities, alias
-x-qpid-priorities: the number of levels) gives those of the highest level first, and within a level keeps that order.
+A queue delivers its messages in journal order. A priority queue (argument qpid.priorities, alias x-qpid-priorities: the
+number of levels) delivers those of the highest level first, and within a level in journal order.
 
-qpidd has priority queues, and its stores (legacystore, linearstore) are listed so. This project's broker does not have
-them yet: where the store is its own, it delivers, and the list shows, the order of the journal. Whenever the two
-differ, `DeliveryOrder.notices` says which of them was shown.
+qpidd has priority queues, and the messages of its stores (legacystore, linearstore) are listed in that order. qstore's
+broker does not implement them yet, so its own stores are listed in journal order. If the two differ,
+`DeliveryOrder.notices` states which one was shown.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Iterator
 from itertools import compress
 from typing import Final
 
-from formats.broker_records.message_header import MessageHeader
-from store.inspect.offline import RecoveredQueue
-from store.journal.journal import Journal
-from store.journal.recovery import OutstandingRecord
-from tools.dump.messages import MessageReader
-from tools.dump.selection import BodyForm
+from qstore.formats.broker_records.message_header import MessageHeader
+from qstore.store.inspect.offline import RecoveredQueue
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import OutstandingRecord
+from qstore.tools.dump.messages import MessageReader
+from qstore.tools.dump.selection import BodyForm
 
 _ARGUMENTS: Final = ("qpid.priorities", "x-qpid-priorities")
 _MAX_SHOWN: Final = 10
 _MAX_LEVELS: Final = 256  # a priority is one byte
-_ABSENT: Final = 0  # qpidd counts a 0-10 message without a priority as lowest ...
-_ABSENT_1_0: Final = 4  # ... and AMQP 1.0 (messaging, 3.2.1) one of its own as normal
+_ABSENT: Final = 0  # qpidd treats a 0-10 message without a priority as lowest ...
+_ABSENT_1_0: Final = 4  # ... and AMQP 1.0 (messaging, 3.2.1) treats one without as normal
 
 
 class DeliveryOrder:
-    """Puts the messages of one store's queues in order.
+    """Puts the messages of one store's queues in delivery order.
 
     Args:
         is_qpidd: whether the store is qpidd's.
@@ -41,7 +41,7 @@ class DeliveryOrder:
         self._differing: list[str] = []
 
     def of(self, queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
-        """The outstanding messages of a queue, as its consumers would get them."""
+        """The outstanding messages of a queue, in the order in which its consumers would receive them."""
         levels = _priority_levels(queue)
         if levels < 2:
             return queue.outstanding()
@@ -49,7 +49,7 @@ class DeliveryOrder:
         return _by_priority(queue, journal, levels) if self._is_qpidd else queue.outstanding()
 
     def notices(self) -> list[str]:
-        """What to say of the queues that were put in order: one line, or none."""
+        """Notices about the queues whose order differs between brokers: one line, or none."""
         if not self._differing:
             return []
         shown = ", ".join(f'"{name}"' for name in self._differing[:_MAX_SHOWN])
@@ -95,7 +95,7 @@ def _priority(header: MessageHeader | None) -> int:
 
 
 def level(priority: int, levels: int) -> int:
-    """The level of a priority: the ten of AMQP 0-10 laid on fewer levels, the middle on the middle.
+    """The level of a priority: the ten priorities of AMQP 0-10 mapped to fewer levels, the middle to the middle.
 
     Source: AMQP 0-10, delivery-properties.priority, rule priority-level-implementation.
     """

@@ -1,18 +1,18 @@
-"""What recovery keeps of a store, in the order in which a dump shows it."""
+"""What recovery would preserve of a store, in the order in which a dump shows it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from store.catalogue.wiring import effective_bindings
-from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.journal import Journal
-from tools.dump.body_files import body_directory
-from tools.dump.delivery_order import DeliveryOrder
-from tools.dump.messages import MessageReader, message_object, undecoded
-from tools.dump.objects import (
+from qstore.store.catalogue.topology import effective_bindings
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.journal import Journal
+from qstore.tools.dump.body_files import body_directory
+from qstore.tools.dump.delivery_order import DeliveryOrder
+from qstore.tools.dump.messages import MessageReader, message_object, undecoded
+from qstore.tools.dump.objects import (
     binding_object,
     damage_object,
     exchange_object,
@@ -20,33 +20,33 @@ from tools.dump.objects import (
     queue_object,
     transaction_object,
 )
-from tools.dump.selection import BodyForm, Selection
+from qstore.tools.dump.selection import BodyForm, Selection
 
 _STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 
 
 class Output(Protocol):
-    """Where objects are shown.
+    """The output for objects.
 
     Attributes:
-        most_of_body: bytes of a body that it can use; None for all.
+        max_body: how many bytes of a body are used; None for all.
     """
 
-    most_of_body: int | None
+    max_body: int | None
 
     def show(self, fields: dict[str, Any]) -> None:
         """Print one object."""
 
     def flush(self) -> None:
-        """Print what was held back."""
+        """Print buffered output."""
 
 
 class Sections(NamedTuple):
-    """What of a recovered store is shown; nothing of it means that its records are listed instead."""
+    """Which parts of a recovered store are shown; if none, its records are listed instead."""
 
     outstanding: bool
     transactions: bool
-    wiring: bool
+    topology: bool
 
 
 def dump_recovered(
@@ -57,10 +57,10 @@ def dump_recovered(
     form: BodyForm,
     bodies: Path | None,
 ) -> None:
-    """Show a store as recovery would leave it, and then what is wrong with it."""
+    """Show a store as recovery would leave it, and then the damage."""
     dump = RecoveryDump(recovered.store, output, selection, form, bodies)
-    if sections.outstanding or sections.wiring:
-        dump.wiring(recovered, everything=sections.wiring)
+    if sections.outstanding or sections.topology:
+        dump.topology(recovered, everything=sections.topology)
     if sections.outstanding:
         dump.messages(recovered)
     if sections.outstanding or sections.transactions:
@@ -72,10 +72,10 @@ class RecoveryDump:
     """Shows a store as recovery would leave it.
 
     Args:
-        store: what to show.
-        output: where.
-        selection: which records and messages.
-        form: what to do with bodies.
+        store: the store.
+        output: the output.
+        selection: which records and messages are shown.
+        form: how bodies are shown.
         bodies: for `BodyForm.FILES`, the directory below which they are written.
     """
 
@@ -90,28 +90,28 @@ class RecoveryDump:
         self._order = DeliveryOrder(is_qpidd=store.layout.catalogue is None)
 
     def damage(self) -> None:
-        """Show what is wrong with the store, as far as it is known by now."""
+        """Show the damage that has been found so far."""
         for damage in self._store.damage:
             self._output.show(damage_object(damage))
 
-    # ---- what recovery keeps ----
+    # ---- recovered content ----
 
-    def wiring(self, recovered: RecoveredStore, *, everything: bool) -> None:
-        """Exchanges, queues and bindings; with `everything` links, bridges and other objects too."""
-        wiring = self._store.wiring
-        if wiring is not None:
-            for exchange in wiring.exchanges.values():
+    def topology(self, recovered: RecoveredStore, *, everything: bool) -> None:
+        """Exchanges, queues and bindings; with `everything` also links, bridges and other objects."""
+        topology = self._store.topology
+        if topology is not None:
+            for exchange in topology.exchanges.values():
                 self._output.show(exchange_object(exchange))
         for queue in recovered.queues:
             if self._selection.has_queue(queue.name):
                 self._output.show(queue_object(queue))
-        if wiring is None:
+        if topology is None:
             return
-        for binding in wiring.bindings if everything else effective_bindings(wiring.bindings):
+        for binding in topology.bindings if everything else effective_bindings(topology.bindings):
             if self._selection.has_queue(binding.record.queue_name):
                 self._output.show(binding_object(binding))
         if everything:
-            for record in wiring.general.values():
+            for record in topology.general.values():
                 self._output.show(general_object(record))
 
     def messages(self, recovered: RecoveredStore) -> None:
@@ -119,7 +119,7 @@ class RecoveryDump:
         for queue in recovered.queues:
             if self._selection.has_queue(queue.name) and queue.journal is not None:
                 self._messages_of(queue, queue.journal)
-                # A walk does not read large bodies; showing them may meet sectors that cannot be read.
+                # A walk does not read large bodies; showing them may hit unreadable sectors.
                 self._store.damage.extend(queue.journal.stream.unreadable())
                 queue.journal.close()
         self._store.notices.extend(self._order.notices())
@@ -127,7 +127,7 @@ class RecoveryDump:
     def _messages_of(self, queue: RecoveredQueue, journal: Journal) -> None:
         show, form, selection = self._output.show, self._form, self._selection
         directory = body_directory(self._bodies, queue.name)
-        read = MessageReader(journal, form, directory, self._output.most_of_body).read
+        read = MessageReader(journal, form, directory, self._output.max_body).read
         everything = selection.all_messages
         for rid, place, state, xid in self._order.of(queue, journal):
             if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):

@@ -1,7 +1,7 @@
 """Stored messages as JSON values.
 
-`MessageReader` makes the object of a message from its journal record, and everything that shows messages uses it. It
-is the inner loop of a dump: one look into the journal's window, one header decoded, one digest for each message.
+`MessageReader` converts a journal's enqueue record to the object of a message, for everything that shows messages. It
+is the inner loop of a dump: one access to the journal's window, one header decoded, one digest for each message.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import Amqp10Message, MessageHeader
-from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
-from formats.plain import plain_bytes
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.journal.journal import Journal
-from tools.dump.body_files import BodyFile
-from tools.dump.selection import BodyForm
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.plain import plain_bytes
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.journal import Journal
+from qstore.tools.dump.body_files import BodyFile
+from qstore.tools.dump.selection import BodyForm
 
-_SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
+_SMALL: Final = 1 << 16  # data up to this size are read at once
 
-_new_tuple: Final = tuple.__new__  # what a NamedTuple's own constructor calls, without its detour
-_TOO_SHORT: Final = "the data are shorter than the header that they announce"
+_new_tuple: Final = tuple.__new__  # what a NamedTuple's constructor calls, without its overhead
+_TOO_SHORT: Final = "the data are shorter than the length of the message header in them"
 
 
 class Message(NamedTuple):
-    """A stored message, taken apart.
+    """A decoded stored message.
 
     Attributes:
         header: its decoded header; None if it cannot be decoded, and then the body is all of the data.
         problem: why it cannot be decoded; None if it can.
-        body_length: bytes of the body.
+        body_length: size of the body in bytes.
         body_sha256: digest of the body, in hex.
-        body: the body, where its form asks for it.
-        body_file: path of the file to which the body was written, where its form asks for that.
+        body: the body, if the form includes it.
+        body_file: path of the file to which the body was written, if the form is files.
     """
 
     header: MessageHeader | None
@@ -55,23 +55,23 @@ class MessageReader:
     """Reads the messages of one journal.
 
     Args:
-        journal: where they are.
-        form: what to do with bodies.
-        directory: for `BodyForm.FILES`, where to write them; each is called by its record id in hex.
-        most: bytes of a large body that are kept; the rest is only counted and digested.
+        journal: the journal.
+        form: how bodies are shown.
+        directory: for `BodyForm.FILES`, the directory for them; file names are record ids in hex.
+        max_body: how many bytes of a large body are retained; the rest is only counted and digested.
     """
 
     def __init__(
-        self, journal: Journal, form: BodyForm, directory: Path | None = None, most: int | None = None
+        self, journal: Journal, form: BodyForm, directory: Path | None = None, max_body: int | None = None
     ) -> None:
         assert (form is BodyForm.FILES) == (directory is not None)
-        self._most = sys.maxsize if most is None else most
+        self._max_body = sys.maxsize if max_body is None else max_body
         self._journal = journal
         self._form = form
         self._directory = directory
 
     def read(self, rid: int, place: int) -> Message:
-        """The message whose enqueue record is at `place`."""
+        """Read the message whose enqueue record is at `place`."""
         data = self._journal.small_data(place)
         if data is None or len(data) > _SMALL:
             return self._read_large(rid, *self._journal.data_of_enqueue(place))
@@ -98,7 +98,7 @@ class MessageReader:
         whole = self._journal.data_chunks(place, size)
         if start > size:
             return self._finish(rid, None, _TOO_SHORT, whole)
-        raw = stream.read(place + HEADER_SIZE_BYTES, start - HEADER_SIZE_BYTES)  # of AMQP 1.0, the whole message
+        raw = stream.read(place + HEADER_SIZE_BYTES, start - HEADER_SIZE_BYTES)  # for AMQP 1.0, the whole message
         try:
             header = decode_message_header(raw)
         except BrokerRecordError as error:
@@ -115,8 +115,8 @@ class MessageReader:
         file = None if self._directory is None else BodyFile(self._directory / f"{rid:016x}")
         for chunk in chunks:
             digest.update(chunk)
-            if kept is not None and length < self._most:
-                kept.append(chunk[: self._most - length])
+            if kept is not None and length < self._max_body:
+                kept.append(chunk[: self._max_body - length])
             length += len(chunk)
             if file is not None:
                 file.write(chunk)
@@ -127,14 +127,14 @@ class MessageReader:
 
 
 def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:
-    """The body of an AMQP 1.0 message: what its body sections hold, one after another."""
+    """The body of an AMQP 1.0 message: the contents of its body sections, concatenated."""
     return [
         data[HEADER_SIZE_BYTES + offset : HEADER_SIZE_BYTES + offset + size] for offset, size in message.body_sections
     ]
 
 
 def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
-    """The damage that a message is whose header cannot be decoded."""
+    """The damage to report for a message whose header cannot be decoded."""
     file, offset = journal.stream.locate(place)
     kind, effect = DamageKind.MESSAGE_UNDECODABLE, Effect.SHOWN_AS_BODY
     return Damage(file.path, offset, rid, kind, effect, problem=problem)
@@ -169,7 +169,7 @@ def message_object(
     return fields
 
 
-#: Of a message whose header cannot be decoded.
+#: For a message whose header cannot be decoded.
 _UNDECODED: Final = MessageHeader._make({"headers": {}, "header_types": {}}.get(name) for name in MessageHeader._fields)
 
 _PROPERTIES: Final = (
@@ -208,7 +208,7 @@ def _reply_to(value: tuple[str, str] | str | None) -> dict[str, str] | str | Non
 
 
 def _add_amqp_1_0(fields: dict[str, Any], message: Amqp10Message) -> None:
-    """AMQP 1.0 counts times in milliseconds and routes by subject; its sections are listed as they stand."""
+    """AMQP 1.0 counts times in milliseconds and routes by subject; its sections are listed as stored."""
     fields["protocol"] = "1.0"
     fields["routing_key"] = message.subject
     properties = fields["properties"] = {**fields["properties"], "to": message.to}
@@ -232,6 +232,6 @@ def _add_body(fields: dict[str, Any], message: Message, form: BodyForm) -> None:
             fields["body"] = body.decode()
         except UnicodeDecodeError as error:
             if len(body) < message.body_length and error.start > len(body) - 4:
-                fields["body"] = body[: error.start].decode()  # kept in part, and cut within a character
+                fields["body"] = body[: error.start].decode()  # retained in part, and cut within a character
             else:
                 fields["body_base64"] = base64.b64encode(body).decode()

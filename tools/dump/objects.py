@@ -1,14 +1,14 @@
-"""Everything that is no message as JSON objects: wiring, transactions, damage, records."""
+"""Everything except messages as JSON objects: topology, transactions, damage, records."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link
-from formats.broker_records.xids import decode_xid
-from formats.plain import plain_map
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import (
+from qstore.formats.broker_records.topology import Bridge, Exchange, GeneralObject, Link
+from qstore.formats.broker_records.xids import decode_xid
+from qstore.formats.plain import plain_map
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import (
     COMMIT_DECISION,
     COMPRESSED,
     EXTERNAL,
@@ -19,11 +19,11 @@ from formats.rhm.records import (
     TRANSIENT,
     Kind,
 )
-from formats.rhm.records import RecordHeader as RhmRecordHeader
-from store.catalogue.wiring import StoredBinding
-from store.damage import Damage
-from store.inspect.offline import RecoveredQueue, RecoveredTransaction
-from store.journal.records import RecordHeader
+from qstore.formats.rhm.records import RecordHeader as RhmRecordHeader
+from qstore.store.catalogue.topology import StoredBinding
+from qstore.store.damage import Damage
+from qstore.store.inspect.offline import RecoveredQueue, RecoveredTransaction
+from qstore.store.journal.records import RecordHeader
 
 Object = dict[str, Any]
 
@@ -51,7 +51,7 @@ def exchange_object(exchange: Exchange) -> Object:
 
 
 def queue_object(queue: RecoveredQueue) -> Object:
-    """A queue; its arguments are null where no catalogue tells them."""
+    """A queue; its arguments are null if no catalogue has them."""
     record = queue.record
     return {
         "kind": "queue",
@@ -63,7 +63,7 @@ def queue_object(queue: RecoveredQueue) -> Object:
 
 
 def binding_object(binding: StoredBinding) -> Object:
-    """A binding. A fanout exchange has no keys: one that was given is stored, and restored as none."""
+    """A binding. A fanout exchange has no keys: one that was given is stored, but not restored."""
     fanout = binding.exchange.type == "fanout"
     fields: Object = {
         "kind": "binding",
@@ -112,7 +112,7 @@ def general_object(record: Link | Bridge | GeneralObject) -> Object:
 
 
 def transaction_object(transaction: RecoveredTransaction) -> Object:
-    """An open transaction. Where the prepared list does not say what it is, its id does."""
+    """An open transaction. If the prepared list does not have its type, the type is derived from its id."""
     xid = decode_xid(transaction.xid)
     distributed = transaction.two_phase if transaction.two_phase is not None else xid.kind == "dtx"
     show = distributed and xid.global_id is not None and xid.branch_id is not None
@@ -130,7 +130,7 @@ def transaction_object(transaction: RecoveredTransaction) -> Object:
 
 
 def damage_object(damage: Damage) -> Object:
-    """A damage."""
+    """One damaged place."""
     return {
         "kind": "damage",
         "file": damage.file,
@@ -144,7 +144,7 @@ def damage_object(damage: Damage) -> Object:
 
 
 def record_object(queue: str, header: RecordHeader, xid: bytes, file: str, offset: int) -> Object:
-    """A record of a journal; what an enqueue holds is added by the caller."""
+    """A record of a journal; the caller adds the content of an enqueue."""
     fields: Object = {
         "kind": "record",
         "queue": queue,
@@ -177,7 +177,7 @@ def _is_version_2(header: RecordHeader) -> bool:
 
 
 def _checksum_state(header: RecordHeader) -> str:
-    """A record that is shown has passed what its format can check: a checksum, its tail's magic and rid, nothing."""
+    """What the format let a shown record be verified by: a checksum, its tail's magic and rid, or nothing."""
     if _is_version_2(header):
         return "crc ok"
     if not header.has_tail:

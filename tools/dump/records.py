@@ -1,24 +1,24 @@
-"""Every record of every journal, in the order in which it was written."""
+"""All records of all journals, in the order in which they were written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.inspect.offline import OfflineStore
-from store.journal.journal import Journal
-from store.journal.records import RecordHeader
-from store.recovery.ends import torn_tail
-from store.recovery.prepared import is_two_phase
-from tools.dump.body_files import body_directory
-from tools.dump.dump import Output
-from tools.dump.messages import MessageReader, message_object, undecoded
-from tools.dump.objects import damage_object, record_object
-from tools.dump.selection import BodyForm, Selection
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.inspect.offline import OfflineStore
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader
+from qstore.store.recovery.ends import torn_tail
+from qstore.store.recovery.prepared import is_two_phase
+from qstore.tools.dump.body_files import body_directory
+from qstore.tools.dump.dump import Output
+from qstore.tools.dump.messages import MessageReader, message_object, undecoded
+from qstore.tools.dump.objects import damage_object, record_object
+from qstore.tools.dump.selection import BodyForm, Selection
 
-# Fields of a message's object that the record's own has, or that only recovery can tell.
-_TOLD_ALREADY = frozenset({"kind", "queue", "rid", "state", "xid"})
+# Fields of a message's object that the record's own object has, or that only recovery can determine.
+_REDUNDANT = frozenset({"kind", "queue", "rid", "state", "xid"})
 
 
 def dump_records(
@@ -30,7 +30,7 @@ def dump_records(
     for journal in store.named_journals():
         if not selection.has_queue(journal.name):
             continue
-        reader = MessageReader(journal, form, body_directory(bodies, journal.name), output.most_of_body)
+        reader = MessageReader(journal, form, body_directory(bodies, journal.name), output.max_body)
         lister = RecordLister(store, journal, reader, output, selection, form)
         for damage in journal.damage:
             lister.damaged(damage)
@@ -43,7 +43,7 @@ def dump_records(
 
 
 class RecordLister:
-    """A `RecordSink` that shows each record of one journal, damage where it stands."""
+    """A `RecordSink` that shows each record of one journal, and damage in its place."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class RecordLister:
         self._form = form
 
     def enqueue(self, rid: int, place: int) -> None:
-        """Never called: the walk hands over every record through `record`."""
+        """Never called: the walk passes every record to `record`."""
         raise AssertionError(rid, place)
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
-        """Never called: the walk hands over every record through `record`."""
+        """Never called: the walk passes every record to `record`."""
         raise AssertionError(rid, dequeued_rid, place)
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
@@ -83,13 +83,13 @@ class RecordLister:
                 fields["prepared"] = "dtx" if is_two_phase(self._journal, place) else "local"
             else:
                 message = self._reader.read(header.rid, place)
-                told = message_object(self._journal.name, header.rid, "", None, message, self._form)
-                fields["message"] = {key: value for key, value in told.items() if key not in _TOLD_ALREADY}
+                values = message_object(self._journal.name, header.rid, "", None, message, self._form)
+                fields["message"] = {key: value for key, value in values.items() if key not in _REDUNDANT}
                 if message.problem is not None:
                     self.damaged(undecoded(self._journal, header.rid, place, message.problem))
         self._output.show(fields)
 
     def damaged(self, damage: Damage) -> None:
-        """Damage met on the way."""
+        """Damage found on the way."""
         self._store.damage.append(damage)
         self._output.show(damage_object(damage))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from formats.rhm.records import Kind
+from qstore.formats.rhm.records import Kind
 
 _NUMBER = r"(0x[0-9a-f]+|[0-9]+)"
 _RANGE = re.compile(rf"(?P<first>{_NUMBER})?\.\.(?P<last>{_NUMBER})?|(?P<only>{_NUMBER})")
@@ -30,7 +30,7 @@ class Selection:
         queues: queue names.
         rids: first and last record id.
         xids: transaction ids.
-        kinds: kinds of records.
+        kinds: record types.
     """
 
     queues: frozenset[str] = frozenset()
@@ -47,36 +47,36 @@ class Selection:
         return self.rids[0] <= rid <= self.rids[1]
 
     def has_xid(self, xid: bytes | None) -> bool:
-        """Whether records under a transaction id are shown."""
+        """Whether records of a transaction id are shown."""
         return not self.xids or xid in self.xids
 
     @property
     def all_messages(self) -> bool:
-        """Whether no message of a shown queue is left out."""
+        """Whether all messages of a shown queue are shown."""
         return self.rids == (0, _HIGHEST_RID) and not self.xids
 
 
 def parse_rids(text: str) -> tuple[int, int]:
-    """`A..B`, `A..`, `..B` or `A`, decimal or 0x…, both ends included.
+    """Parse `A..B`, `A..`, `..B` or `A`, decimal or 0x…, both ends included.
 
     Raises:
-        ValueError: it is none of these, or ends before it begins.
+        ValueError: it is none of these, or the range is reversed.
     """
     found = _RANGE.fullmatch(text.strip().lower())
     if found is None or not any(found.groups()):
-        raise ValueError(f"{text!r} is no record id and no range A..B")
+        raise ValueError(f"{text!r} is neither a record id nor a range A..B")
     if found["only"]:
         return _number(found["only"]), _number(found["only"])
     first = _number(found["first"]) if found["first"] else 0
     last = _number(found["last"]) if found["last"] else _HIGHEST_RID
     if last < first:
-        raise ValueError(f"{text!r} ends before it begins")
+        raise ValueError(f"{text!r}: the end of the range is below its beginning")
     return first, last
 
 
 def _number(text: str) -> int:
-    """A number in decimal (leading zeros are zeros) or in hex after 0x."""
+    """Parse a number in decimal (leading zeros are ignored) or in hex after 0x."""
     number = int(text, 16) if text.startswith("0x") else int(text)
     if number > _HIGHEST_RID:
-        raise ValueError(f"{text} is higher than any record id")
+        raise ValueError(f"{text} is larger than any record id")
     return number

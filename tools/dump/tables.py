@@ -1,8 +1,7 @@
 """Objects as tables for people: framed and coloured on a terminal, plain aligned columns elsewhere.
 
-Objects of one kind that follow each other form a table. Nothing is gathered beyond one screenful, so that a dump of
-millions of records streams. Control characters are shown, never sent: a message's body or a queue's name may come
-from anyone.
+Consecutive objects of one kind form a table. At most one screenful is buffered, so that a dump of millions of records
+streams. Control characters are escaped, because message bodies and names are untrusted.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from formats.wording import plural
-from tools.console.tables import Column, aligned, below, print_line, print_objects
-from tools.console.text import printable
+from qstore.formats.wording import plural
+from qstore.tools.console.tables import Column, aligned, below, print_line, print_objects
+from qstore.tools.console.text import printable
 
-_BATCH: Final = 100  # rows of one table on a terminal
+_BATCH: Final = 100  # rows per table on a terminal
 _PREVIEW: Final = 60  # characters of a body or a set of headers
 _UUID_NAME: Final = re.compile(r"[0-9a-f-]{36}\.jrnl")
 
@@ -54,7 +53,7 @@ def _flags(fields: Mapping[str, Any]) -> str:
 
 def _file(fields: Mapping[str, Any]) -> str:
     name = printable(str(fields["file"]).rpartition("/")[2])
-    # A linearstore's files are called by UUIDs, of which the beginning tells enough.
+    # A linearstore's files are named by UUIDs; their first characters are enough to identify them.
     return f"{name[:8]}…{name[-5:]}" if _UUID_NAME.fullmatch(name) else name
 
 
@@ -67,7 +66,7 @@ def _body(fields: Mapping[str, Any]) -> str:
 
 
 def _content(fields: Mapping[str, Any]) -> str:
-    """What a record is about, in one cell."""
+    """A record's content, in one cell."""
     if "dequeued_rid" in fields:
         return f"of 0x{fields['dequeued_rid']:x}"
     if "prepared" in fields:
@@ -170,10 +169,10 @@ class Tables:
     """Prints objects as tables.
 
     Args:
-        console: where to; whether it is a terminal decides the form.
+        console: the output; whether it is a terminal decides the form.
     """
 
-    most_of_body: int | None = 4 * _PREVIEW  # bytes: a preview is all that is shown
+    max_body: int | None = 4 * _PREVIEW  # bytes: only a preview is shown
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -202,7 +201,7 @@ class Tables:
             self.flush()
 
     def flush(self) -> None:
-        """Print what was gathered."""
+        """Print the buffered rows."""
         if self._rows:
             style = "bold red" if self._kind == "damage" else "bold"
             print_objects(self._console, COLUMNS[self._kind], self._rows, title_style=style)

@@ -1,1 +1,1 @@
-"""Large synthetic fleets of stores with known content: what `qstore-generate` does."""
+"""Generates large fleets of stores with known content: the implementation of `qstore-generate`."""

@@ -1,15 +1,14 @@
-"""What damage is planted in a journal, and where, so that `qstore-check` can see it.
+"""The damage that can be planted in a journal, and where, so that `qstore-check` can detect it.
 
     flip       one bit of a message's record. Version 1 has no checksums: there it is a bit of the record's magic
-    zeroed     4 KiB in which a message's record begins
-    torn       the last flush, from behind its first bytes on, never reached the disk. This is what a crash leaves: no
-               damage but a notice
-    header     a file's header is overwritten with rubbish
-    missing    a file is gone
+    zeroed     4 KiB at the beginning of a message's record
+    torn       only the first bytes of the last flush reached the disk. A crash leaves this: not damage, but a notice
+    header     a file's header is overwritten with random bytes
+    missing    a file is deleted
     foreign    a file has the content of another journal's file
 
-Records that are hit are not among the last ones, where damage could not be told from a torn tail. A journal with too
-little in it for what is planned gets another damage, as near as may be, or none.
+The last records are never damaged, because that could not be distinguished from a torn tail. A journal with too little
+content for the planned damage gets the most similar kind that is possible, or none.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
-from formats.rhm.geometry import FILE_HEADER_SIZE
-from tools.generate import planting
-from tools.generate.fleet import DamageKind, QueuePlan, StoreFormat
-from tools.generate.history import QueueHistory
-from tools.generate.outcome import Sample
-from tools.generate.ring_journals import GeneratedJournal, Spot
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.tools.generate import planting
+from qstore.tools.generate.fleet import DamageKind, QueuePlan, StoreFormat
+from qstore.tools.generate.history import QueueHistory
+from qstore.tools.generate.outcome import Sample
+from qstore.tools.generate.ring_journals import GeneratedJournal, Spot
 
 _PAGE: Final = 4096  # bytes that are zeroed
 _TAIL: Final = 4 * _PAGE  # bytes before a journal's end, and
-_TAIL_FLUSHES: Final = 4  # ... flushes, in which nothing but the tail is hit
-_KEPT_OF_TORN: Final = 64  # bytes of the last flush that did reach the disk
-_HEADER_BYTES: Final = 32  # of a record: in front of its data at least
+_TAIL_FLUSHES: Final = 4  # ... flushes, in which only the torn tail is planted
+_KEPT_OF_TORN: Final = 64  # bytes of the last flush that reached the disk
+_HEADER_BYTES: Final = 32  # of a record: at least in front of its data
 _MAGIC_BYTES: Final = 4
 _RUBBISH: Final = b"\xa5\x5a\xc3"
 
 
 class HitRecord(NamedTuple):
-    """A record that may be hit: where it begins, and how many of its bytes stand in that file."""
+    """A record that may be damaged: where it begins, and how many of its bytes are in that file."""
 
     spot: Spot
     size: int
@@ -45,13 +44,13 @@ class HitRecord(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A journal in which something may be planted, when it is written and its writer is gone.
+    """A completed journal in which damage may be planted.
 
     Attributes:
         queue: the plan of its queue.
-        records: records that may be hit.
-        torn: the bytes of a flush that a crash kept from the disk; None where that is not in one file.
-        files: those that were written to, by number.
+        records: records that may be damaged.
+        torn: the bytes of a flush that a crash kept from the disk; None if they are not in one file.
+        files: those that were written, by number.
     """
 
     queue: QueuePlan
@@ -61,14 +60,14 @@ class Target(NamedTuple):
 
 
 class PlantedDamage(NamedTuple):
-    """A damage that was planted.
+    """Damage that was planted.
 
     Attributes:
         queue: name of the queue.
-        kind: what it is.
+        kind: kind of damage.
         path: the file.
-        offset, length: the bytes that are not as they were.
-        rid: the record that is hit, where it is one message's.
+        offset, length: the changed bytes.
+        rid: the affected record, if it is one message's.
     """
 
     queue: str
@@ -80,10 +79,10 @@ class PlantedDamage(NamedTuple):
 
 
 def target(format_: StoreFormat, plan: QueuePlan, journal: GeneratedJournal, history: QueueHistory) -> Target:
-    """What may be hit of a journal that is finished."""
+    """What may be damaged in a finished journal."""
     data_size = plan.geometry.data_size
     is_ring = format_ is not StoreFormat.LINEARSTORE
-    # Of a ring that went round, the oldest file is half overwritten.
+    # In a ring that has wrapped around, the oldest file is partly overwritten.
     oldest = journal.end - (plan.geometry.files - 1) * data_size if is_ring else 0
 
     def may_be_hit(sample: Sample) -> bool:
@@ -107,7 +106,7 @@ class Planter:
     """Plants damage in the journals of one store.
 
     Args:
-        format: what the store is.
+        format: the store's format.
         source: random numbers.
         targets: all journals of the store.
     """
@@ -117,7 +116,7 @@ class Planter:
         self._header_size = LINEAR_HEADER_SIZE if format_ is StoreFormat.LINEARSTORE else FILE_HEADER_SIZE
 
     def plant(self) -> list[PlantedDamage]:
-        """Plant what is planned. Raises OSError."""
+        """Plant the planned damage. Raises OSError."""
         planted = [self._plant(each, each.queue.damage) for each in self._targets if each.queue.damage is not None]
         return [damage for damage in planted if damage is not None]
 
@@ -165,7 +164,7 @@ class Planter:
 
     def _exchange(self, hit: Target, record: HitRecord) -> PlantedDamage:
         number = hit.files.index(record.spot.path)
-        # A file of version 1 does not say whose it is, only its number.
+        # A file of version 1 does not identify its journal, only its number.
         others = [
             path
             for each in self._targets

@@ -1,13 +1,13 @@
-"""What a fleet is to be, and what follows for each of its stores: everything that is decided before a byte is written.
+"""The plan of a fleet and of each store: everything that is decided before a byte is written.
 
     FleetSpec -> StorePlan for each store -> QueuePlan for each of its queues
 
-Nothing here depends on anything but the spec, so that a dry run tells what a run will do, and stores can be made in any
-order, by several processes. Two ways lead to a size:
+The plan depends only on the spec, so that a dry run shows what a run will do, and stores can be created in any order,
+by several processes. The size can be given in two ways:
 
-    bytes       the journals take so many; messages are sent until each journal is nearly full
-    messages    so many are sent; each journal is made large enough, unless its geometry is given. Where that is too
-                small, its consumers take more, and the ring goes round
+    bytes       the total size of the journals; messages are sent until each journal is nearly full
+    messages    the number sent; each journal is made large enough, unless its geometry is given. If that is too
+                small, more messages are consumed, and the ring wraps around
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from formats.broker_records.xids import encode_dtx_xid
-from formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
-from formats.qls.file_header import KIB
-from formats.qls.records import SECTOR_SIZE
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry, padded
-from tools.generate.messages import MessageFactory, header_size, queue_prefix
-from tools.generate.seeds import seeded
-from tools.generate.sizes import BodySizes, shares
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
+from qstore.formats.qls.file_header import KIB
+from qstore.formats.qls.records import SECTOR_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry, padded
+from qstore.tools.generate.messages import MessageFactory, header_size, queue_prefix
+from qstore.tools.generate.seeds import seeded
+from qstore.tools.generate.sizes import BodySizes, shares
 
-_RECORD: Final = 64  # bytes of a record that are neither xid nor data: the most that any format has
+_RECORD: Final = 64  # bytes of a record that are neither xid nor data: the maximum of all formats
 _XID: Final = 24  # of a local transaction
-_FILES: Final = 8  # of a ring, unless it has to have more
+_FILES: Final = 8  # of a ring, unless it needs more
 _FEWEST_FILES: Final = 4
-_PREPARED_ON_PAGE: Final = 200  # transactions in doubt, for each page of a prepared list's files
-PREPARED_LINEAR: Final = 64 * KIB  # bytes of data in each file of one that is a line
-_NEAR: Final = 0.02  # of the bytes that are asked for
-_MOST_PAGES: Final = 32767  # of a file, in every format
+_PREPARED_ON_PAGE: Final = 200  # transactions in doubt per page of a prepared list's files
+PREPARED_LINEAR: Final = 64 * KIB  # bytes of data in each file of a linearstore's prepared list
+_NEAR: Final = 0.02  # of the requested bytes
+_MAX_PAGES: Final = 32767  # of a file, in every format
 _LINEAR_FILE: Final = 2048 * KIB  # qpidd's default
-_LEAST_LINEAR_FILE: Final = 64 * KIB
-_FILLED: Final = 0.7  # of a ring, by what was sent to it, where its geometry follows from that
-_STOPPED_AT: Final = 0.8  # of a ring: where sending to a journal of given size ends, before it has to make room
-_FLUSH: Final = 12.0  # messages in a flush, at a mean
-_IN_DOUBT_QUEUES: Final = 3  # that a transaction in doubt touches at most
-IN_DOUBT_RECORDS: Final = 3  # messages that it enqueues in a queue at most; and dequeues
+_MIN_LINEAR_FILE: Final = 64 * KIB
+_FILLED: Final = 0.7  # of a ring, by what was sent to it, if its geometry is derived from that
+_STOPPED_AT: Final = 0.8  # of a ring: where sending to a journal of given size ends, before it has to free space
+_FLUSH: Final = 12.0  # average number of messages in a flush
+_IN_DOUBT_QUEUES: Final = 3  # largest number that a transaction in doubt touches
+IN_DOUBT_RECORDS: Final = 3  # largest number of messages that it enqueues in a queue, and of those it dequeues
 _KIBIBYTE: Final = BodySizes("fixed", 1024, 1024)
 
 
 class StoreFormat(StrEnum):
-    """What the stores are."""
+    """Format of the stores."""
 
     QSTORE = "qstore"
     LEGACYSTORE = "legacystore"
@@ -64,30 +64,31 @@ class DamageKind(StrEnum):
 
 
 class PlanError(Exception):
-    """What is asked for cannot be made; the text says why."""
+    """The request cannot be fulfilled; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """What a fleet is to be.
+    """The request for a fleet.
 
     Attributes:
-        seed: all random numbers follow from it.
-        format: of the stores.
-        stores, queues: how many stores, and queues in each.
-        messages: sent in each store; None where `total_bytes` says when it is enough.
+        seed: seed of all random numbers.
+        format: format of the stores.
+        stores, queues: number of stores, and of queues in each.
+        messages: sent in each store; None if `total_bytes` is the limit.
         total_bytes: of all journals together.
         sizes: of bodies.
-        spread: how queues share: see `sizes.parse_spread`.
-        dequeued: share of the messages that were taken again, 0 to 1.
-        transactions: share of the messages that were sent in transactions.
-        aborted: share of those transactions that were aborted.
+        spread: distribution over queues: see `sizes.parse_spread`.
+        dequeued: share of the messages that are dequeued, 0 to 1.
+        transactions: share of the messages that are sent in transactions.
+        aborted: share of those transactions that are aborted.
         in_doubt: distributed transactions in doubt, in each store.
         exchanges: durable exchanges in each store.
-        num_jfiles, jfile_size_pgs: geometry of the journals; None: as it is needed. In a linearstore files are made as
-            they are needed, and the second is their size.
+        num_jfiles, jfile_size_pgs: geometry of the journals; None: as needed. A linearstore creates files as needed;
+        the
+            second is their size.
         damage: share of the journals that are damaged.
-        damage_kinds: what is planted.
+        damage_kinds: kinds to plant.
     """
 
     seed: int = 1
@@ -110,18 +111,18 @@ class FleetSpec:
 
 
 class QueuePlan(NamedTuple):
-    """What one queue is to be.
+    """The plan of one queue.
 
     Attributes:
-        number: from 1; its id in the catalogue too.
+        number: from 1; also its id in the catalogue.
         name: its name, and the routing key of its messages.
         exchange: number of the exchange to which they are sent, from 1.
-        geometry: of its journal; of a linearstore the number of files is what will be needed at most, about.
+        geometry: of its journal; for a linearstore the number of files is an upper estimate.
         messages: how many are sent; None: until the journal is nearly full.
         room: bytes of records after which sending ends.
-        expected: how many messages that will be, about.
+        expected: estimate of the number of messages.
         in_doubt: ids of the transactions in doubt that touch it.
-        damage: what is planted in its journal.
+        damage: kind of damage planted in its journal.
     """
 
     number: int
@@ -136,20 +137,20 @@ class QueuePlan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its journal's files."""
+        """Size of its journal's files in bytes."""
         return self.geometry.files * self.geometry.file_size
 
 
 class StorePlan(NamedTuple):
-    """What one store is to be.
+    """The plan of one store.
 
     Attributes:
         number: from 1.
         name: of its directory.
-        seed: of its own, 32 bits.
+        seed: its own seed, 32 bits.
         exchanges: their names, by number from 1.
         queues: its queues.
-        prepared: bytes of its prepared list's files; at most, about.
+        prepared: estimate of the maximum size of its prepared list's files, in bytes.
     """
 
     number: int
@@ -161,7 +162,7 @@ class StorePlan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its journals' files; of a linearstore the most that there will be, about."""
+        """Size of its journals' files in bytes; for a linearstore an upper estimate."""
         return self.prepared + sum(queue.size for queue in self.queues)
 
 
@@ -171,7 +172,7 @@ def store_seed(spec: FleetSpec, number: int) -> int:
 
 
 def factory(store: StorePlan, queue: QueuePlan, text: bytes) -> MessageFactory:
-    """What makes the messages of a queue."""
+    """The generator of a queue's messages."""
     exchange = store.exchanges[queue.exchange - 1] if queue.exchange else ""
     return MessageFactory(queue.name, exchange, queue.name, queue_prefix(store.seed, queue.number), text)
 
@@ -182,7 +183,7 @@ def queue_source(spec: FleetSpec, store: int, queue: int, purpose: str) -> rando
 
 
 def plan_store(spec: FleetSpec, number: int) -> StorePlan:
-    """What the store with that number, from 1, is to be.
+    """Plan the store with that number, from 1.
 
     Raises:
         PlanError: no journal is large enough.
@@ -208,13 +209,13 @@ def prepared_geometry(spec: FleetSpec) -> Geometry:
 
 
 def _prepared_size(spec: FleetSpec) -> int:
-    """Bytes of a prepared list's files. qpidd makes it when it is needed."""
+    """Size of a prepared list's files in bytes. qpidd creates the list when it is needed."""
     if spec.format is not StoreFormat.QSTORE and not spec.transactions and not spec.in_doubt:
         return 0
     if spec.format is not StoreFormat.LINEARSTORE:
         geometry = prepared_geometry(spec)
         return geometry.files * geometry.file_size
-    # Each record takes a sector: three of the last transaction of a queue, and one of each in doubt.
+    # Each record occupies a sector: three of the last transaction of a queue, and one of each in doubt.
     sectors = 3 * spec.queues * (spec.transactions > 0) + spec.in_doubt
     return -(-sectors * SECTOR_SIZE // PREPARED_LINEAR) * (PREPARED_LINEAR + LINEAR_HEADER_SIZE)
 
@@ -237,12 +238,12 @@ class _Size(NamedTuple):
 
 
 def _size(spec: FleetSpec, store: int, queue: int, share: float, name: str, in_doubt: int) -> _Size:
-    """How large a queue's journal is, and how much is sent to it."""
+    """Size of a queue's journal, and the number of messages sent to it."""
     exchange = "exchange.00" if spec.exchanges else ""
     head = header_size(name, exchange, name)
     mean = _RECORD + head + spec.sizes.mean + BLOCK_SIZE / 2 + BLOCK_SIZE * spec.dequeued
     mean += (SECTOR_SIZE if spec.format is StoreFormat.LINEARSTORE else 4 * BLOCK_SIZE) / 2 / _FLUSH
-    # Each transaction in doubt has records of its own, and room is kept for the one that will end it.
+    # Each transaction in doubt has its own records, and space is reserved for the one that will end it.
     left_open = int(in_doubt * IN_DOUBT_RECORDS * (mean + 4 * BLOCK_SIZE))
     if spec.messages is None:
         assert spec.total_bytes is not None
@@ -262,7 +263,7 @@ def _size(spec: FleetSpec, store: int, queue: int, share: float, name: str, in_d
 
 
 def _near_files(wanted: int) -> int:
-    """The number of files with which a ring of whole pages comes near to `wanted` bytes: 8, if that is near enough."""
+    """The number of files with which a ring of whole pages comes close to `wanted` bytes: 8, if possible."""
     pages = wanted / PAGE_SIZE
 
     def error(files: int) -> float:
@@ -273,24 +274,24 @@ def _near_files(wanted: int) -> int:
 
 
 def _geometry(spec: FleetSpec, wanted: int, name: str, near: int | None = None) -> Geometry:
-    """The geometry that is given, as far as it is; otherwise so that the journal takes `wanted` bytes.
+    """The given geometry, completed so that the journal can hold `wanted` bytes.
 
-    With `near` it has so many files, if nothing else is given, and about as many bytes.
+    With `near` it has that many files, if no number is given, and about that many bytes.
     """
     if spec.format is StoreFormat.LINEARSTORE:
-        size = min(_LINEAR_FILE, max(_LEAST_LINEAR_FILE, wanted // _FILES // SECTOR_SIZE * SECTOR_SIZE))
+        size = min(_LINEAR_FILE, max(_MIN_LINEAR_FILE, wanted // _FILES // SECTOR_SIZE * SECTOR_SIZE))
         if spec.jfile_size_pgs is not None:
             size = spec.jfile_size_pgs * PAGE_SIZE
         return Geometry(max(1, -(-wanted // size)), size, LINEAR_HEADER_SIZE)
     files, pages = spec.num_jfiles, spec.jfile_size_pgs
     if pages is None:
-        files = files or max(near or _FILES, -(-wanted // (_MOST_PAGES * PAGE_SIZE)))
+        files = files or max(near or _FILES, -(-wanted // (_MAX_PAGES * PAGE_SIZE)))
         pages = max(1, round(wanted / (files * PAGE_SIZE)) if near else -(-wanted // (files * PAGE_SIZE)))
     elif files is None:
         files = max(_FEWEST_FILES, -(-wanted // (pages * PAGE_SIZE)))
-    if files > MAX_FILES or pages > _MOST_PAGES:
+    if files > MAX_FILES or pages > _MAX_PAGES:
         raise PlanError(
-            f"{name}: {wanted:,} bytes do not fit into a journal: it has at most {MAX_FILES} files of {_MOST_PAGES:,} "
-            "pages; ask for more stores, more queues, larger files or less content"
+            f"{name}: {wanted:,} bytes do not fit into a journal: it has at most {MAX_FILES} files of {_MAX_PAGES:,} "
+            "pages; use more stores, more queues, larger files or less content"
         )
     return Geometry.from_pages(files, pages)

@@ -1,12 +1,13 @@
-"""What happens to one queue: messages come, singly or in transactions, consumers take them, and some stay.
+"""The history of one queue: messages are published, singly or in transactions, some are consumed, and some remain.
 
-Each message is meant to stay or to be taken when it comes. Those to be taken wait in a backlog whose length swells and
-shrinks, as where consumers are away for a while; it is taken from its front, and now and then a little behind it. In
-the end it is empty. Then come the transactions in doubt: each enqueues messages and locks others.
+Whether a message remains or is consumed is decided when it is published. Those to be consumed wait in a backlog whose
+length rises and falls, as if consumers were absent for a while; they are taken from its front, and sometimes from
+slightly behind it. In the end it is empty. Then transactions in doubt are added: each enqueues messages and locks
+others.
 
-Where a journal refuses a message, and the number of messages is given, consumers take the oldest ones, those that were
-to stay too; otherwise the queue's history ends. What is remembered of a message that stays is 16 bytes, besides what
-the journal's writer keeps of it.
+If a journal refuses a message, and the number of messages is given, consumers take the oldest ones, including those
+that were meant to remain; otherwise the queue's history ends. A remaining message takes 16 bytes of memory, in addition
+to the memory of the journal's writer.
 """
 
 from __future__ import annotations
@@ -19,41 +20,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import BLOCK_SIZE
-from store.journal.write.step import JournalFullError
-from tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
-from tools.generate.messages import MessageFactory
-from tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample
-from tools.generate.ring_journals import GeneratedJournal
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.store.journal.write.step import JournalFullError
+from qstore.tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
+from qstore.tools.generate.messages import MessageFactory
+from qstore.tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample
+from qstore.tools.generate.ring_journals import GeneratedJournal
 
-_LARGEST_GROUP: Final = 8  # messages of a transaction
-_MOST_IN_FLUSH: Final = 32  # records
+_MAX_GROUP: Final = 8  # messages of a transaction
+_MAX_IN_FLUSH: Final = 32  # records
 _FLUSH_BYTES: Final = 1 << 20
-_MOST_BACKLOG: Final = 5000  # messages
-_BACKLOG_SHARE: Final = 8  # the backlog is at most one in so many of all messages
-_JITTER: Final = 0.1  # share of the messages that are taken out of turn
+_MAX_BACKLOG: Final = 5000  # messages
+_BACKLOG_SHARE: Final = 8  # the backlog is at most one in this many of all messages
+_JITTER: Final = 0.1  # share of the messages that are taken out of order
 _JITTER_SPAN: Final = 8
-_TAKEN_AT_ONCE: Final = 16  # messages, where a journal is full; and at least one in eight of all
-_MOST_TURNS: Final = 40  # of taking, for one message
-_RECORD_BYTES: Final = 64 + BLOCK_SIZE // 2  # of a record beside its data, at a mean
+_TAKEN_AT_ONCE: Final = 16  # messages, if a journal is full; and at least one in eight of all
+_MAX_TURNS: Final = 40  # of consuming, per message
+_RECORD_BYTES: Final = 64 + BLOCK_SIZE // 2  # of a record except its data, on average
 _SIZE_BITS: Final = 25  # of a message's body; the place of the message is above
 _SAMPLES: Final = 16
 
 
 class Waiting(NamedTuple):
-    """A message that is there: its record id, and its place and body's size packed."""
+    """A message on the queue: its record id, and its place and body's size packed."""
 
     rid: int
     packed: int
 
 
 class _RunEndError(Exception):
-    """The journal takes nothing more of what is wanted."""
+    """The journal cannot accept the next operation."""
 
 
 @dataclass(slots=True)
 class _Transaction:
-    """An open transaction: what it sent and what it took."""
+    """An open transaction: its enqueues and dequeues."""
 
     xid: bytes
     sent: list[Waiting] = field(default_factory=list)
@@ -64,20 +65,20 @@ class QueueHistory:
     """The history of one queue.
 
     Args:
-        spec: the fleet's.
+        spec: the fleet's request.
         store: number of the store.
-        plan: the queue's.
-        journal: where it is written.
-        factory: makes its messages.
-        rids: gives record ids.
+        plan: the queue's plan.
+        journal: the journal to write.
+        factory: creates its messages.
+        rids: allocates record ids.
 
     Attributes:
         counts: what was done.
-        samples: records among which one can be damaged, where that is planned.
-        flushes: how many there were.
-        last_flush: the place where the last flush begins.
+        samples: records from which one can be damaged, if planned.
+        flushes: number of flushes.
+        last_flush: place where the last flush begins.
         last_ended: the last transaction that was ended, and whether it was committed; None if there is none.
-        open_enqueues, open_dequeues: xid of a transaction in doubt -> how many messages it has here.
+        open_enqueues, open_dequeues: xid of a transaction in doubt -> number of its messages in this queue.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class QueueHistory:
         self._size = spec.sizes.sampler(queue_source(spec, store, plan.number, "sizes"))
         self._process = queue_source(spec, store, plan.number, "xids").randbytes(16)
         self._kept_rids, self._kept = array("Q"), array("Q")
-        self._kept_head = 0  # those before were taken after all
+        self._kept_head = 0  # those before it were dequeued after all
         self._backlog: deque[Waiting] = deque()
         self._locked: dict[int, bytes] = {}
         self._in_doubt: list[tuple[Waiting, bytes]] = []
         self._place = self._bytes = self._unflushed = self._end_of_flush = 0
         self._until_flush = 1
-        self._allowed = 0  # messages of the backlog that consumers leave now
+        self._allowed = 0  # messages of the backlog that consumers currently leave
         self._transactions = 0
         self.counts = Counts()
         self.samples: list[Sample] = []
@@ -111,10 +112,10 @@ class QueueHistory:
         self.open_enqueues: dict[bytes, int] = {}
         self.open_dequeues: dict[bytes, int] = {}
 
-    # ---- the whole ----
+    # ---- the whole history ----
 
     def run(self) -> None:
-        """Let everything happen. Raises OSError."""
+        """Execute the history. Raises OSError."""
         group = self._group_chance()
         random_number = self._source.random
         try:
@@ -133,7 +134,7 @@ class QueueHistory:
         self._flush()
 
     def live(self) -> Iterator[LiveMessage]:
-        """The messages that are there in the end, in the order of their record ids."""
+        """The messages that remain at the end, in the order of their record ids."""
         kept = (
             (self._kept_rids[at], self._kept[at], self._locked.get(self._kept_rids[at], b""))
             for at in range(self._kept_head, len(self._kept_rids))
@@ -146,8 +147,8 @@ class QueueHistory:
             yield LiveMessage(rid, state, packed >> _SIZE_BITS, packed & ((1 << _SIZE_BITS) - 1), xid)
 
     def _group_chance(self) -> float:
-        """How likely the next thing is a transaction, so that the asked share of the messages is in one."""
-        share, mean = self._spec.transactions, (_LARGEST_GROUP + 1) / 2
+        """The probability of a transaction as the next operation, for the requested share of messages in one."""
+        share, mean = self._spec.transactions, (_MAX_GROUP + 1) / 2
         return share / (share + (1 - share) * mean)
 
     def _is_enough(self) -> bool:
@@ -163,10 +164,10 @@ class QueueHistory:
             self._arrived(sent)
 
     def _send(self, xid: bytes) -> Waiting | None:
-        """Send a message; None if an open transaction's is refused."""
+        """Send a message; None if a message of an open transaction is refused."""
         size, place = self._size(), self._place
         data = self._factory.message(place, size)
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             rid = self._rids()
             try:
                 at = self._journal.enqueue(rid, data, xid)
@@ -195,7 +196,7 @@ class QueueHistory:
             self.samples[at] = record
 
     def _arrived(self, message: Waiting) -> None:
-        """A message is there for good: it stays, or waits to be taken."""
+        """A message was enqueued: it remains, or waits to be consumed."""
         is_first_of_line = self._spec.format is StoreFormat.LINEARSTORE and not message.packed >> _SIZE_BITS
         if self._source.random() < self._spec.dequeued and not is_first_of_line:
             self._backlog.append(message)
@@ -203,10 +204,10 @@ class QueueHistory:
             self._kept_rids.append(message.rid)
             self._kept.append(message.packed)
 
-    # ---- taking ----
+    # ---- consuming ----
 
     def _consume(self) -> None:
-        """Take of the backlog what is above its present measure."""
+        """Consume the part of the backlog above its present limit."""
         backlog, source = self._backlog, self._source
         excess = len(backlog) - self._allowed
         while excess > 0 and backlog:
@@ -214,7 +215,7 @@ class QueueHistory:
             if source.random() < _JITTER:
                 backlog.rotate(-1 - int(source.random() * min(_JITTER_SPAN, len(backlog))))
                 self._take(backlog.pop())
-                # What was passed over is at the end now, and goes back to the front.
+                # Skipped messages are at the end now, and go back to the front.
                 self._restore_order()
             else:
                 self._take(backlog.popleft())
@@ -225,15 +226,15 @@ class QueueHistory:
             backlog.rotate(1)
 
     def _allowed_backlog(self) -> int:
-        """How long the backlog may be now: a few waves of different heights over the queue's life."""
+        """The present limit of the backlog: a few waves of different heights over the queue's life."""
         expected = self._plan.expected
-        most = min(_MOST_BACKLOG, expected // _BACKLOG_SHARE)
+        maximum = min(_MAX_BACKLOG, expected // _BACKLOG_SHARE)
         progress = self._place / expected
         wave = 1.0 - math.cos(progress * 8 * math.pi)
-        return int(most * wave * (0.6 + 0.4 * math.sin(progress * 3)) / 2)
+        return int(maximum * wave * (0.6 + 0.4 * math.sin(progress * 3)) / 2)
 
     def _take(self, message: Waiting) -> None:
-        """Take a message outside of any transaction."""
+        """Dequeue a message outside transactions."""
         try:
             self._journal.dequeue(self._rids(), message.rid, b"")
         except JournalFullError:
@@ -245,7 +246,7 @@ class QueueHistory:
         self._until_flush -= 1
 
     def _make_room(self) -> None:
-        """The journal is full: take the oldest messages, if the number of messages counts, or end."""
+        """The journal is full: consume the oldest messages if the number of messages is given, otherwise end."""
         if self._plan.messages is None:
             raise _RunEndError
         kept = len(self._kept_rids) - self._kept_head
@@ -255,13 +256,14 @@ class QueueHistory:
             if self._backlog and (oldest_kept is None or self._backlog[0].rid < oldest_kept):
                 self._take(self._backlog.popleft())
             elif oldest_kept is not None:
-                # Counted as taken first: what `_take` cannot take goes back to the backlog's front, which is older.
+                # First counted as consumed: those that `_take` cannot take go back to the backlog's front, which is
+                # older.
                 self._kept_head += 1
                 self._take(Waiting(oldest_kept, self._kept[self._kept_head - 1]))
         self._flush()
 
     def _drain(self) -> None:
-        """Take what still waits, as far as the journal takes it."""
+        """Consume the remaining backlog, as far as the journal accepts it."""
         try:
             while self._backlog:
                 self._take(self._backlog.popleft())
@@ -272,11 +274,11 @@ class QueueHistory:
     # ---- transactions ----
 
     def _transaction(self) -> None:
-        """A local transaction with some messages sent and some taken, which is committed or aborted."""
+        """A local transaction with some enqueues and some dequeues, which is committed or aborted."""
         source = self._source
         self._transactions += 1
         transaction = _Transaction(self._transactions.to_bytes(8, "little") + self._process)
-        count = source.randint(1, _LARGEST_GROUP)
+        count = source.randint(1, _MAX_GROUP)
         if self._plan.messages is not None:
             count = min(count, self._plan.messages - self._place)
         for _ in range(count):
@@ -325,7 +327,7 @@ class QueueHistory:
         self._backlog.extendleft(reversed(transaction.taken))
 
     def _leave_in_doubt(self, xid: bytes) -> None:
-        """A distributed transaction does a little, and is never ended."""
+        """A distributed transaction with a few operations that is never ended."""
         source = self._source
         for _ in range(source.randint(1, IN_DOUBT_RECORDS)):
             sent = self._send(xid)
@@ -351,7 +353,7 @@ class QueueHistory:
     def _flush_if_due(self) -> None:
         if self._until_flush <= 0 or self._unflushed >= _FLUSH_BYTES:
             self._flush()
-            self._until_flush = self._source.randint(1, _MOST_IN_FLUSH)
+            self._until_flush = self._source.randint(1, _MAX_IN_FLUSH)
             self._allowed = self._allowed_backlog()
 
     def _flush(self) -> None:

@@ -1,10 +1,10 @@
-"""Lays records out in a line of files, as qpidd's linearstore does (formats/qls/README.md); no I/O.
+"""Lays out records in a line of files, as qpidd's linearstore does (formats/qls/README.md); no I/O.
 
-A record that reaches a file's end goes on behind the header of the next, which is made at that moment; so a file that
-is exactly full has no successor until there is another record. No file is ever given back.
+A record that reaches a file's end continues after the header of the next, which is created at that moment; so a file
+that is exactly full has no successor until there is another record. Files are never returned to the pool.
 
-The caller gives names, serials and times, and puts the bytes where they belong: `qstore-generate` on the disk, the
-tests' builder in memory.
+The caller supplies names, serials and times, and writes the bytes: `qstore-generate` to disk, the tests' builder to
+memory.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from formats.qls.file_header import DATA_OFFSET, FileHeader
-from formats.qls.records import SECTOR_SIZE, RecordHeader, encode_record
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
+from qstore.formats.qls.file_header import DATA_OFFSET, FileHeader
+from qstore.formats.qls.records import SECTOR_SIZE, RecordHeader, encode_record
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind
 
 _FILLER: Final = encode_record(RecordHeader(Kind.FILLER))
 
 
 class Fresh(NamedTuple):
-    """What a new file gets: its name, what its records carry, and the time in seconds and nanoseconds since 1970."""
+    """Data of a new file: its name, the serial of its records, and the time in seconds and nanoseconds since 1970."""
 
     name: str
     serial: int
@@ -42,13 +42,13 @@ class LineWriter:
     Args:
         queue: the queue's name.
         data_size: bytes of data area in each file.
-        fresh: gives what a new file gets.
+        fresh: returns the data of a new file.
         first_number: of the first file.
-        partition: number of the partition from which the files come.
+        partition: number of the partition to which the files belong.
 
     Attributes:
-        files: those that records have come to, oldest first.
-        position: where the next record goes, in bytes of all data areas.
+        files: those that contain records, oldest first.
+        position: place of the next record, in bytes of all data areas.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LineWriter:
         self.position = 0
 
     def append(self, header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> tuple[RecordHeader, bytes]:
-        """Place a record at `position`; its serial is filled in. Returns its header and its bytes, padding included."""
+        """Place a record at `position`; its serial is filled in. Returns its header and its bytes, with padding."""
         if self.position == self._end:
             self._enter(0, header.rid)
         if header.kind is not Kind.FILLER:
@@ -79,7 +79,7 @@ class LineWriter:
         return _FILLER * blocks
 
     def missing_fillers(self) -> int:
-        """How many fillers end a flush here, which goes up to the next sector."""
+        """Number of fillers that end a flush here, which extends to the next sector."""
         return -self.position % SECTOR_SIZE // BLOCK_SIZE
 
     def locate(self, place: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class LineWriter:
         return index, offset + DATA_OFFSET
 
     def _enter(self, rest: int, rid: int) -> None:
-        """Make the header of the next file, into which a record of that id reaches for `rest` bytes."""
+        """Create the header of the next file, into which a record of that id continues for `rest` bytes."""
         fresh = self._fresh()
         header = FileHeader(
             serial=fresh.serial,

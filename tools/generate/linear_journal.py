@@ -1,7 +1,7 @@
-"""The journals of a fleet of linearstores: lines of files, each made when a record comes to it.
+"""Journals of generated linearstores: lines of files, each created when a record reaches it.
 
-A line gives a file back when none of its messages is left. Here none is ever given back, as where a queue's very first
-message is never taken: that one is kept. The layout is in formats/qls/README.md.
+A real line returns a file to the pool when none of its messages is left. Here none is ever returned, as if a queue's
+very first message were never consumed: it remains. The layout is in formats/qls/README.md.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import posixpath
 from typing import Final
 from uuid import UUID
 
-from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, encode_file_header
-from formats.qls.records import RecordHeader
-from formats.rhm.records import COMMIT_DECISION, Kind
-from store.environment import Environment
-from store.writable_disk import WritableFile
-from tools.generate.line_writer import Fresh, LineFile, LineWriter
-from tools.generate.ring_journals import Spot
+from qstore.formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, encode_file_header
+from qstore.formats.qls.records import RecordHeader
+from qstore.formats.rhm.records import COMMIT_DECISION, Kind
+from qstore.store.environment import Environment
+from qstore.store.writable_disk import WritableFile
+from qstore.tools.generate.line_writer import Fresh, LineFile, LineWriter
+from qstore.tools.generate.ring_journals import Spot
 
 PARTITION: Final = 1
 TPL_QUEUE: Final = "TplStore"
@@ -50,21 +50,21 @@ class LinearJournal:
 
     @property
     def end(self) -> int:
-        """The place where the next record goes."""
+        """The place of the next record."""
         return self._writer.position
 
     def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
-        """A message. Returns its place. Raises OSError."""
+        """Append an enqueue. Returns its place. Raises OSError."""
         header = RecordHeader(Kind.ENQUEUE, rid=rid, xid_size=len(xid), data_size=len(data))
         return self._append(header, xid, data)
 
     def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
-        """The removal of a message. Raises OSError."""
+        """Append a dequeue. Raises OSError."""
         flags = COMMIT_DECISION if commit_decision else 0
         self._append(RecordHeader(Kind.DEQUEUE, flags, 0, rid, len(xid), dequeued_rid=target), xid)
 
     def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
-        """The end of a transaction. Raises OSError."""
+        """Append the end of a transaction. Raises OSError."""
         self._append(RecordHeader(Kind.COMMIT if commit else Kind.ABORT, rid=rid, xid_size=len(xid)), xid)
 
     def _append(self, header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> int:
@@ -93,7 +93,7 @@ class LinearJournal:
         return posixpath.join(self._in_use, file.name)
 
     def flush(self) -> None:
-        """Write what is gathered, filled up to the end of its sector. Raises OSError."""
+        """Write the batch, filled up to the end of its sector. Raises OSError."""
         if not self._pieces:
             return
         self._pieces.append(self._writer.pad())
@@ -120,12 +120,12 @@ class LinearJournal:
             self._file = None
 
     def finish(self) -> None:
-        """Have all of it on the disk. Raises OSError."""
+        """Write and sync everything. Raises OSError."""
         self.flush()
         self._close()
 
     def spot(self, place: int) -> Spot:
-        """Where a place is."""
+        """File and offset of a place."""
         number, offset = self._writer.locate(place)
         return Spot(self._path(self._writer.files[number]), offset)
 

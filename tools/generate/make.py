@@ -1,16 +1,16 @@
-"""Makes one store of a fleet, and beside it the list of what is in it: `STORE-0001/` and `STORE-0001.jsonl`.
+"""Creates one store of a fleet, and next to it the list of its content: `STORE-0001/` and `STORE-0001.jsonl`.
 
-The list has one JSON object a line, written as the store is. Its names are those of `qstore-dump`.
+The list has one JSON object per line, written as the store is. Its names are those of `qstore-dump`.
 
     queue          name, exchange, num_jfiles, file_size, sent, taken, rolled_back, commits, aborts, refused,
                    outstanding, in_doubt_enqueues, in_doubt_dequeues; then of this queue each
-    message        queue, rid, state, xid, message_id, body_length: what a restart would deliver, in its order
+    message        queue, rid, state, xid, message_id, body_length: what a restart would deliver, in that order
     transaction    xid, state, enqueues, dequeues: those in doubt
     damage         queue, what, file (below the store's directory), offset, length, rid, expected: "damage", or "notice"
                    for what a crash leaves
-    store          name, format, seed and the sums: the last line, which the fleet's list has too
+    store          name, format, seed and the totals: the last line, which is also in the fleet's list
 
-What damage costs is not taken out of the messages: they are what there was before.
+Messages lost by planted damage are included: the list describes the store before the damage.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from store.recovery.prepared import DISTRIBUTED, LOCAL
-from tools.console.json_lines import JsonLines
-from tools.generate.damage import PlantedDamage, Planter, Target, target
-from tools.generate.fleet import DamageKind, FleetSpec, QueuePlan, StoreFormat, StorePlan, factory, plan_store
-from tools.generate.history import QueueHistory
-from tools.generate.messages import body_text, message_id, queue_prefix
-from tools.generate.seeds import seeded
-from tools.generate.stores import GeneratedStore, new_store, pinned_environment
+from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.generate.damage import PlantedDamage, Planter, Target, target
+from qstore.tools.generate.fleet import DamageKind, FleetSpec, QueuePlan, StoreFormat, StorePlan, factory, plan_store
+from qstore.tools.generate.history import QueueHistory
+from qstore.tools.generate.messages import body_text, message_id, queue_prefix
+from qstore.tools.generate.seeds import seeded
+from qstore.tools.generate.stores import GeneratedStore, new_store, pinned_environment
 
-_BUILDING: Final = "/rhm.new/"  # in the paths of a store of version 2 before it is whole
+_BUILDING: Final = "/rhm.new/"  # in the paths of a store of version 2 before it is complete
 _JOURNAL_FILES: Final = frozenset((".jdat", ".jrnl"))
 _SUMMED: Final = (
     "sent", "taken", "rolled_back", "commits", "aborts", "refused",
@@ -40,19 +40,19 @@ Fields = dict[str, Any]
 
 
 def make_store(spec: FleetSpec, directory: str, number: int, written: Callable[[int], None] | None = None) -> Fields:
-    """Make the store with that number in a directory of its own below `directory`.
+    """Create the store with that number in its own directory below `directory`.
 
     Args:
-        spec: the fleet's.
-        directory: the fleet's.
+        spec: the fleet's request.
+        directory: the fleet's directory.
         number: from 1.
-        written: told after each queue how large its journal's files are.
+        written: called after each queue with the size of its journal's files.
 
     Returns:
         The last line of its list.
 
     Raises:
-        PlanError, StoreError, CatalogueError, OSError: it cannot be made; a part of it may be there.
+        PlanError, StoreError, CatalogueError, OSError: it cannot be created; a part of it may exist.
     """
     plan = plan_store(spec, number)
     path = posixpath.join(directory, plan.name)
@@ -70,7 +70,7 @@ def make_store(spec: FleetSpec, directory: str, number: int, written: Callable[[
 
 
 class _Making:
-    """One store that is made."""
+    """The creation of one store."""
 
     def __init__(self, spec: FleetSpec, plan: StorePlan, path: str, store: GeneratedStore, lines: JsonLines) -> None:
         self._spec, self._plan, self._path = spec, plan, path
@@ -88,13 +88,13 @@ class _Making:
         return self._last_rid
 
     def all(self, written: Callable[[int], None]) -> Fields:
-        """Everything. Returns the line about the store."""
+        """Create everything. Returns the line about the store."""
         for queue in self._plan.queues:
             self._queue(queue)
             written(queue.size)
-        # Each transaction that did anything is prepared, in the order of the first queue that it touched.
+        # Every transaction with operations is prepared, in the order of the first queue that it touched.
         xids = list(dict.fromkeys([*self._enqueues, *self._dequeues]))
-        # In version 2 a transaction of one journal alone is never prepared.
+        # In version 2 a transaction of a single journal is never prepared.
         ended = [] if self._spec.format is StoreFormat.QSTORE else self._ended
         if xids or ended:
             self._prepare(xids, ended)
@@ -119,7 +119,7 @@ class _Making:
         }
 
     def _queue(self, queue: QueuePlan) -> None:
-        """A queue's journal, and what is in it."""
+        """Create a queue's journal and its content."""
         spec, plan = self._spec, self._plan
         journal = self._store.journal(queue)
         maker = factory(plan, queue, self._text)
@@ -171,7 +171,7 @@ class _Making:
             )
 
     def _prepare(self, in_doubt: list[bytes], ended: list[tuple[bytes, bool]]) -> None:
-        """The prepared list: what is left of the last transactions that were ended, and then those in doubt."""
+        """The prepared list: remains of the last transactions that were ended, and then those in doubt."""
         journal, take_rid = self._store.prepared_list(), self._take_rid
         for xid, commit in ended:
             prepared = take_rid()
@@ -208,6 +208,6 @@ class _Making:
 
 
 def journals_size(path: str) -> int:
-    """Bytes of all journals' files of a store; what catalogues take depends on what RocksDB has done already."""
+    """Size of all journals' files of a store; a catalogue's size depends on RocksDB's state."""
     files = (each for each in Path(path).rglob("*") if each.suffix in _JOURNAL_FILES and not each.is_symlink())
     return sum(each.stat().st_size for each in files)

@@ -1,13 +1,13 @@
-"""The messages of a fleet: each is told by its queue and its place in the order of sending, from 0.
+"""The messages of a fleet: each is determined by its queue and its place in the order of publishing, from 0.
 
     message id          32 bits of the store's seed, 32 of the queue's number (some of them the version of a UUID), and
                         the place
     headers             `seq`, the place; `producer`, the queue's name
     timestamp           one second later for every `_RATE` messages
-    priority            0 to 9; most have 4
+    priority            0 to 9; mostly 4
     body                printable text, a piece of one block that all messages of the fleet share
 
-A message's header is encoded once for each priority of a queue; what differs is packed into the gaps of that.
+A message's header is encoded once for each priority of a queue; the variable fields are packed into it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from string import ascii_letters, digits
 from typing import Final
 from uuid import UUID
 
-from formats.broker_records.messages import encode_message
-from formats.values import typed_map
-from tools.generate.seeds import seeded
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.values import typed_map
+from qstore.tools.generate.seeds import seeded
 
-#: The time at which every fleet begins, in seconds since 1970: nothing in it may depend on when it was made.
+#: The start time of every fleet, in seconds since 1970: a fleet must not depend on the time of its creation.
 BEGINNING: Final = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
-_RATE: Final = 100  # messages of a queue in a second
+_RATE: Final = 100  # messages of a queue per second
 _BLOCK: Final = 1 << 20  # bytes of text
-_STRIDE: Final = 7919  # bytes between the bodies of one message and of the next: a prime
+_STRIDE: Final = 7919  # bytes between the bodies of consecutive messages: a prime
 _ALPHABET: Final = (ascii_letters + digits + "  ").encode()
 _PRIORITIES: Final = 10
 _USUAL_PRIORITY: Final = 4
 _VERSION: Final = 0x4000  # of a UUID, among its first 64 bits
 _VARIANT: Final = 0x8 << 60
-# In place of what differs, while a header is encoded: no other field looks like these.
+# Placeholders for variable fields while a header is encoded: no other field has such a value.
 _CONTENT_LENGTH: Final = 0x1122334455667701
 _MESSAGE_ID: Final = UUID(int=0xA1B2C3D4_E5F60718_293A4B5C_6D7E8F90)
 _SEQUENCE: Final = 0x1122334455667703
@@ -40,7 +40,7 @@ _TIMESTAMP: Final = 0x1122334455667704
 
 
 def body_text(seed: int) -> bytes:
-    """The block of text that all bodies of a fleet are pieces of."""
+    """The block of text from which all bodies of a fleet are cut."""
     source = seeded(seed, "text")
     table = bytes(_ALPHABET[value % len(_ALPHABET)] for value in range(256))
     return source.randbytes(_BLOCK).translate(table)
@@ -57,12 +57,12 @@ def message_id(prefix: int, place: int) -> UUID:
 
 
 def header_size(queue: str, exchange: str, key: str) -> int:
-    """Bytes of what is stored in front of the body of each message of a queue."""
+    """Bytes stored in front of the body of each message of a queue."""
     return _packer(queue, exchange, key, _USUAL_PRIORITY)[0].size
 
 
 class MessageFactory:
-    """Makes the messages of one queue.
+    """Creates the messages of one queue.
 
     Args:
         queue: the queue's name.
@@ -78,7 +78,7 @@ class MessageFactory:
 
     def message(self, place: int, size: int) -> bytes:
         """The data of the enqueue record of the message at `place`, with a body of `size` bytes."""
-        # One in sixteen has a priority that is not the usual one.
+        # One message in sixteen has another priority.
         priority = _USUAL_PRIORITY if place & 15 else (place >> 4) % _PRIORITIES
         packer, (first, second, third, fourth, last) = self._packers[priority]
         head = packer.pack(
@@ -96,7 +96,7 @@ class MessageFactory:
 
 
 def _packer(queue: str, exchange: str, key: str, priority: int) -> tuple[struct.Struct, tuple[bytes, ...]]:
-    """What packs a header: the struct, and the constant pieces between the fields, in the order of `message`."""
+    """Packs a header: the struct, and the constant pieces between the fields, in the order of `message`."""
     whole = encode_message(
         b"",
         destination=exchange,

@@ -1,4 +1,4 @@
-"""What came of a queue's history."""
+"""The result of a queue's history."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ IN_DOUBT_DEQUEUE: Final = "in-doubt-dequeue"
 
 
 class LiveMessage(NamedTuple):
-    """A message that is there in the end.
+    """A message that remains at the end.
 
     Attributes:
         rid: its record id.
         state: "outstanding", "in-doubt-enqueue" or "in-doubt-dequeue".
-        place: in the order of sending, from 0.
-        size: bytes of its body.
+        place: in the order of publishing, from 0.
+        size: size of its body in bytes.
         xid: the transaction in doubt; empty if there is none.
     """
 
@@ -29,7 +29,7 @@ class LiveMessage(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The record of a message: its place, its record id, bytes of its data, and how many flushes came before."""
+    """The record of a message: its place, its record id, its data's size, and how many flushes came before it."""
 
     place: int
     rid: int
@@ -39,14 +39,14 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What was done to a queue.
+    """Number of operations on a queue.
 
     Attributes:
         sent: messages that were enqueued, in transactions or not.
-        taken: messages that were dequeued for good.
+        taken: messages that were dequeued permanently.
         rolled_back: messages of transactions that were aborted.
-        commits, aborts: transactions that ended so.
-        refused: how often the journal had no room.
+        commits, aborts: ended transactions.
+        refused: how often the journal had no space.
     """
 
     sent: int = 0

@@ -1,6 +1,6 @@
-"""Damage to files, byte by byte: what a bad disk, a bad copy or a careless hand does.
+"""Damage to files, byte by byte: the effects of a bad disk, a bad copy or operator error.
 
-A file keeps its size, unless it is said otherwise. Each function raises OSError. Tests plant with these, too.
+A file keeps its size, unless stated otherwise. Each function raises OSError. Tests use these functions, too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
 
 
 def zero(path: Path, offset: int, count: int) -> None:
-    """Overwrite bytes with zeros, up to the file's end at most."""
+    """Overwrite bytes with zeros, at most up to the file's end."""
     patch(path, offset, bytes(max(0, min(count, path.stat().st_size - offset))))
 
 
 def resize(path: Path, size: int) -> None:
-    """Cut a file off, or make it longer with zeros."""
+    """Truncate a file, or extend it with zeros."""
     with path.open("r+b") as file:
         file.truncate(size)
 
 
 def replace_with(path: Path, other: Path) -> None:
-    """Give a file the content of another one, and so its size."""
+    """Give a file the content, and so the size, of another one."""
     path.write_bytes(other.read_bytes())

@@ -1,7 +1,7 @@
-"""The journals of a fleet that are rings: each is driven by the writer that a running broker has.
+"""Journals of a fleet that are rings: each is written by the writer of a running broker.
 
-So what is in them is what a broker would have written: files go round, version 2 copies forward what is in the way, and
-version 1 refuses what has no room. Nothing is synced before all is written.
+So their content is what a broker would have written: rings wrap around, version 2 compacts, and version 1 refuses
+records for which there is no space. Nothing is synced before everything is written.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from formats.checksum import extend_crc32c
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import Kind, RecordHeader
-from store.environment import Environment
-from store.journal.directory import data_path
-from store.journal.write.space import SIZE_BITS
-from store.journal.write.step import JournalBusyError, JournalFullError
-from store.journal.write.storage import JournalStorage, create_journal
-from store.journal.write.version_1_writer import Version1Writer
-from store.journal.write.writer_state import new_state
-from store.live.taking_up import take_up
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import Kind, RecordHeader
+from qstore.store.environment import Environment
+from qstore.store.journal.directory import data_path
+from qstore.store.journal.write.space import SIZE_BITS
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError
+from qstore.store.journal.write.storage import JournalStorage, create_journal
+from qstore.store.journal.write.version_1_writer import Version1Writer
+from qstore.store.journal.write.writer_state import new_state
+from qstore.store.live.taking_up import take_up
 
-_WRITE_BYTES: Final = 1 << 20  # of one write at most
-_MOST_WAITS: Final = 1000  # for room, of one record
+_WRITE_BYTES: Final = 1 << 20  # largest single write
+_MAX_WAITS: Final = 1000  # of space, for one record
 
 
 class Spot(NamedTuple):
@@ -34,32 +34,32 @@ class Spot(NamedTuple):
 
 
 class GeneratedJournal(Protocol):
-    """A journal that is written, in any format. Places are bytes of the endless stream of its data areas."""
+    """A journal that is being written, in any format. Places are positions in the endless stream of its data areas."""
 
     @property
     def end(self) -> int:
-        """The place where the next record goes."""
+        """The place of the next record."""
 
     def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
-        """A message, of a transaction if there is an xid. Returns its place. Raises JournalFullError."""
+        """Append an enqueue, transactional if there is an xid. Returns its place. Raises JournalFullError."""
 
     def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
-        """The removal of the message `target`; in the prepared list, whether that decides to commit.
+        """Append the dequeue of the message `target`; in the prepared list, with the commit decision.
 
         Raises JournalFullError.
         """
 
     def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
-        """The end of an open transaction. Raises JournalFullError."""
+        """Append the end of an open transaction. Raises JournalFullError."""
 
     def flush(self) -> None:
-        """Write what is gathered. Raises OSError."""
+        """Write the batch. Raises OSError."""
 
     def finish(self) -> None:
-        """Have all of it on the disk, and let the files go. Raises OSError."""
+        """Write and sync everything, and close the files. Raises OSError."""
 
     def spot(self, place: int) -> Spot:
-        """Where a place is."""
+        """File and offset of a place."""
 
     def files(self) -> list[str]:
         """The paths of the files that were written to, by number."""
@@ -70,11 +70,11 @@ class Version2Journal:
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the journal's, which is made.
-        info: what the journal is to be.
+        directory: the journal's directory, which is created.
+        info: description of the journal.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, environment: Environment, directory: str, info: JournalInfo) -> None:
@@ -86,13 +86,13 @@ class Version2Journal:
 
     @property
     def end(self) -> int:
-        """The place where the next record goes."""
+        """The place of the next record."""
         return self._writer.unsynced_place * BLOCK_SIZE + self._writer.unsynced
 
     def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
-        """A message. Returns its place. Raises JournalFullError."""
+        """Append an enqueue. Returns its place. Raises JournalFullError."""
         writer, crc = self._writer, extend_crc32c(0, data)
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MAX_WAITS):
             try:
                 if xid:
                     writer.enqueue_in(xid, rid, (data,), len(data), crc)
@@ -102,30 +102,30 @@ class Version2Journal:
                 self.flush()
             else:
                 return (writer.live[rid] >> SIZE_BITS) * BLOCK_SIZE
-        raise JournalFullError("there is never room")
+        raise JournalFullError("no space is left even after compaction")
 
     def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
-        """The removal of a message. Raises JournalFullError."""
+        """Append a dequeue. Raises JournalFullError."""
         if xid:
             self._retry(lambda: self._writer.dequeue_in(xid, rid, target, commit_decision=commit_decision))
         else:
             self._retry(lambda: self._writer.dequeue(rid, target))
 
     def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
-        """The end of a transaction. Raises JournalFullError."""
+        """Append the end of a transaction. Raises JournalFullError."""
         end = self._writer.commit if commit else self._writer.abort
         self._retry(lambda: end(xid, rid))
 
     def _retry(self, append: Callable[[], None]) -> None:
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MAX_WAITS):
             try:
                 return append()
             except JournalBusyError:
                 self.flush()
-        raise JournalFullError("there is never room")
+        raise JournalFullError("no space is left even after compaction")
 
     def flush(self) -> None:
-        """Write what is gathered. Raises OSError."""
+        """Write the batch. Raises OSError."""
         while self._journal.begin():
             self._journal.finish(None)
         failure = self._writer.failure
@@ -133,12 +133,12 @@ class Version2Journal:
             raise failure.__cause__ or OSError(0, str(failure), self._directory)
 
     def finish(self) -> None:
-        """Have all of it on the disk. Raises OSError."""
+        """Write and sync everything. Raises OSError."""
         self.flush()
         _sync(self._journal.storage, self._info.geometry)
 
     def spot(self, place: int) -> Spot:
-        """Where a place is."""
+        """File and offset of a place."""
         return _spot(self._directory, self._info, place)
 
     def files(self) -> list[str]:
@@ -158,36 +158,36 @@ class Version1Journal:
 
     @property
     def end(self) -> int:
-        """The place where the next record goes."""
+        """The place of the next record."""
         return self._writer.position * BLOCK_SIZE
 
     def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
-        """A message. Returns its place. Raises JournalFullError."""
+        """Append an enqueue. Returns its place. Raises JournalFullError."""
         self._writer.enqueue(rid, (data,), xid=xid)
         return self.end - RecordHeader(Kind.ENQUEUE, 1, 0, rid, len(xid), len(data)).size
 
     def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
-        """The removal of a message. Raises JournalFullError."""
+        """Append a dequeue. Raises JournalFullError."""
         self._writer.dequeue(rid, target, xid=xid, commit_decision=commit_decision)
 
     def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
-        """The end of a transaction. Raises JournalFullError."""
+        """Append the end of a transaction. Raises JournalFullError."""
         (self._writer.commit if commit else self._writer.abort)(rid, xid)
 
     def flush(self) -> None:
-        """Write what is gathered. Raises OSError."""
+        """Write the batch. Raises OSError."""
         while (step := self._writer.next_flush()) is not None:
             self._storage.write(step)
             self._storage.trim()
             self._writer.flushed()
 
     def finish(self) -> None:
-        """Have all of it on the disk. Raises OSError."""
+        """Write and sync everything. Raises OSError."""
         self.flush()
         _sync(self._storage, self._info.geometry)
 
     def spot(self, place: int) -> Spot:
-        """Where a place is."""
+        """File and offset of a place."""
         return _spot(self._directory, self._info, place)
 
     def files(self) -> list[str]:

@@ -1,10 +1,10 @@
-"""Makes a fleet: its stores, one after the other or by several processes, and the list of them.
+"""Creates a fleet: its stores, serially or in several processes, and the list of them.
 
-    OUT/MANIFEST.jsonl       a line about the fleet (kind "fleet": what was asked for), then one about each store
+    OUT/MANIFEST.jsonl       a line about the fleet (kind "fleet": the request), then one about each store
         STORE-0001/          a store
-        STORE-0001.jsonl     what is in it: `make`
+        STORE-0001.jsonl     its content: see `make`
 
-MANIFEST.jsonl is written last: where it is, the fleet is whole.
+MANIFEST.jsonl is written last: if it exists, the fleet is complete.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from store.errors import StoreError
-from store.key_value import CatalogueError
-from tools.console.json_lines import JsonLines
-from tools.entry import signals_wait
-from tools.generate.fleet import FleetSpec, PlanError, plan_store
-from tools.generate.make import Fields, make_store
+from qstore.store.errors import StoreError
+from qstore.store.key_value import CatalogueError
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.entry import signals_wait
+from qstore.tools.generate.fleet import FleetSpec, PlanError, plan_store
+from qstore.tools.generate.make import Fields, make_store
 
 MANIFEST: Final = "MANIFEST.jsonl"
-#: Bytes that must be free besides the journals: for each store (its catalogue), and of the lists for each
-#: message that may be in them.
+#: Bytes that must be free in addition to the journals: for each store (its catalogue), and in the lists for each
+#: message that they may contain.
 _PER_STORE: Final = 2 << 20
 _PER_MESSAGE: Final = 180
-_INTERRUPTS: Final = (signal.SIGINT, signal.SIGHUP)  # what a terminal sends to every process of a command
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGHUP)  # sent by a terminal to every process of a command
 
 _Connection: TypeAlias = "Connection[Any, Any]"
 
 
 class MakerKilledError(Exception):
-    """A process that was making a store is gone; the text says so."""
+    """A worker process was killed while it was creating a store; the text says so."""
 
 
 def fleet_fields(spec: FleetSpec) -> Fields:
@@ -53,7 +53,7 @@ def fleet_fields(spec: FleetSpec) -> Fields:
 
 
 def planned_fields(spec: FleetSpec) -> Iterator[Fields]:
-    """What each store will be, without making it. Raises PlanError."""
+    """The planned values of each store, without creating it. Raises PlanError."""
     for number in range(1, spec.stores + 1):
         plan = plan_store(spec, number)
         yield {
@@ -69,58 +69,58 @@ def planned_fields(spec: FleetSpec) -> Iterator[Fields]:
 
 
 def check_place(directory: str, planned: list[Fields]) -> None:
-    """Whether the fleet can be made there.
+    """Check that the fleet can be created there.
 
     Args:
-        directory: the fleet's.
+        directory: the fleet's directory.
         planned: `planned_fields` of it.
 
     Raises:
-        StoreError: there is something, its parent is not there, or there is not enough room.
-        OSError: it cannot be looked at.
+        StoreError: the directory is not empty, its parent does not exist, or there is not enough space.
+        OSError: it cannot be examined.
     """
     path = Path(directory)
     parent = path if path.is_dir() else path.parent
     if not parent.is_dir():
-        raise StoreError(f"{parent}: there is no such directory; make it first")
+        raise StoreError(f"{parent}: there is no such directory; create it first")
     if path.is_dir():
         if next(path.iterdir(), None) is not None:
-            raise StoreError(f"{directory}: is not empty; name a directory that does not exist, or is empty")
+            raise StoreError(f"{directory}: not empty; name a directory that does not exist, or is empty")
     elif path.exists() or path.is_symlink():
-        raise StoreError(f"{directory}: is no directory; name one that does not exist, or is empty")
+        raise StoreError(f"{directory}: not a directory; name one that does not exist, or is empty")
     needed = sum(each["journal_bytes"] + _PER_STORE + each["expected_messages"] * _PER_MESSAGE for each in planned)
     free = shutil.disk_usage(parent).free
     if needed > free:
-        raise StoreError(f"{parent}: {needed:,} bytes are needed, and {free:,} are free; ask for less, or make room")
+        raise StoreError(f"{parent}: {needed:,} bytes are needed, and {free:,} are free; request less, or make room")
 
 
 def make_fleet(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
-    """Make the fleet, for which `check_place` was asked.
+    """Create the fleet, after `check_place`.
 
     Args:
-        spec: what it is to be.
-        directory: where.
-        jobs: how many processes make stores at the same time.
-        written: told how many bytes of journals were made.
+        spec: the request.
+        directory: the fleet's directory.
+        jobs: number of worker processes.
+        written: called with the number of bytes of journals that were created.
 
     Yields:
-        The line about each store, in order, when it and all before it are made.
+        The line about each store, in order, when it and all before it are complete.
 
     Raises:
-        PlanError, StoreError, CatalogueError, OSError: it cannot be made; nothing is left of it.
-        MakerKilledError: likewise; what was made is there, without a list.
+        PlanError, StoreError, CatalogueError, OSError: it cannot be created; nothing is left of it.
+        MakerKilledError: likewise; completed stores remain, without a list.
     """
     is_new = not Path(directory).is_dir()
     Path(directory).mkdir(exist_ok=True)
     try:
-        yield from _made(spec, directory, jobs, written)
+        yield from _create_stores(spec, directory, jobs, written)
     except (PlanError, StoreError, CatalogueError, OSError):
         _remove(Path(directory), keep=not is_new)
         raise
 
 
 def _remove(directory: Path, *, keep: bool) -> None:
-    """Remove what was made of a fleet, and the directory but for `keep`, as far as that can be done."""
+    """Remove the files of a fleet, and the directory except for `keep`, as far as possible."""
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -131,14 +131,14 @@ def _remove(directory: Path, *, keep: bool) -> None:
             directory.rmdir()
 
 
-def _made(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
-    """Make the stores, and then their list. Yields the line about each store."""
+def _create_stores(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
+    """Create the stores, and then their list. Yields the line about each store."""
     lines = [fleet_fields(spec)]
-    stores = _alone(spec, directory, written) if jobs == 1 else _together(spec, directory, jobs, written)
+    stores = _alone(spec, directory, written) if jobs == 1 else _in_parallel(spec, directory, jobs, written)
     for store in stores:
         lines.append(store)
         yield store
-    building = Path(posixpath.join(directory, f"{MANIFEST}.new"))  # the name is there when the content is
+    building = Path(posixpath.join(directory, f"{MANIFEST}.new"))  # the name appears when the content is complete
     with building.open("xb") as file:
         output = JsonLines(file)
         for line in lines:
@@ -152,40 +152,40 @@ def _alone(spec: FleetSpec, directory: str, written: Callable[[int], None]) -> I
         yield make_store(spec, directory, number, written)
 
 
-def _together(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
-    """Each process makes one store after the other, whichever is next."""
+def _in_parallel(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
+    """Each process creates one store after the other, whichever is next."""
     numbers = iter(range(1, spec.stores + 1))
     first, made = 1, dict[int, Fields]()
-    with _makers(spec, directory, min(jobs, spec.stores)) as makers:
+    with _workers(spec, directory, min(jobs, spec.stores)) as makers:
         busy: dict[_Connection, int] = {}
         for maker in makers:
-            _give(maker, numbers, busy)
+            _assign(maker, numbers, busy)
         while busy:
             ready = wait(list(busy))
             for maker in [each for each in busy if each in ready]:
                 number = busy.pop(maker)
-                made[number] = _taken(maker)
+                made[number] = _result(maker)
                 written(plan_store(spec, number).size)
-                _give(maker, numbers, busy)
+                _assign(maker, numbers, busy)
             while first in made:
                 yield made.pop(first)
                 first += 1
 
 
-def _give(maker: _Connection, numbers: Iterator[int], busy: dict[_Connection, int]) -> None:
-    """Have a process make the next store, if there is one."""
+def _assign(maker: _Connection, numbers: Iterator[int], busy: dict[_Connection, int]) -> None:
+    """Assign the next store to a process, if there is one."""
     number = next(numbers, None)
     if number is not None:
         maker.send(number)
         busy[maker] = number
 
 
-def _taken(maker: _Connection) -> Fields:
-    """What a process has made. Raises as `make_store`, and MakerKilledError."""
+def _result(maker: _Connection) -> Fields:
+    """The result of a process. Raises as `make_store`, and MakerKilledError."""
     try:
         made = maker.recv()
     except (EOFError, ConnectionError):
-        raise MakerKilledError("a process that was making a store was killed, or ran out of memory") from None
+        raise MakerKilledError("a process that was creating a store was killed, or ran out of memory") from None
     if isinstance(made, Exception):
         raise made
     assert isinstance(made, dict)
@@ -193,21 +193,21 @@ def _taken(maker: _Connection) -> Fields:
 
 
 @contextmanager
-def _makers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Connection]]:
-    """Processes that make stores: numbers go in, and the lines about these stores, or errors, come out."""
-    # Started anew, not forked: threads of this process (the progress bar's) would be lost in the middle of something.
+def _workers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Connection]]:
+    """Worker processes: they receive numbers of stores, and return the lines about these stores, or errors."""
+    # Spawned, not forked: a fork would copy other threads of this process (the progress bar's) in an undefined state.
     context = multiprocessing.get_context("spawn")
     processes, connections = [], []
     try:
         with signals_wait():
-            resource_tracker.ensure_running()  # else the first process starts it, and that takes the block away again
-            # They inherit that Ctrl-C does not reach them: this process ends them.
+            resource_tracker.ensure_running()  # otherwise the first worker starts it, and the signal mask is inherited
+            # They inherit that Ctrl-C is blocked: this process ends them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
             try:
                 for _ in range(count):
                     own, theirs = context.Pipe()
                     connections.append(own)
-                    process = context.Process(target=_make, args=(spec, directory, theirs), daemon=True)
+                    process = context.Process(target=_worker_main, args=(spec, directory, theirs), daemon=True)
                     process.start()
                     processes.append(process)
                     theirs.close()
@@ -216,14 +216,14 @@ def _makers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Conne
         yield connections
     finally:
         for process in processes:
-            process.kill()  # it waits for work, or what it makes is not whole in any case
+            process.kill()  # it is idle, or its store is incomplete in any case
             process.join()
         for connection in connections:
             connection.close()
 
 
-def _make(spec: FleetSpec, directory: str, connection: _Connection) -> None:
-    """What such a process does."""
+def _worker_main(spec: FleetSpec, directory: str, connection: _Connection) -> None:
+    """Main function of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         number = connection.recv()
@@ -236,7 +236,7 @@ def _make(spec: FleetSpec, directory: str, connection: _Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the command, however that ends."""
+    """Exit when the parent exits, for whatever reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

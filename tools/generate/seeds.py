@@ -1,4 +1,4 @@
-"""Where a fleet's random numbers come from."""
+"""The random numbers of a fleet."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def seeded(*purpose: int | str) -> random.Random:
-    """The random numbers for one purpose: the fleet's seed, and what they are for. The same ones for the same."""
+    """The random numbers for one purpose, determined by the fleet's seed and the purpose."""
     return random.Random("/".join(map(str, purpose)))  # noqa: S311 (nothing here is a secret)

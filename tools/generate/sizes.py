@@ -1,13 +1,13 @@
-"""How large the bodies of messages are, and how queues share what a store holds: given as a word and numbers.
+"""Distributions of body sizes, and of content over queues: given as a word and numbers.
 
 1024, fixed:1024        every body has 1,024 bytes
-uniform:100-4096        every size in the range is as likely
+uniform:100-4096        every size in the range is equally likely
 lognormal:1024,0.8      half of the bodies are smaller than 1,024 bytes, and a few are much larger: the logarithm of
-                        the size has the standard deviation 0.8; as most traffic is
+                        the size has the standard deviation 0.8; like most real traffic
 
 zipf:1.1                the nth queue gets a share in proportion to 1 / n^1.1
 equal                   each the same
-5,3,1                   in these proportions, again from the first for further queues
+5,3,1                   in these proportions, repeated for further queues
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tools.size.amounts import parse_amount
+from qstore.tools.size.amounts import parse_amount
 
 MAX_BODY: Final = 16 << 20  # bytes
-_MOST_SIGMA: Final = 5.0
-_MOST_EXPONENT: Final = 10.0
+_MAX_SIGMA: Final = 5.0
+_MAX_EXPONENT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class BodySizes:
 
     Attributes:
         kind: "fixed", "uniform" or "lognormal".
-        first: the size, the least one, or the median, in bytes.
-        last: the largest, in bytes.
-        sigma: of a lognormal one, the standard deviation of the logarithm.
+        first: the size, the minimum, or the median, in bytes.
+        last: the maximum, in bytes.
+        sigma: for lognormal, the standard deviation of the logarithm.
     """
 
     kind: str
@@ -43,13 +43,13 @@ class BodySizes:
 
     @property
     def mean(self) -> float:
-        """The mean size in bytes, but for the few that a lognormal one has beyond its largest."""
+        """The mean size in bytes, ignoring that a lognormal distribution is truncated at its maximum."""
         if self.kind == "uniform":
             return (self.first + self.last) / 2
         return self.first * math.exp(self.sigma**2 / 2)
 
     def sampler(self, source: random.Random) -> Callable[[], int]:
-        """Gives one size after the other, by the random numbers of `source`."""
+        """Returns a function that draws sizes with the random numbers of `source`."""
         first, last, sigma = self.first, self.last, self.sigma
         if self.kind == "fixed":
             return lambda: first
@@ -61,10 +61,10 @@ class BodySizes:
 
 
 def parse_sizes(text: str) -> BodySizes:
-    """The distribution that `text` describes.
+    """Parse a distribution of sizes.
 
     Raises:
-        ValueError: it describes none.
+        ValueError: `text` is not one.
     """
     kind, colon, rest = text.partition(":")
     if not colon:
@@ -78,33 +78,33 @@ def parse_sizes(text: str) -> BodySizes:
             return BodySizes("uniform", _body(low), _body(high))
     if kind == "lognormal":
         median, comma, sigma = rest.partition(",")
-        deviation = _number(sigma, _MOST_SIGMA) if comma else 1.0
+        deviation = _number(sigma, _MAX_SIGMA) if comma else 1.0
         return BodySizes("lognormal", _body(median), MAX_BODY, deviation)
-    raise ValueError(f"{text!r} is no distribution of sizes; examples: 1024, uniform:100-4096, lognormal:1024,0.8")
+    raise ValueError(f"{text!r} is not a distribution of sizes; examples: 1024, uniform:100-4096, lognormal:1024,0.8")
 
 
 def parse_spread(text: str) -> tuple[float, ...] | float:
-    """How queues share: the proportions, or the exponent of a Zipf-like law; 0 is to each the same.
+    """Parse a distribution over queues: the proportions, or the exponent of a Zipf-like law; 0 means equal shares.
 
     Raises:
-        ValueError: `text` says neither.
+        ValueError: `text` is neither.
     """
     if text == "equal":
         return 0.0
     kind, colon, rest = text.partition(":")
     if colon and kind == "zipf":
-        return _number(rest, _MOST_EXPONENT)
+        return _number(rest, _MAX_EXPONENT)
     try:
         proportions = tuple(float(each) for each in text.split(","))
     except ValueError:
         proportions = ()
     if not proportions or not all(0 < each < math.inf for each in proportions):
-        raise ValueError(f"{text!r} does not say how queues share; examples: zipf:1.1, equal, 5,3,1")
+        raise ValueError(f"{text!r} is not a distribution over queues; examples: zipf:1.1, equal, 5,3,1")
     return proportions
 
 
 def shares(spread: Sequence[float] | float, count: int) -> list[float]:
-    """The share of each of `count` queues; together they are 1."""
+    """The share of each of `count` queues; the sum is 1."""
     if isinstance(spread, float):
         weights = [number**-spread for number in range(1, count + 1)]
     else:
@@ -117,15 +117,15 @@ def shares(spread: Sequence[float] | float, count: int) -> list[float]:
 def _body(text: str) -> int:
     size = parse_amount(text)
     if size > MAX_BODY:
-        raise ValueError(f"{text!r} is more than the {MAX_BODY >> 20} MiB that a body may have here")
+        raise ValueError(f"{text!r} is more than {MAX_BODY >> 20} MiB, the largest body that is supported")
     return size
 
 
-def _number(text: str, most: float) -> float:
+def _number(text: str, maximum: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= most:
-        raise ValueError(f"{text!r} is no number from 0 to {most:g}")
+    if not 0 <= number <= maximum:
+        raise ValueError(f"{text!r} is not a number from 0 to {maximum:g}")
     return number

@@ -1,8 +1,8 @@
-"""Makes one store of a fleet: its journals, its catalogue, and the list of what is prepared.
+"""Creates one store of a fleet: its journals, its catalogue, and the prepared list.
 
-A store is made as after a crash: nothing in it says that it was closed cleanly. Times, ids and salts come from the
-store's seed, so that the same plan gives the same bytes; but for the files of version 2's catalogue, into which RocksDB
-writes times and ids of its own: there the entries are the same.
+A store is created as after a crash: it has no mark of a clean close. Times, ids and salts are derived from the store's
+seed, so that the same plan produces the same bytes, except for the files of version 2's catalogue, into which RocksDB
+writes its own times and ids: there only the entries are the same.
 """
 
 from __future__ import annotations
@@ -14,54 +14,61 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from formats.broker_records.wiring import Binding, Exchange, Queue, encode_binding, encode_exchange, encode_queue
-from formats.catalogue import BindingEntry, ExchangeEntry, Kind, QueueEntry
-from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME
-from store.builders.version_1_catalogue import encode_databases, write_databases
-from store.builders.version_1_journal import journal_path, version_1_info
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import StoreDirectory
-from store.environment import Environment, tool_environment
-from store.journal.write.storage import remove_journal
-from store.live.queue_journal import TPL_NAME
-from store.live.taking_up import journal_info
-from store.parameters import StoreParameters
-from tools.generate.fleet import PREPARED_LINEAR, FleetSpec, QueuePlan, StoreFormat, StorePlan, prepared_geometry
-from tools.generate.linear_journal import TPL_QUEUE, LinearJournal, pool_directory
-from tools.generate.messages import BEGINNING
-from tools.generate.ring_journals import GeneratedJournal, Version1Journal, Version2Journal
-from tools.generate.seeds import seeded
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Exchange,
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_queue,
+)
+from qstore.formats.catalogue import BindingEntry, ExchangeEntry, Kind, QueueEntry
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME
+from qstore.store.builders.version_1_catalogue import encode_databases, write_databases
+from qstore.store.builders.version_1_journal import journal_path, version_1_info
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.journal.write.storage import remove_journal
+from qstore.store.live.queue_journal import TPL_NAME
+from qstore.store.live.taking_up import journal_info
+from qstore.store.parameters import StoreParameters
+from qstore.tools.generate.fleet import PREPARED_LINEAR, FleetSpec, QueuePlan, StoreFormat, StorePlan, prepared_geometry
+from qstore.tools.generate.linear_journal import TPL_QUEUE, LinearJournal, pool_directory
+from qstore.tools.generate.messages import BEGINNING
+from qstore.tools.generate.ring_journals import GeneratedJournal, Version1Journal, Version2Journal
+from qstore.tools.generate.seeds import seeded
 
-_TICK: Final = 1_000_000  # nanoseconds from one look at the clock to the next
+_TICK: Final = 1_000_000  # nanoseconds between two readings of the clock
 _EXCHANGE_TYPES: Final = ("direct", "topic", "fanout", "headers")
-_SOFTWARE: Final = "generated"  # no version: the bytes do not change with it
+_SOFTWARE: Final = "generated"  # no version, so that the bytes do not change with it
 
 
 def pinned_environment(seed: int, store: int) -> Environment:
-    """That of a tool, with a clock and random numbers that depend on these alone."""
+    """A tool's environment with a clock and random numbers that depend on the arguments only."""
     source, ticks = seeded(seed, store, "environment"), count(BEGINNING * 1_000_000_000, _TICK)
     return replace(tool_environment(), clock=lambda: next(ticks), random_bits=source.getrandbits)
 
 
 class GeneratedStore(Protocol):
-    """A store that is made, of any format."""
+    """A store that is being created, of any format."""
 
     def journal(self, queue: QueuePlan) -> GeneratedJournal:
-        """A new journal for a queue, empty. Raises OSError, StoreError."""
+        """Create an empty journal for a queue. Raises OSError, StoreError."""
 
     def prepared_list(self) -> GeneratedJournal:
-        """The journal of the transactions that are prepared, empty. Asked for if there is one, at most once."""
+        """Create the empty prepared list. Called at most once, and only if there are prepared transactions."""
 
     def finish(self, plan: StorePlan, highest_rid: int) -> None:
-        """Write the wiring, when all journals are finished. Raises OSError, StoreError, CatalogueError."""
+        """Write the topology, after all journals are finished. Raises OSError, StoreError, CatalogueError."""
 
     def close(self) -> None:
-        """Let everything go. Twice is allowed."""
+        """Release all resources. May be called twice."""
 
 
 def new_store(spec: FleetSpec, environment: Environment, path: str) -> GeneratedStore:
-    """A store that is made in the directory `path`, which is there and empty. Raises OSError, StoreError."""
+    """Start creating a store in the existing, empty directory `path`. Raises OSError, StoreError."""
     if spec.format is StoreFormat.QSTORE:
         return Version2Store(environment, path, prepared_geometry(spec))
     if spec.format is StoreFormat.LEGACYSTORE:
@@ -69,7 +76,7 @@ def new_store(spec: FleetSpec, environment: Environment, path: str) -> Generated
     return LinearStore(environment, path)
 
 
-def _wiring(plan: StorePlan) -> tuple[dict[int, Exchange], list[tuple[int, Binding]]]:
+def _topology(plan: StorePlan) -> tuple[dict[int, Exchange], list[tuple[int, Binding]]]:
     """The exchanges by number, and the bindings with their exchanges' numbers."""
     types = _EXCHANGE_TYPES
     exchanges = {at: Exchange(name, True, types[(at - 1) % len(types)]) for at, name in enumerate(plan.exchanges, 1)}
@@ -90,7 +97,7 @@ class Version2Store:
         self._catalogue = Catalogue.create(self._key_value, self._store_id)
 
     def journal(self, queue: QueuePlan) -> GeneratedJournal:
-        """A new journal for a queue."""
+        """Create an empty journal for a queue."""
         record = encode_queue(Queue(queue.name))
         info = journal_info(
             self._environment,
@@ -106,22 +113,22 @@ class Version2Store:
         return journal
 
     def prepared_list(self) -> GeneratedJournal:
-        """The journal of what is prepared."""
+        """Create the empty prepared list."""
         directory, alignment = self._new.prepared_list, self._parameters.flush_alignment
         info = journal_info(self._environment, TPL_NAME, self._prepared, alignment, base_name=TPL_BASE_NAME)
         remove_journal(self._environment.disk, directory)
         return Version2Journal(self._environment, directory, info)
 
     def finish(self, plan: StorePlan, highest_rid: int) -> None:
-        """Write the wiring."""
+        """Write the topology."""
         catalogue = self._catalogue
-        exchanges, bindings = _wiring(plan)
+        exchanges, bindings = _topology(plan)
         for number, exchange in exchanges.items():
             catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
         for number, binding in bindings:
             sequence = catalogue.take_id(Kind.BINDING)
             catalogue.create_binding(BindingEntry(number, binding.queue_id, sequence, encode_binding(binding)))
-        # As after a run that came to that record id: all up to the end of its block are reserved.
+        # As after a run that reached that record id: all ids up to the end of its block are reserved.
         while catalogue.rid_high_water() <= highest_rid:
             catalogue.reserve_rids()
         self._new.write_topology(self._store_id, self._key_value)
@@ -129,7 +136,7 @@ class Version2Store:
         self._directory.finish_new(self._new, self._store_id)
 
     def close(self) -> None:
-        """Let the catalogue go."""
+        """Close the catalogue."""
         if self._is_open:
             self._is_open = False
             self._key_value.close()
@@ -144,7 +151,7 @@ class Version1Store:
         Path(self._root, "jrnl").mkdir(parents=True)
 
     def journal(self, queue: QueuePlan) -> GeneratedJournal:
-        """A new journal for a queue."""
+        """Create an empty journal for a queue."""
         directory = posixpath.join(self._root, "jrnl", journal_path(queue.name))
         Path(directory).parent.mkdir(exist_ok=True)
         parameters = self._parameters
@@ -155,22 +162,22 @@ class Version1Store:
         return Version1Journal(self._environment, directory, info)
 
     def prepared_list(self) -> GeneratedJournal:
-        """The journal of what is prepared."""
+        """Create the empty prepared list."""
         directory, parameters = posixpath.join(self._root, "tpl"), self._parameters
         page, pages = parameters.tpl_page_bytes, parameters.tpl_wcache_num_pages
         info = version_1_info(self._environment, TPL_NAME, directory, TPL_BASE_NAME, self._prepared, page, pages)
         return Version1Journal(self._environment, directory, info)
 
     def finish(self, plan: StorePlan, highest_rid: int) -> None:  # noqa: ARG002 (qpidd looks in the journals)
-        """Write the wiring."""
+        """Write the topology."""
         _write_databases(self._environment, posixpath.join(self._root, "dat"), plan)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class LinearStore:
-    """A linearstore in the directory `path`. The links of its journals are absolute, as qpidd makes them."""
+    """A linearstore in the directory `path`. The links of its journals are absolute, as qpidd creates them."""
 
     def __init__(self, environment: Environment, path: str) -> None:
         self._environment = environment
@@ -180,11 +187,11 @@ class LinearStore:
             Path(self._root, name).mkdir(parents=True)
 
     def journal(self, queue: QueuePlan) -> GeneratedJournal:
-        """A new journal for a queue."""
+        """Create an empty journal for a queue."""
         return self._journal(posixpath.join(self._root, "jrnl2", queue.name), queue.name, queue.geometry.data_size)
 
     def prepared_list(self) -> GeneratedJournal:
-        """The journal of what is prepared."""
+        """Create the empty prepared list."""
         return self._journal(posixpath.join(self._root, "tpl2"), TPL_QUEUE, PREPARED_LINEAR)
 
     def _journal(self, directory: str, queue: str, data_size: int) -> LinearJournal:
@@ -196,18 +203,18 @@ class LinearStore:
         return journal
 
     def finish(self, plan: StorePlan, highest_rid: int) -> None:  # noqa: ARG002 (as above)
-        """Write the wiring, and link the files."""
+        """Write the topology, and link the files."""
         for directory, journal in self._linked:
             for path in journal.files():
                 Path(directory, posixpath.basename(path)).symlink_to(Path(path).resolve())
         _write_databases(self._environment, posixpath.join(self._root, "dat2"), plan)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _write_databases(environment: Environment, directory: str, plan: StorePlan) -> None:
     queues = {each.number: Queue(each.name) for each in plan.queues}
-    exchanges, bindings = _wiring(plan)
+    exchanges, bindings = _topology(plan)
     files = encode_databases(queues, exchanges, bindings, {}, environment.random_bits)
     write_databases(environment.disk, directory, files)

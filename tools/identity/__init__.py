@@ -1,1 +1,1 @@
-"""`qpid-cluster-store`: what it looks at, what it changes, and its report, for people and for programs."""
+"""The parts of `qpid-cluster-store`: what it reads, what it changes, and its report, as text and as JSON."""

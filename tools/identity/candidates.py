@@ -1,8 +1,9 @@
-"""Which of several dirty stores to start from: what each holds, and when it was last written.
+"""Which of several dirty stores to start from: the content of each, and when it was last written.
 
-All members of a cluster do the same to their stores in the same order, so the one whose broker lived longest has it
-all. What tells is the time of the last write to a journal: it depends on the hosts' clocks, and `cp` without `-p` or
-`-a` loses it. How many messages there are is no measure: later ones may have been consumed. A person decides.
+All members of a cluster perform the same operations on their stores in the same order, so the store of the broker that
+ran longest is the most complete. The indicator is the time of the last write to a journal: it depends on the hosts'
+clocks, and `cp` without `-p` or `-a` loses it. The number of messages is no indicator, because later ones may have been
+consumed. The decision is the operator's.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from store.disk import Disk
-from store.inspect.offline import open_store
+from qstore.store.disk import Disk
+from qstore.store.inspect.offline import open_store
 
 
 class Candidate(NamedTuple):
-    """A store that might be the one to start from.
+    """A store that could be the one to start from.
 
     Attributes:
         path: the data directory.
-        last_write: of its journals, UTC; None if it has none.
-        queues: how many.
-        messages: how many would be delivered.
-        transactions: how many are open.
-        damage: how many damages were found.
+        last_write: latest write to its journals, UTC; None if it has none.
+        queues: number of queues.
+        messages: number of messages that would be delivered.
+        transactions: number of open transactions.
+        damage: number of damaged places.
     """
 
     path: str
@@ -54,7 +55,7 @@ def candidate(disk: Disk, path: str) -> Candidate:
 
 
 def ranked(candidates: list[Candidate]) -> list[Candidate]:
-    """The latest first; of those written at the same time the one with less damage."""
+    """The latest first; among those written at the same time the one with less damage."""
     first = datetime.min.replace(tzinfo=UTC)
     return sorted(candidates, key=lambda each: (each.last_write or first, -each.damage), reverse=True)
 

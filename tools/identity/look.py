@@ -1,47 +1,47 @@
-"""What there is in a data directory: the identity, the store, its backups. Nothing is written."""
+"""The content of a data directory: the identity, the store, its backups. Nothing is written."""
 
 from __future__ import annotations
 
 import posixpath
 from typing import NamedTuple
 
-from store.catalogue.store_directory import StoreDirectory
-from store.cluster.identity import (
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.cluster.identity import (
     STORE_ROOTS,
     Backup,
-    Identity,
+    ClusterIds,
     IdentityError,
     State,
     backups_in,
     read_identity,
     stores_in,
 )
-from store.cluster.rules import Member
-from store.disk import Disk
-from store.environment import Environment
-from store.errors import StoreError
-from store.inspect.layout import StoreKind, UnusableInputError, find_layout
+from qstore.store.cluster.rules import Member
+from qstore.store.disk import Disk
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
 
 
 class UnusableDirectoryError(Exception):
-    """There is no data directory, or it cannot be looked at. One line."""
+    """The data directory does not exist or cannot be read. One line."""
 
 
 class Look(NamedTuple):
-    """What there is.
+    """The content of a data directory.
 
     Attributes:
         path: the data directory.
-        identity: the store's.
-        roots: the stores in it: `rhm`, `qls`.
-        kind: of the first of them; None if there is none, or it is not known.
-        closed_cleanly: version 2: what the STORE file says; otherwise, or where it says nothing, None.
+        identity: the store's cluster identity.
+        roots: names of the stores in it: `rhm`, `qls`.
+        kind: format of the first of them; None if there is none, or it is unknown.
+        closed_cleanly: version 2: the mark in the STORE file; None for other formats, or if the file has none.
         backups: stores that were discarded, the newest last.
-        notices: one line each: what a user should know.
+        notices: one line each, for the user.
     """
 
     path: str
-    identity: Identity
+    identity: ClusterIds
     roots: list[str]
     kind: StoreKind | None
     closed_cleanly: bool | None
@@ -50,12 +50,12 @@ class Look(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The same for the rules."""
+        """The same data as input for the rules."""
         return Member(self.path, self.identity, bool(self.roots))
 
 
 def look(environment: Environment, path: str) -> Look:
-    """Look at the data directory `path`.
+    """Read the data directory `path`.
 
     Raises:
         UnusableDirectoryError: there is none, or its identity cannot be read.
@@ -66,7 +66,7 @@ def look(environment: Environment, path: str) -> Look:
         identity, roots, backups = read_identity(disk, path), stores_in(disk, path), backups_in(disk, path)
         kind, closed_cleanly, notices = _look_at_store(environment, path) if roots else (None, None, [])
     except IdentityError as error:
-        advice = "; if its store is the one to start from, qpid-cluster-store -c --cluster-id UUID writes it anew"
+        advice = "; if its store is the one to start from, qpid-cluster-store -c --cluster-id UUID rewrites it"
         raise UnusableDirectoryError(f"{error}{advice}") from None
     except OSError as error:
         raise UnusableDirectoryError(f"{error.filename or path}: {error.strerror or error}") from error
@@ -75,19 +75,19 @@ def look(environment: Environment, path: str) -> Look:
 
 
 def check_directory(disk: Disk, path: str) -> None:
-    """Whether `path` can be a data directory. Who names the store in it would be told that it is empty.
+    """Check that `path` can be a data directory. For the store directory inside it, the report would be "empty".
 
     Raises:
-        UnusableDirectoryError: it is none.
-        OSError: it cannot be looked at.
+        UnusableDirectoryError: it is not one.
+        OSError: it cannot be read.
     """
     if not disk.is_directory(path):
         raise UnusableDirectoryError(
-            f"{path}: there is no directory of that name; name the data directory of the store's broker"
+            f"{path}: there is no such directory; name the data directory of the store's broker"
         )
     real = disk.real_path(path)
     if posixpath.basename(real) in (*STORE_ROOTS, "cluster") and not stores_in(disk, path):
-        raise UnusableDirectoryError(f"{path}: name the data directory that it is in, {posixpath.dirname(real)}")
+        raise UnusableDirectoryError(f"{path}: name the data directory that contains it, {posixpath.dirname(real)}")
 
 
 def _look_at_store(environment: Environment, path: str) -> tuple[StoreKind | None, bool | None, list[str]]:
@@ -101,13 +101,13 @@ def _look_at_store(environment: Environment, path: str) -> tuple[StoreKind | Non
     return kind, None if mark is None else mark.clean_close, []
 
 
-def _notices(path: str, identity: Identity, roots: list[str], closed_cleanly: bool | None) -> list[str]:
+def _notices(path: str, identity: ClusterIds, roots: list[str], closed_cleanly: bool | None) -> list[str]:
     found = []
     if len(roots) > 1:
-        found.append(f"{path}: there are two stores, {' and '.join(roots)}; the status is of both")
+        found.append(f"{path}: there are two stores, {' and '.join(roots)}; the status applies to both")
     if identity.state is State.CLEAN and closed_cleanly is False:
         found.append(
-            f"{path}: marked clean, but its broker did not close it: it crashed when it was the last one, or has used "
+            f"{path}: marked clean, but its broker did not close it: it crashed as the last one running, or has used "
             "the store since without the cluster"
         )
     return found

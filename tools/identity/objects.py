@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from store.cluster.identity import Identity
-from store.cluster.rules import Verdict
-from tools.console.text import escape_name
-from tools.identity.candidates import Candidate
-from tools.identity.look import Look
+from qstore.store.cluster.identity import ClusterIds
+from qstore.store.cluster.rules import Verdict
+from qstore.tools.console.text import escape_name
+from qstore.tools.identity.candidates import Candidate
+from qstore.tools.identity.look import Look
 
 Object = dict[str, Any]
 
@@ -39,7 +39,7 @@ def store_object(found: Look) -> Object:
     }
 
 
-def change_object(path: str, change: str, identity: Identity, backup: str | None = None) -> Object:
+def change_object(path: str, change: str, identity: ClusterIds, backup: str | None = None) -> Object:
     """What was done."""
     return {
         "kind": "change",
@@ -52,7 +52,7 @@ def change_object(path: str, change: str, identity: Identity, backup: str | None
 
 
 def candidate_object(rank: int, found: Candidate) -> Object:
-    """A store that might be the one to start from."""
+    """A store that could be the one to start from."""
     fields = found._asdict()
     fields["path"] = escape_name(found.path)
     return {"kind": "candidate", "rank": rank, **fields}

@@ -1,25 +1,25 @@
-"""The same for people."""
+"""The report of `qpid-cluster-store` as text."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
-from store.cluster.identity import State
-from store.cluster.rules import Verdict
-from store.inspect.layout import StoreKind
-from tools.console.tables import Column, print_grid
-from tools.console.text import printable
-from tools.identity.candidates import Candidate
-from tools.identity.look import Look
+from qstore.store.cluster.identity import State
+from qstore.store.cluster.rules import Verdict
+from qstore.store.inspect.layout import StoreKind
+from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.text import printable
+from qstore.tools.identity.candidates import Candidate
+from qstore.tools.identity.look import Look
 
 _STYLES = {State.EMPTY: "dim", State.DIRTY: "bold yellow", State.CLEAN: "bold green"}
 _MEANINGS = {
-    State.EMPTY: "in no cluster",
+    State.EMPTY: "not used in a cluster",
     State.DIRTY: "a cluster cannot start from it; outside a cluster it is simply recovered",
     State.CLEAN: "a cluster can start from it",
 }
-_MOST_BACKUPS = 5
+_MAX_BACKUPS = 5
 _CANDIDATE_COLUMNS = (
     Column("STORE", folds=True),
     Column("LAST WRITE (UTC)"),
@@ -50,7 +50,7 @@ def _store(found: Look) -> str:
         return "none"
     names = " and ".join(found.roots)
     if found.kind is None:
-        return f"{names}: of no known kind"
+        return f"{names}: of unknown format"
     if found.kind is not StoreKind.VERSION_2 or found.closed_cleanly is None:
         return f"{names}: {found.kind.value}"
     how = "closed cleanly" if found.closed_cleanly else "in use, or not closed cleanly: opening it recovers it"
@@ -61,12 +61,12 @@ def _backups(found: Look) -> str:
     names = [backup.path.rpartition("/")[2] for backup in found.backups if backup.has_store]
     if not names:
         return "none"
-    earlier = f"… {len(names) - _MOST_BACKUPS} earlier, " if len(names) > _MOST_BACKUPS else ""
-    return earlier + ", ".join(names[-_MOST_BACKUPS:]) + (" (the newest)" if len(names) > 1 else "")
+    earlier = f"… {len(names) - _MAX_BACKUPS} earlier, " if len(names) > _MAX_BACKUPS else ""
+    return earlier + ", ".join(names[-_MAX_BACKUPS:]) + (" (the newest)" if len(names) > 1 else "")
 
 
 def show_candidates(console: Console, candidates: list[Candidate]) -> None:
-    """The stores in the order in which they were written last."""
+    """The stores, last written first."""
     rows: list[list[str | Text]] = [
         [
             Text(printable(each.path)),
@@ -79,7 +79,7 @@ def show_candidates(console: Console, candidates: list[Candidate]) -> None:
         for each in candidates
     ]
     print_grid(console, _CANDIDATE_COLUMNS, rows)
-    console.print(Text("The one that was written last has it all, as far as the hosts' clocks can be believed."))
+    console.print(Text("The store that was written last is the most complete, provided that the hosts' clocks agree."))
 
 
 def show_verdict(console: Console, of: str, verdict: Verdict, paths: list[str]) -> None:
@@ -102,10 +102,10 @@ _WORDS = {"start": "start", "join": "be joined"}
 
 def _advice(of: str, verdict: Verdict) -> list[str]:
     if verdict.lacks_clean:
-        return ["Find the store to start from (--best), and mark that one as clean: qpid-cluster-store -c DIR"]
+        return ["Find the store to start from (--best), and mark it clean: qpid-cluster-store -c DIR"]
     if of == "start":
         return [
-            "Decide which stores to start from, and set the others aside: qpid-cluster-store --discard DIR",
-            "To begin a cluster with one that never was in any: qpid-cluster-store -c --cluster-id new DIR",
+            "Decide which stores to start from, and move the others aside: qpid-cluster-store --discard DIR",
+            "To start a new cluster from a store never used in one: qpid-cluster-store -c --cluster-id new DIR",
         ]
-    return ["Set the store aside to join all the same: qpid-cluster-store --discard DIR"]
+    return ["To join anyway, move the store aside: qpid-cluster-store --discard DIR"]

@@ -1,1 +1,1 @@
-"""What `qpid-send` and `qpid-receive` share."""
+"""Shared parts of `qpid-send` and `qpid-receive`."""

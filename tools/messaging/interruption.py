@@ -1,4 +1,4 @@
-"""Ctrl-C while messages are received: between two of them, so that none is acknowledged that was not printed."""
+"""Ctrl-C while receiving: takes effect between two messages, so that only printed messages are acknowledged."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import FrameType
 
 
 class Interruption:
-    """What SIGINT asks for. The first one is noted, and ends a wait; one more ends everything at once.
+    """Handles SIGINT: the first one is recorded and ends a wait, the second one raises KeyboardInterrupt anywhere.
 
     Attributes:
-        is_asked: there was one.
+        is_requested: whether SIGINT was received.
     """
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
         self._is_waiting = False
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """SIGINT is handled here."""
+    def handling(self) -> Iterator[None]:
+        """Handle SIGINT in this block."""
         before = signal.signal(signal.SIGINT, self._handle)
         try:
             yield
@@ -30,16 +30,16 @@ class Interruption:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A wait that may be given up at any point: raises KeyboardInterrupt if it is to be."""
+        """A block that may be interrupted at any point: the first SIGINT raises KeyboardInterrupt."""
         self._is_waiting = True
         try:
-            if self.is_asked:
+            if self.is_requested:
                 raise KeyboardInterrupt
             yield
         finally:
             self._is_waiting = False
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        is_impatient, self.is_asked = self.is_asked, True
-        if is_impatient or self._is_waiting:
+        is_second, self.is_requested = self.is_requested, True
+        if is_second or self._is_waiting:
             raise KeyboardInterrupt

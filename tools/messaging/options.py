@@ -1,4 +1,4 @@
-"""Options that both commands have, and the kinds of values that those of qpidd's own commands take."""
+"""The options of both commands, and the value types of the original commands' options."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from broker.client import Connection, MessagingError
-from broker.client.address import Value, parse_map, word_value
-from tools.console.text import printable
+from qstore.broker.client import Connection, MessagingError
+from qstore.broker.client.address import Value, parse_map, word_value
+from qstore.tools.console.text import printable
 
 EXIT_FAILED: Final = 1
 
@@ -28,12 +28,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class YesNo(click.ParamType[bool]):
-    """yes or no."""
+    """Type of an option: yes or no."""
 
     name = "yes|no"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """The truth of a word."""
+        """Convert a word to a boolean."""
         if isinstance(value, bool):
             return value
         if str(value).lower() not in _WORDS:
@@ -42,12 +42,12 @@ class YesNo(click.ParamType[bool]):
 
 
 class NameValue(click.ParamType[tuple[str, Any]]):
-    """NAME=VALUE: a number or a boolean where the value reads as one, else text."""
+    """Type of an option: NAME=VALUE, where VALUE is a number, a boolean or text."""
 
     name = "NAME=VALUE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """The name and its value."""
+        """Convert to name and value."""
         if isinstance(value, tuple):
             return value
         name, equals, word = str(value).partition("=")
@@ -57,12 +57,12 @@ class NameValue(click.ParamType[tuple[str, Any]]):
 
 
 class OptionMap(click.ParamType[dict[str, Value]]):
-    """A map as in an address: {name: value, ...}."""
+    """Type of an option: a map in the syntax of addresses, {name: value, ...}."""
 
     name = "{NAME:VALUE,...}"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Value]:
-        """The map."""
+        """Parse the map."""
         if isinstance(value, dict):
             return value
         try:
@@ -72,12 +72,12 @@ class OptionMap(click.ParamType[dict[str, Value]]):
 
 
 class Timeout(click.ParamType[float]):
-    """Seconds, or "forever"."""
+    """Type of an option: seconds, or "forever"."""
 
     name = "SECONDS|forever"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds, infinity for "forever"."""
+        """Convert to seconds; "forever" is infinity."""
         if str(value).lower() in ("forever", "infinite"):
             return float("inf")
         try:
@@ -85,12 +85,12 @@ class Timeout(click.ParamType[float]):
         except ValueError:
             self.fail(f'{value!r} is neither a number of seconds nor "forever"', param, ctx)
         if not seconds >= 0:
-            self.fail(f"{value} seconds cannot be waited", param, ctx)
+            self.fail(f"{value} is not a number of seconds, 0 or more", param, ctx)
         return seconds
 
 
 def yes_no(name: str, *, default: bool, text: str) -> Callable[[_Function], _Function]:
-    """An option that takes yes or no; alone it means yes."""
+    """An option with the value yes or no; without a value it means yes."""
     shown = "yes" if default else "no"
     return click.option(
         name, type=YesNo(), default=default, is_flag=False, flag_value="yes", help=f"{text}  [default: {shown}]"
@@ -98,25 +98,26 @@ def yes_no(name: str, *, default: bool, text: str) -> Callable[[_Function], _Fun
 
 
 def count(*names: str, default: int, text: str) -> Callable[[_Function], _Function]:
-    """An option that takes a number, 0 or more."""
+    """An option with a number, 0 or more."""
     return click.option(
         *names, type=click.IntRange(0, (1 << 31) - 1), default=default, show_default=True, metavar="N", help=text
     )
 
 
 def shared_options(function: _Function) -> _Function:
-    """The options of both commands."""
+    """Add the options of both commands to a command."""
     options: tuple[Callable[[_Function], _Function], ...] = (
         click.option("-b", "--broker", "url", default="127.0.0.1", show_default=True, metavar="URL",
-                     help="Where the broker is: [user/password@]host[:port], several with commas."),
-        click.option("-a", "--address", metavar="ADDRESS", help="The address, as in the Messaging API."),
-        click.option("--connection-options", type=OptionMap(), default=dict, help="Such as {reconnect: true}."),
+                     help="URL of the broker: [user/password@]host[:port], or several separated by commas."),
+        click.option("-a", "--address", metavar="ADDRESS", help="Address in the syntax of the Qpid Messaging API."),
+        click.option("--connection-options", type=OptionMap(), default=dict,
+                     help="Connection options, such as {reconnect: true}."),
         click.option("--rollback-frequency", type=click.IntRange(0), default=0, metavar="N",
                      help="Roll back every Nth transaction."),
-        click.option("--failover-updates", is_flag=True, help="Accepted, and means nothing."),
-        click.option("--report-total", is_flag=True, help="Report what was done, and how fast, at the end."),
-        count("--report-every", default=0, text="Report every N messages."),
-        yes_no("--report-header", default=True, text="A line of headings above the reports."),
+        click.option("--failover-updates", is_flag=True, help="Accepted for compatibility, and ignored."),
+        click.option("--report-total", is_flag=True, help="Report throughput at the end."),
+        count("--report-every", default=0, text="Report throughput every N messages; 0 for never."),
+        yes_no("--report-header", default=True, text="Print a heading above the reports."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -124,21 +125,21 @@ def shared_options(function: _Function) -> _Function:
 
 
 def connect(url: str, options: dict[str, Value]) -> Connection:
-    """An open connection.
+    """Open a connection.
 
     Raises:
-        MessagingError: there is none to be had.
+        MessagingError: it cannot be opened.
     """
     return Connection.establish(url, **options)
 
 
-def run_messaging(program: str, work: Callable[[], int], told: Callable[[], str]) -> int:
-    """Do the command's work. What goes wrong is said in one line, and makes `EXIT_FAILED`.
+def run_messaging(program: str, work: Callable[[], int], summary: Callable[[], str]) -> int:
+    """Run a command. An error is printed as one line, and makes the exit code EXIT_FAILED.
 
     Args:
         program: the command's name.
-        work: does it, and returns the exit code.
-        told: what there is to say on standard error at the end, however that came; empty for nothing.
+        work: runs the command, and returns the exit code.
+        summary: text for standard error at the end, also after an error; empty for none.
     """
     try:
         code = work()
@@ -153,6 +154,6 @@ def run_messaging(program: str, work: Callable[[], int], told: Callable[[], str]
         click.echo(f"{program}: {printable(text)}", err=True)
         code = EXIT_FAILED
     finally:
-        if text := told():
+        if text := summary():
             click.echo(f"{program}: {printable(text)}", err=True)
     return code

@@ -1,30 +1,30 @@
-"""What `qpid-receive` makes of messages: printed, and checked against their sequence."""
+"""Printing of received messages, and checks of their sequence numbers, for `qpid-receive`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from broker.client import Message, MessagingError
-from broker.client.address import format_value
-from tools.messaging.sending import SEQUENCE
+from qstore.broker.client import Message, MessagingError
+from qstore.broker.client.address import format_value
+from qstore.tools.messaging.sending import SEQUENCE
 
 
 class SequenceError(MessagingError):
-    """Messages came otherwise than they were told to come."""
+    """A message is out of sequence, missing or duplicated."""
 
 
 class SequenceTracker:
-    """Looks at the "sn" of messages, which one sender counts up from 1."""
+    """Checks the property "sn" of messages, which a sender counts up from 1."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def is_duplicate(self, message: Message) -> bool:
-        """Whether a message of that number, or of a later one, came before.
+        """Whether a message with this sequence number or a higher one was received before.
 
         Raises:
-            SequenceError: it has no number.
+            SequenceError: it has no sequence number.
         """
         number = self._number(message)
         if number <= self._last:
@@ -33,25 +33,25 @@ class SequenceTracker:
         return False
 
     def check_next(self, message: Message) -> None:
-        """Take note that a message came, which must be the one after the one before.
+        """Check that a message has the next sequence number.
 
         Raises:
-            SequenceError: it is not, or has no number.
+            SequenceError: it has another number, or none.
         """
         number = self._number(message)
         if number != self._last + 1:
-            raise SequenceError(f"message {number} came where {self._last + 1} should have come")
+            raise SequenceError(f"message out of sequence: received {number}, expected {self._last + 1}")
         self._last = number
 
     def _number(self, message: Message) -> int:
         number = message.properties.get(SEQUENCE)
         if not isinstance(number, int):
-            raise SequenceError(f'a message has no number in the property "{SEQUENCE}"')
+            raise SequenceError(f'a message has no sequence number in the property "{SEQUENCE}"')
         return number
 
 
 def header_lines(message: Message) -> Iterator[str]:
-    """What a message says beside its content, in lines; an empty one at the end."""
+    """A message's headers and properties as lines, with an empty line at the end."""
     named: list[tuple[str, Any]] = [
         ("Subject", message.subject),
         ("ReplyTo", message.reply_to),
@@ -72,7 +72,7 @@ def header_lines(message: Message) -> Iterator[str]:
 
 
 def content_bytes(message: Message) -> bytes:
-    """A message's content as it is printed: text and bytes as they are, maps and lists as in an address."""
+    """A message's content as printed: text and bytes unchanged, maps and lists in the syntax of addresses."""
     content = message.content
     if isinstance(content, (dict, list)):
         return format_value(content).encode("utf-8", "surrogateescape")

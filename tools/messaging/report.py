@@ -1,10 +1,10 @@
-"""Throughput and latency, in lines as those of qpidd's own commands.
+"""Throughput and latency reports, in the format of the original commands.
 
     qpid-send       tp(m/s)
     qpid-receive    tp(m/s)   l-min   l-max   l-avg      separated by tabs; latencies in milliseconds
 
-A rate counts from the first message, over all there were. Latency is now less the message's "ts" (nanoseconds since
-1970), so it is right only where both clocks are.
+Throughput is the average since the first message. Latency is the current time minus the message's "ts" (nanoseconds
+since 1970), so it is correct only if both clocks are synchronized.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Throughput:
     """Counts messages.
 
     Args:
-        clock: seconds.
+        clock: monotonic clock, in seconds.
     """
 
     heading = "tp(m/s)"
@@ -30,25 +30,25 @@ class Throughput:
         self._began = 0.0
 
     def add(self, timestamp: object = None) -> None:
-        """One more message, with its "ts" if it has one."""
+        """Count a message, with its "ts" if it has one."""
         del timestamp
         if not self.messages:
             self._began = self._clock()
         self.messages += 1
 
     def line(self) -> str:
-        """What there is to be told so far."""
+        """The current report line."""
         if not self.messages:
             return "0"
         return f"{self.messages / max(self._clock() - self._began, 1e-9):.0f}"
 
 
 class ThroughputAndLatency(Throughput):
-    """Counts messages and looks at how old they are.
+    """Counts messages and measures their latency.
 
     Args:
-        clock: seconds.
-        now: nanoseconds since 1970.
+        clock: monotonic clock, in seconds.
+        now: current time, in nanoseconds since 1970.
     """
 
     heading = "tp(m/s)\tl-min\tl-max\tl-avg"
@@ -56,37 +56,37 @@ class ThroughputAndLatency(Throughput):
     def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], int] = time.time_ns) -> None:
         super().__init__(clock)
         self._now = now
-        self._least = self._most = self._total = 0.0
+        self._min = self._max = self._total = 0.0
         self._samples = 0
 
     def add(self, timestamp: object = None) -> None:
-        """One more message, with its "ts" if it has one."""
+        """Count a message, with its "ts" if it has one."""
         super().add()
         if not isinstance(timestamp, int):
             return
         latency = (self._now() - timestamp) / 1e6
-        self._least = min(self._least, latency) if self._samples else latency
-        self._most = max(self._most, latency) if self._samples else latency
+        self._min = min(self._min, latency) if self._samples else latency
+        self._max = max(self._max, latency) if self._samples else latency
         self._total += latency
         self._samples += 1
 
     def line(self) -> str:
-        """What there is to be told so far."""
+        """The current report line."""
         if not self._samples:
             return super().line()
         average = self._total / self._samples
-        return "\t".join([super().line(), *(f"{each:.2f}" for each in (self._least, self._most, average))])
+        return "\t".join([super().line(), *(f"{each:.2f}" for each in (self._min, self._max, average))])
 
 
 class Reporter:
-    """Shows a statistic every so often and at the end, under one heading.
+    """Prints reports at intervals and at the end, under one heading.
 
     Args:
-        statistic: what is counted.
-        show: takes a line.
-        every: messages between two reports, 0 for none.
-        is_total: report at the end.
-        has_heading: show the heading.
+        statistic: the statistic to report.
+        show: prints a line.
+        every: messages between two reports; 0 for none.
+        is_total: whether to report at the end.
+        has_heading: whether to print the heading.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Reporter:
         self.is_wanted = bool(every) or is_total
 
     def add(self, timestamp: object = None) -> None:
-        """One more message."""
+        """Count a message, with its "ts" if it has one."""
         self._statistic.add(timestamp)
         if self._every and self._statistic.messages % self._every == 0:
             self._report()
 
     def finish(self) -> None:
-        """There are no more."""
+        """Print the final report, if wanted."""
         if self._is_total:
             self._report()
 
@@ -115,12 +115,12 @@ class Reporter:
 
 
 class Pace:
-    """Keeps to a rate.
+    """Limits the rate of messages.
 
     Args:
-        rate: messages a second, 0 for as fast as it goes.
-        clock: seconds.
-        sleep: lets time pass.
+        rate: messages per second; 0 for no limit.
+        clock: monotonic clock, in seconds.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Pace:
         self._began = clock()
 
     def keep(self, done: int) -> None:
-        """Wait until `done` messages are not too many for the time that has gone by."""
+        """Sleep until `done` messages do not exceed the rate."""
         if self._rate:
             ahead = self._began + done / self._rate - self._clock()
             if ahead > 0:

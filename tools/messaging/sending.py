@@ -1,4 +1,4 @@
-"""What `qpid-send` sends: contents, properties, groups."""
+"""The contents, properties and groups of messages, for `qpid-send`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
-from formats.values import UINT32, TypedValue
-from tools.messaging.report import TIMESTAMP
+from qstore.formats.values import UINT32, TypedValue
+from qstore.tools.messaging.report import TIMESTAMP
 
 SEQUENCE: Final = "sn"
 END_OF_STREAM: Final = "eos"
@@ -16,13 +16,13 @@ _NUMBERS: Final = 1 << 32
 
 
 class Contents(NamedTuple):
-    """Where contents come from; the first of these that is given.
+    """The source of contents: the first of these that is given.
 
     Attributes:
-        lines: each line is one, without its end.
-        size: so many bytes.
+        lines: a file; each line, without its newline, is the content of a message.
+        size: generated content of this size, in bytes.
         entries: a map.
-        text: this text.
+        text: a text.
     """
 
     lines: TextIO | None = None
@@ -31,7 +31,7 @@ class Contents(NamedTuple):
     text: str | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """The contents, one for each message; without end but for lines."""
+        """The contents, one per message; infinite except for lines."""
         if self.lines is not None:
             for line in self.lines:
                 yield line.removesuffix("\n")
@@ -46,14 +46,14 @@ class Contents(NamedTuple):
 
 
 def groups(prefix: str, size: int, interleave: int, *, randomize: bool, choose: random.Random) -> Iterator[str]:
-    """The group of each message.
+    """The group name of each message.
 
     Args:
-        prefix: followed by the group's number.
-        size: messages of a group; with `randomize` at most.
-        interleave: groups that take turns.
-        randomize: sizes are random.
-        choose: makes them so.
+        prefix: prefix of the names, which is followed by the group's number.
+        size: number of messages in a group; with `randomize` the maximum.
+        interleave: number of groups whose messages alternate.
+        randomize: whether group sizes are random.
+        choose: the random generator for sizes.
     """
     begun = 0
     open_groups: list[tuple[str, int]] = []
@@ -71,11 +71,11 @@ class Headers:
     """The properties of each message.
 
     Args:
-        fixed: what all have.
-        has_sequence: "sn": 1, 2, ..., as uint32.
-        has_timestamp: "ts": nanoseconds since 1970.
-        group_key: the name under which `group_names` go.
-        group_names: see `groups`.
+        fixed: the properties that are the same for all messages.
+        has_sequence: whether to add "sn": 1, 2, ..., as uint32.
+        has_timestamp: whether to add "ts": nanoseconds since 1970.
+        group_key: the property for the group name.
+        group_names: the group names, see `groups`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Headers:
         self._number = 0
 
     def next(self) -> dict[str, Any]:
-        """Those of the next message."""
+        """The properties of the next message."""
         properties = dict(self._fixed)
         if self._has_sequence:
             self._number += 1

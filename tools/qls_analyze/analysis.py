@@ -6,16 +6,16 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from store.disk import Disk
-from store.inspect.layout import StoreKind, StoreLayout, find_journals
-from store.journal.line.pool import PARTITION_NAME, FilePool, read_file_pool
-from tools.qls_analyze.files import read_files
-from tools.qls_analyze.journal import Journal
-from tools.qls_analyze.pools import pool_lines, read_partitions
-from tools.qls_analyze.problems import Problems
-from tools.qls_analyze.reconciliation import reconciliation_lines, resolve
-from tools.qls_analyze.show import Show
-from tools.qls_analyze.walk import WalkError
+from qstore.store.disk import Disk
+from qstore.store.inspect.layout import StoreKind, StoreLayout, find_journals
+from qstore.store.journal.line.pool import PARTITION_NAME, FilePool, read_file_pool
+from qstore.tools.qls_analyze.files import read_files
+from qstore.tools.qls_analyze.journal import Journal
+from qstore.tools.qls_analyze.pools import pool_lines, read_partitions
+from qstore.tools.qls_analyze.problems import Problems
+from qstore.tools.qls_analyze.reconciliation import reconciliation_lines, resolve
+from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qls_analyze.walk import WalkError
 
 #: Takes text for standard output.
 Write: TypeAlias = Callable[[str], object]
@@ -30,7 +30,7 @@ class OutputError(Exception):
 
 
 def is_store(disk: Disk, root: str) -> bool:
-    """Whether `root` is the `qls` directory of a store. Raises OSError: it cannot be looked into."""
+    """Whether `root` is the `qls` directory of a store. Raises OSError if it cannot be read."""
     if not disk.is_directory(root):
         return False
     names = [name for name in disk.names(root) if name in _PARTS or PARTITION_NAME.fullmatch(name)]
@@ -44,7 +44,7 @@ class Analysis:
         disk: where to read.
         write: takes standard output.
         show: what is shown.
-        problems: takes what is wrong.
+        problems: collects problems.
     """
 
     def __init__(self, disk: Disk, write: Write, show: Show, problems: Problems) -> None:
@@ -114,7 +114,7 @@ class Analysis:
     # ---- output ----
 
     def _print(self, lines: Iterable[str], where: str) -> None:
-        """Print lines; where they end because a journal cannot be read any more, that is noted."""
+        """Print lines; if they end because a journal cannot be read any more, that is noted."""
         for line in self._guarded(lines, where):
             self._text(f"{line}\n")
 

@@ -1,8 +1,8 @@
-"""The files of one journal: found, their headers read, put in the order of their numbers.
+"""The files of one journal: found, their headers read, sorted by number.
 
-A journal's directory holds links, absolute ones, into the `in_use` directories of the store's pools. In a copy of a
-store they point nowhere, or worse, into another store. So a link's file is looked for by its name, which is a UUID,
-among the taken files of the store itself, and only then where the link points.
+A journal's directory contains absolute links into the `in_use` directories of the store's pools. In a copy of a store
+they are broken, or worse, lead into another store. So a link's file is searched by its name, which is a UUID, among the
+files in use of the store itself, and only then at the link's target.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, decode_file_header, linear_geometry
-from formats.qls.records import SECTOR_SIZE
-from store.disk import Disk
-from store.journal.line.file import LinearFile
-from store.journal.line.pool import PooledFile
-from store.journal.stream import JournalStream
-from tools.qls_analyze.problems import Problems
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, decode_file_header, linear_geometry
+from qstore.formats.qls.records import SECTOR_SIZE
+from qstore.store.disk import Disk
+from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.line.pool import PooledFile
+from qstore.store.journal.stream import JournalStream
+from qstore.tools.qls_analyze.problems import Problems
 
-SUFFIX: Final = ".jrnl"  # of the names that are looked at
-_WINDOW_SIZE: Final = 1 << 18  # bytes read at a time: records are met in order, and most are small
+SUFFIX: Final = ".jrnl"  # of the names that are examined
+_WINDOW_SIZE: Final = 1 << 18  # bytes read at a time: records are read in order, and most are small
 
 
 class JournalFile(NamedTuple):
-    """A file that was written to.
+    """A file that was written.
 
     Attributes:
         name: in the journal's directory.
         path: where it is read.
         header: its header.
-        size: bytes that it has.
+        size: its size in bytes.
     """
 
     name: str
@@ -54,20 +54,20 @@ def open_stream(disk: Disk, files: Sequence[JournalFile]) -> JournalStream:
     sizes = [file.header.data_size for file in files]
     geometry = linear_geometry(max(len(files), 1), max(sizes, default=SECTOR_SIZE))
     line = [file.in_line() for file in files]
-    return JournalStream(disk, line, geometry, sizes=sizes, is_strict=True, window_size=_WINDOW_SIZE, most_open=1)
+    return JournalStream(disk, line, geometry, sizes=sizes, is_strict=True, window_size=_WINDOW_SIZE, max_open=1)
 
 
 def read_files(disk: Disk, directory: str, taken: Mapping[str, PooledFile], problems: Problems) -> list[JournalFile]:
-    """The files of the journal in `directory` that were written to, by number.
+    """The files of the journal in `directory` that were written, by number.
 
-    A file that cannot be read or has no usable header is left out and told; so is the second one with a number. A
-    number that is missing means nothing: after a crash qpidd may leave some out.
+    A file that cannot be read or has no usable header is left out and reported; so is the second one with a number. A
+    missing number is normal: after a crash qpidd may skip some.
 
     Args:
         disk: where to read.
         directory: the journal's directory.
-        taken: the store's taken files by name.
-        problems: takes what is wrong.
+        taken: the store's files in use by name.
+        problems: collects problems.
     """
     found: dict[int, JournalFile] = {}
     for file in _written(disk, directory, taken, problems):
@@ -106,7 +106,7 @@ def _written(disk: Disk, directory: str, taken: Mapping[str, PooledFile], proble
 
 
 def _read_file(disk: Disk, name: str, path: str, problems: Problems) -> JournalFile | None:
-    """The file, or None if it was taken from the pool and never written to."""
+    """The file, or None if it was taken from the pool and never written."""
     opened = disk.open(path)
     try:
         header = decode_file_header(opened.read(0, FILE_HEADER_SIZE))
@@ -118,5 +118,5 @@ def _read_file(disk: Disk, name: str, path: str, problems: Problems) -> JournalF
     if not header.file_number:
         raise QlsError("file header without a file number", 64)
     if size < header.file_size:
-        problems.add(path, f"file has {size} bytes, its header tells {header.file_size}")
+        problems.add(path, f"file has {size} bytes, its header says {header.file_size}")
     return JournalFile(name, path, header, size)

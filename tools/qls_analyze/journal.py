@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from formats.qls.records import SECTOR_SIZE, RecordHeader
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
-from store.disk import Disk
-from tools.console.text import one_line
-from tools.qls_analyze.files import JournalFile, open_stream
-from tools.qls_analyze.maps import WARNED, Counts, Maps
-from tools.qls_analyze.problems import Problems
-from tools.qls_analyze.show import Show
-from tools.qls_analyze.text import (
+from qstore.formats.qls.records import SECTOR_SIZE, RecordHeader
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind
+from qstore.store.disk import Disk
+from qstore.tools.console.text import one_line
+from qstore.tools.qls_analyze.files import JournalFile, open_stream
+from qstore.tools.qls_analyze.maps import WARNED, Counts, Maps
+from qstore.tools.qls_analyze.problems import Problems
+from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qls_analyze.text import (
     NOT_ENQUEUED,
     NOT_OPEN,
     TRUNCATED,
@@ -25,7 +25,7 @@ from tools.qls_analyze.text import (
     tail_text,
     xid_text,
 )
-from tools.qls_analyze.walk import (
+from qstore.tools.qls_analyze.walk import (
     Event,
     FileEntered,
     Fillers,
@@ -36,8 +36,8 @@ from tools.qls_analyze.walk import (
     WrongOffset,
     fillers_to_sector,
 )
-from tools.store_chk.maps import OpenTransaction
-from tools.store_chk.text import Read
+from qstore.tools.store_chk.maps import OpenTransaction
+from qstore.tools.store_chk.text import Read
 
 _COUNT_LABELS = (
     ("Total record count", "records"),
@@ -60,14 +60,14 @@ class Journal:
     Args:
         disk: where to read.
         name: the queue's, or the directory's of the prepared list.
-        files: those that were written to, by number.
+        files: those that were written, by number.
         is_prepared_list: whether it is the transaction prepared list.
         show: what is shown.
-        problems: takes what is wrong.
+        problems: collects problems.
 
     Attributes:
-        name: as it is shown.
-        maps: what the records come to.
+        name: as displayed.
+        maps: the state after the records.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Journal:
         self.maps = Maps(len(files), self._stream.index, is_prepared_list=is_prepared_list)
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the file descriptor."""
         self._stream.close()
 
     # ---- the walk ----
 
     def recover(self) -> Iterator[str]:
-        """Walk over the records; the lines that are printed meanwhile. An error ends the walk and is noted."""
+        """Walk over the records and yield the lines to print. An error ends the walk and is noted."""
         try:
             for event in self._walk.events():
                 yield from self._take(event)
@@ -110,7 +110,7 @@ class Journal:
         self.check_duplicates()
 
     def check_duplicates(self) -> None:
-        """Note the records that were enqueued while others of their ids were."""
+        """Note the records that were enqueued while another record had their id."""
         duplicates = self.maps.enqueued.duplicates
         for rid, place, _ in duplicates:
             self._problems.add(self._walk.where(place), f"a record with id 0x{rid:x} is enqueued already")
@@ -193,7 +193,7 @@ class Journal:
         )
 
     def _missing_fillers(self) -> Iterator[str]:
-        """How many fillers a writer has to put at the end of the journal before it goes on; nothing if none."""
+        """Number of fillers that a writer must append before it continues."""
         end = self._walk.end
         if end is None:
             return
@@ -205,15 +205,15 @@ class Journal:
     # ---- the report ----
 
     def transaction_text(self, transaction: OpenTransaction) -> str:
-        """A transaction's id. Raises WalkError, OSError: it cannot be read any more."""
+        """A transaction's id. Raises WalkError, OSError if it cannot be read any more."""
         record = self._walk.record_at(transaction.places[0])
         return xid_text(self._xid(record), record.header.xid_size)
 
     def report(self) -> Iterator[str]:
-        """What remains.
+        """The report of what remains.
 
         Raises:
-            WalkError: somebody writes to the journal.
+            WalkError: the journal is being written to.
             OSError: a file cannot be read.
         """
         yield f'Journal "{self.name}":'
@@ -260,7 +260,7 @@ class Journal:
 
 
 def _warning(header: RecordHeader) -> str:
-    """What is said of a record that fits nothing before it."""
+    """The warning about a record that contradicts earlier ones."""
     return NOT_ENQUEUED if header.kind is Kind.DEQUEUE else NOT_OPEN
 
 

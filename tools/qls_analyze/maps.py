@@ -1,17 +1,17 @@
-"""What is enqueued, which transactions are open, and how many records there were, by the rules of the original.
+"""Enqueued records, open transactions, and record counts, by the rules of the original.
 
-    transient enqueue         counts, and is nothing else, with a transaction id or without
-    enqueue                   goes into the map of enqueued records; one that is there already is an error
-    enqueue, transactional    waits in its transaction
-    dequeue                   takes the record out of the map, locked or not; not there: a warning
-    dequeue, transactional    waits in its transaction, and locks the record; not in the map: a warning, but not in the
-                              prepared list, where that is as it should be
-    commit                    does what waits, in order
-    abort                     forgets what waits
+    transient enqueue         is counted, and otherwise ignored, with a transaction id or without
+    enqueue                   goes into the map of enqueued records; if it already is in the map: an error
+    enqueue, transactional    is pending in its transaction
+    dequeue                   removes the record from the map, locked or not; not in the map: a warning
+    dequeue, transactional    is pending in its transaction, and locks the record; not in the map: a warning, except in
+                              the prepared list, where that is normal
+    commit                    applies the pending operations, in order
+    abort                     discards the pending operations
     commit, abort             of an unknown transaction: a warning
 
-A file's number of enqueued records counts those that wait, too. Both maps hold places, not records: 17 bytes for each
-that remains.
+A file's number of enqueued records includes pending ones. Both maps hold places, not records: 17 bytes for each that
+remains.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formats.qls.records import RecordHeader
-from formats.rhm.records import COMMIT_DECISION, TRANSIENT, Kind
-from store.journal.enqueue_map import EnqueueMap
-from tools.store_chk.maps import ENQUEUE, Transactions, Xid, xid_key
-from tools.store_chk.text import Read
+from qstore.formats.qls.records import RecordHeader
+from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT, Kind
+from qstore.store.journal.enqueue_map import EnqueueMap
+from qstore.tools.store_chk.maps import ENQUEUE, Transactions, Xid, xid_key
+from qstore.tools.store_chk.text import Read
 
-# What is kept of each operation of a transaction besides its place and rid, and whether it is an enqueue.
+# Properties of each operation of a transaction, in addition to its place, rid and type.
 WARNED: Final = 2  # its record was not in the map
 DECIDED_COMMIT: Final = 4  # a dequeue in the prepared list: the decision is commit
 
 
 @dataclass(slots=True)
 class Counts:
-    """How many records of which kind there were.
+    """Number of records of each kind.
 
     Attributes:
-        records: all that began, the torn one at the end too.
+        records: all, including a torn one at the end.
         transient, fillers: of these kinds.
-        enqueues, dequeues: transactional or not, the transient ones left out.
+        enqueues, dequeues: transactional or not, without the transient ones.
         transactional_enqueues, transactional_dequeues: of these, with a transaction id.
         commits, aborts: ends of transactions.
     """
@@ -66,18 +66,18 @@ class Counts:
 
 
 class Maps:
-    """The state of a journal after the records that were applied.
+    """The state of a journal after the applied records.
 
     Args:
         files: number of the journal's files.
-        file_index: gives the index of the file in which a place lies.
+        file_index: returns the index of the file that contains a place.
         is_prepared_list: whether the journal is the transaction prepared list.
 
     Attributes:
         counts: of the records.
         enqueued: rid → place of the records that were enqueued and not dequeued.
-        in_file: how many enqueued and waiting records begin in each file.
-        transactions: those that are open, in the order of their first records.
+        in_file: number of enqueued and pending records that begin in each file.
+        transactions: the open ones, in the order of their first records.
     """
 
     def __init__(self, files: int, file_index: Callable[[int], int], *, is_prepared_list: bool = False) -> None:
@@ -98,7 +98,7 @@ class Maps:
         }
 
     def apply(self, header: RecordHeader, place: int, xid: Read) -> bool:
-        """Take in a valid record at `place`, whose transaction id `xid` reads; False if it fits nothing before it."""
+        """Apply a valid record at `place`, whose transaction id `xid` reads; False if it contradicts earlier ones."""
         counts = self.counts
         match header.kind:
             case Kind.ENQUEUE:
@@ -153,7 +153,7 @@ class Maps:
         return True
 
     def dequeue(self, rid: int) -> bool:
-        """Take an enqueued record out of the map; False if it is not there."""
+        """Remove an enqueued record from the map; False if it is not in the map."""
         entry = self.enqueued.get(rid)
         if entry is None:
             return False
@@ -164,11 +164,11 @@ class Maps:
     def _enqueue(self, rid: int, place: int) -> None:
         before = self.enqueued.duplicate_count
         self.enqueued.add(rid, place)
-        if self.enqueued.duplicate_count != before:  # the first one stays
+        if self.enqueued.duplicate_count != before:  # the first one wins
             self.in_file[self._file_index(place)] -= 1
 
 
 def decision_of(marks: Sequence[int]) -> bool | None:
-    """What the prepared list has decided about a transaction with these operations; None if it has not."""
+    """The decision in the prepared list about a transaction with these operations; None if there is none."""
     dequeues = [mark for mark in marks if not mark & ENQUEUE]
     return all(mark & DECIDED_COMMIT for mark in dequeues) if dequeues else None

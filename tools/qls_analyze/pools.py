@@ -1,8 +1,8 @@
 """The report of the empty file pools (formats/qls/README.md, 3.4).
 
-A partition `pNNN` has below `efp` a directory for each size of data area, `<size>k`. The files that wait are in it, the
+A partition `pNNN` has below `efp` a directory for each size of data area, `<size>k`. Waiting files are in it, the
 others in its directories `in_use` and `returned`. A waiting file counts if it has the size of its pool and a header
-without a number, a time and a queue's name; of the others only the names are looked at.
+without a number, a time and a queue's name; of the others only the names are examined.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import FILE_HEADER_SIZE, KIB, NAME_OFFSET, decode_file_header
-from formats.qls.records import MAGICS
-from formats.rhm.records import Kind
-from store.disk import Disk
-from tools.console.text import one_line
-from tools.qls_analyze.files import SUFFIX
-from tools.qls_analyze.problems import Problems
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, KIB, NAME_OFFSET, decode_file_header
+from qstore.formats.qls.records import MAGICS
+from qstore.formats.rhm.records import Kind
+from qstore.store.disk import Disk
+from qstore.tools.console.text import one_line
+from qstore.tools.qls_analyze.files import SUFFIX
+from qstore.tools.qls_analyze.problems import Problems
 
 _PARTITION_NAME: Final = re.compile(r"p([0-9]+)")
 _POOL_NAME: Final = re.compile(r"([0-9]+)k")
@@ -33,7 +33,7 @@ class Pool(NamedTuple):
     Attributes:
         directory: where they are.
         kib: data area of each.
-        waiting, in_use, returned: how many there are.
+        waiting, in_use, returned: number of each.
     """
 
     directory: str
@@ -60,7 +60,7 @@ class Partition(NamedTuple):
 
 
 def read_partitions(disk: Disk, root: str, problems: Problems) -> tuple[list[Partition], list[str]]:
-    """The partitions of the store in `root`, by number, and a warning for each file that is not of its pool's size."""
+    """The partitions of the store in `root`, by number, and a warning for each file that has not its pool's size."""
     partitions: list[Partition] = []
     warnings: list[str] = []
     for name in _names(disk, root, problems):
@@ -145,7 +145,7 @@ def _is_waiting(disk: Disk, path: str, file_size: int, problems: Problems, warni
 
 
 def pool_lines(partitions: list[Partition]) -> Iterator[str]:
-    """The report; nothing follows its first lines where there are no partitions, not even a blank line."""
+    """The report. Without partitions nothing follows its first lines, not even a blank line."""
     yield ""
     yield "Empty File Pool (EFP) report"
     yield "============================"

@@ -1,17 +1,17 @@
-"""What a run could not do as it should: lines for standard error."""
+"""Problems of a run: lines for standard error."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_MOST: Final = 100  # lines that are kept: a forged journal may have any number of problems
+_MAX_LINES: Final = 100  # lines that are stored: a forged journal may have any number of problems
 
 
 class Problems:
-    """Gathers problems; any makes the exit code 1.
+    """Collects problems; any problem makes the exit code 1.
 
     Attributes:
-        count: how many there were.
+        count: number of problems.
     """
 
     def __init__(self) -> None:
@@ -19,13 +19,13 @@ class Problems:
         self._lines: list[str] = []
 
     def add(self, where: str, what: str) -> None:
-        """Something is wrong at `where`: a file, or a file and an offset."""
+        """Add a problem at `where`: a file, or a file and an offset."""
         self.count += 1
-        if len(self._lines) < _MOST:
+        if len(self._lines) < _MAX_LINES:
             self._lines.append(f"{where}: {what}")
 
     def add_os_error(self, error: OSError, where: str) -> None:
-        """The system refused something; the error may name the path."""
+        """Add an error of a system call; the error may name the path."""
         self.add(str(error.filename or where), error.strerror or str(error))
 
     def lines(self) -> list[str]:

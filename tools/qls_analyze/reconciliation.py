@@ -1,8 +1,7 @@
-"""What becomes of the open transactions, as qpidd's recovery would have it (formats/qls/README.md, 5).
+"""The outcome of the open transactions in qpidd's recovery (formats/qls/README.md, 5).
 
 A transaction that is open in the prepared list was prepared; a dequeue there is the decision. Without one the
-transaction is committed: a restarted linearstore does so with every prepared one. One that is not in the list is
-dropped.
+transaction is committed: a restarted linearstore commits every prepared one. One that is not in the list is dropped.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tools.qls_analyze.journal import Journal
-from tools.qls_analyze.maps import decision_of
-from tools.store_chk.maps import Xid
+from qstore.tools.qls_analyze.journal import Journal
+from qstore.tools.qls_analyze.maps import decision_of
+from qstore.tools.store_chk.maps import Xid
 
-# Decision in the prepared list -> what is said of it there, and in the queues.
+# Decision in the prepared list -> its text there, and in the queues.
 _IN_LIST: Final = {
     None: "[Prepared, neither committed nor aborted - assuming commit]",
     True: "[Prepared, but interrupted during commit phase]",
@@ -32,7 +31,7 @@ def reconciliation_lines(prepared_list: Journal | None, queues: Iterable[Journal
     """The report; nothing is changed.
 
     Raises:
-        WalkError: somebody writes to a journal.
+        WalkError: a journal is being written to.
         OSError: a file cannot be read.
     """
     prepared = prepared_list.maps.transactions if prepared_list is not None else {}
@@ -61,7 +60,7 @@ def reconciliation_lines(prepared_list: Journal | None, queues: Iterable[Journal
 
 
 def resolve(prepared_list: Journal | None, queues: Iterable[Journal]) -> None:
-    """Commit or abort everything that is open, as the report says; the prepared list then holds nothing of it."""
+    """Commit or abort everything that is open, as the report says; afterwards the prepared list is empty."""
     decisions: dict[Xid, bool] = {}
     if prepared_list is not None:
         for xid, transaction in list(prepared_list.maps.transactions.items()):

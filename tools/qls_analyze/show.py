@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """What is shown besides the least.
+    """What is shown in addition to the minimum.
 
     Attributes:
         pools: the empty file pools.
         recovered: the records that remain, and those of open transactions.
-        walked: the records as they are met, ...
-        fillers: ... fillers too.
+        walked: the records as they are read, ...
+        fillers: ... including fillers.
         xids, data: contents and not only sizes.
         test_texts: the texts of test messages.
-        counts: of records, for each journal.
+        counts: record counts of each journal.
         resolved: what remains after the open transactions are resolved.
     """
 

@@ -1,18 +1,18 @@
 """The walk over the records of a journal, by the rules of the original (formats/qls/README.md, 4).
 
-It begins in the file with the lowest number, at its first record offset, and goes from record to record and from file
-to file. At each block on which a record should begin:
+It begins in the file with the lowest number, at its first record offset, and proceeds from record to record and from
+file to file. At each block on which a record should begin:
 
     magic unknown or 0             the end
-    serial not the file's          the end: it is of the file's former life
+    serial not the file's          the end: it is from the file's former life
     tail does not match            the end: the record is torn
-    rest not there                 the end: the crash tore the record, or files are missing
-    version not 2, no xid where    an error, and the end
-    there must be one
+    rest missing                   the end: the crash tore the record, or files are missing
+    version not 2, or a missing    an error, and the end
+    mandatory xid
 
-A record may go on in the next files; the first record that follows it must then begin where that file's header says.
+A record may continue in the next files; the first record after it must then begin where that file's header says.
 A file that is entered between two records is entered where its header says. A file whose first record offset is 0, or
-its end, is filled by a record that began earlier; so it can only be the first one, or follow one that is gone.
+its end, is filled by a record that began earlier; so it can only be the first one, or follow a missing one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import DATA_OFFSET
-from formats.qls.records import (
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import DATA_OFFSET
+from qstore.formats.qls.records import (
     COMMON,
     HEADER_SIZES,
     MAGICS,
@@ -34,18 +34,18 @@ from formats.qls.records import (
     decode_header,
     decode_tail,
 )
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
-from store.journal.line.records import LinearRecords
-from store.journal.stream import JournalStream
-from tools.qls_analyze.files import JournalFile
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind
+from qstore.store.journal.line.records import LinearRecords
+from qstore.store.journal.stream import JournalStream
+from qstore.tools.qls_analyze.files import JournalFile
 
 _RECORD_MAGICS: Final = frozenset(MAGICS[kind] for kind in HEADER_SIZES)
 _FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
 
 
 class WalkError(Exception):
-    """The walk cannot go on: bytes that no writer leaves.
+    """The walk cannot continue: bytes that no writer produces.
 
     Attributes:
         where: the file, and the offset in it.
@@ -59,20 +59,20 @@ class WalkError(Exception):
 
 
 class FileEntered(NamedTuple):
-    """The walk goes on in a file: its index."""
+    """The walk continues in a file: its index."""
 
     file: int
 
 
 class Fillers(NamedTuple):
-    """Fillers in a row, at `place`: how many blocks."""
+    """Consecutive fillers, at `place`: number of blocks."""
 
     place: int
     blocks: int
 
 
 class Record(NamedTuple):
-    """A record that is no filler.
+    """A record that is not a filler.
 
     Attributes:
         place: where it begins.
@@ -91,7 +91,7 @@ class Record(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """The walk ends with a record whose rest is not there."""
+    """The walk ends with a record whose rest is missing."""
 
     place: int
     header: RecordHeader
@@ -102,14 +102,14 @@ class WrongOffset(NamedTuple):
 
     Attributes:
         file: its index.
-        actual: offset behind the record that goes on in it.
+        actual: offset after the record that continues in it.
     """
 
     file: int
     actual: int
 
 
-#: What a walk meets.
+#: Events of a walk.
 Event: TypeAlias = FileEntered | Fillers | Record | Truncated | WrongOffset
 
 
@@ -117,8 +117,9 @@ class Walk:
     """A walk over one journal.
 
     Attributes:
-        end: the place at which the next record would be written; None while the walk goes on, and where that is the
-            end of the last file, or unknown.
+        end: the place at which the next record would be written; None during the walk, and if that is the end of the
+        last
+            file, or unknown.
     """
 
     def __init__(self, stream: JournalStream, files: Sequence[JournalFile]) -> None:
@@ -129,10 +130,10 @@ class Walk:
         self.end: int | None = None
 
     def events(self) -> Iterator[Event]:
-        """What the walk meets, in order.
+        """The events of the walk, in order.
 
         Raises:
-            WalkError: it cannot go on.
+            WalkError: it cannot continue.
             OSError: a file cannot be read.
         """
         place: int | None = None
@@ -165,20 +166,21 @@ class Walk:
                 return
 
     def record(self, place: int, header: RecordHeader) -> Record | None:
-        """The record at `place` with its tail, compared; None if its rest is not there."""
+        """The record at `place` with its tail verified; None if its rest is missing."""
         tail_place = place + header.tail_offset
         if not self._stream.is_backed(place, header.tail_offset + (TAIL_SIZE if header.has_tail else 0)):
             return None
-        # One whose writer had to wait is good for the store's reader, but not for qpidd's, nor for the original.
+        # A record whose writer had to wait is valid for the store's reader, but neither for qpidd's nor for the
+        # original.
         is_valid = self._records.verify(place, header).problem is None and place not in self._records.continued
         tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE)) if header.has_tail and is_valid else None
         return Record(place, header, tail)
 
     def record_at(self, place: int) -> Record:
-        """A valid record that the walk met at `place`, again.
+        """Read a valid record of the walk at `place` again.
 
         Raises:
-            WalkError: it is not there any more: somebody writes to the journal.
+            WalkError: it has changed: the journal is being written to.
             OSError: its file cannot be read.
         """
         header = self._header(place)
@@ -198,19 +200,19 @@ class Walk:
         return FileEntered(self._entered)
 
     def _enter_rest(self, place: int, header: RecordHeader) -> Iterator[FileEntered]:
-        """Enter the files in which a record goes on; all that are left, if they do not hold it."""
+        """Enter the files in which a record continues; all remaining ones, if they do not contain its end."""
         last = min(place + header.size, self._stream.size) - 1
         while self._entered < self._stream.index(last):
             yield self._enter_next()
 
     def _first_place(self) -> int | None:
-        """Where the first record of the file entered last begins; None if none does."""
+        """Where the first record of the current file begins; None if none does."""
         file = self._files[self._entered]
         offset = file.header.first_record_offset
         if offset in (0, file.header.file_size):
             if self._entered and self._files[self._entered - 1].number + 1 == file.number:
                 raise WalkError(
-                    file.path, "its header tells that no record begins in it, but none goes on in it either"
+                    file.path, "its header says that no record begins in it, but none continues in it either"
                 )
             return None
         if not DATA_OFFSET <= offset < file.header.file_size or offset % BLOCK_SIZE:
@@ -227,7 +229,7 @@ class Walk:
     # ---- records ----
 
     def _fillers(self, place: int) -> int:
-        """How many fillers follow one another from `place`, in this file and in what was read of it."""
+        """Number of consecutive fillers from `place`, within this file and the part of it that was read."""
         window, at = self._stream.window(place, BLOCK_SIZE)
         stop = min(len(window), at + self._stream.begin(self._entered + 1) - place)
         begin = at
@@ -236,7 +238,7 @@ class Walk:
         return (at - begin) // BLOCK_SIZE
 
     def _header(self, place: int) -> RecordHeader | None:
-        """The header of a record that is the file's own; None at the end."""
+        """The header of a record that belongs to the file; None at the end."""
         window, at = self._stream.window(place, MAX_HEADER_SIZE)
         magic, _, _, serial, _ = COMMON.unpack_from(window, at)
         if magic not in _RECORD_MAGICS or serial != self._files[self._stream.index(place)].header.serial:
@@ -249,5 +251,5 @@ class Walk:
 
 
 def fillers_to_sector(offset: int) -> int:
-    """How many fillers a writer puts at `offset` before it goes on, so as to begin a sector."""
+    """Number of fillers that a writer puts at `offset` before it continues at a sector."""
     return -offset % SECTOR_SIZE // BLOCK_SIZE

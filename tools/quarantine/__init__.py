@@ -1,1 +1,1 @@
-"""`qstore-quarantine`: what a quarantine holds, what can be told of it, and how its messages come into a store."""
+"""The parts of `qstore-quarantine`: the quarantine's content, its analysis, and injection of messages into a store."""

@@ -1,19 +1,19 @@
-"""What can be told of quarantined bytes: the records that stand in them, and the messages in those.
+"""Analysis of quarantined bytes: the records in them, and the messages in those records.
 
-A record is *proved* where its format's own check holds: version 2's checksum, with the salt of its file, linear's
-checksum and serial, version 1's tail, which is weaker. What is not proved is told all the same, with each thing that is
-wrong with it:
+A record is *proved* if its format's own check passes: version 2's checksum, with the salt of its file; the
+linearstore's checksum and serial; version 1's tail, which is weaker. Other records are reported with everything that is
+wrong:
 
-    header            tail                          what is made of it
+    header            tail                          interpretation
     ----------------  ----------------------------  ------------------------------------------------------------------
-    good              where the header says         the data between them; the checksum says that some byte is wrong
+    good              where the header says         the data between them; the checksum shows that some byte is wrong
     good              elsewhere, with its rid       the data up to there: the header's size is wrong
-    good              nowhere                       the data as long as the header says, or as there are bytes
+    good              missing                       as much data as the header says, or as there are bytes
     broken beginning  where the rest says           the data between them, as if the beginning were right
-    none              that of an enqueue, if any    the data up to there, if a message header stands where data begin
+    none              of an enqueue, if any         the data up to there, if a message header is where data begin
 
-What stands behind a record that is not proved may be a part of its content, and is said to be, unless it is proved by a
-checksum that nobody can forge who does not know the salt.
+Bytes after a record that is not proved may be part of its content, and are reported as such, unless they are proved by
+a checksum that cannot be forged without knowing the salt.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import Amqp10Message
-from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
-from formats.errors import FormatError
-from formats.qls import records as qls
-from formats.rhm import records as rhm
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import COMPRESSED, EXTERNAL, PADDING, Kind
-from tools.dump.messages import Message
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import Amqp10Message
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
+from qstore.formats.errors import FormatError
+from qstore.formats.qls import records as qls
+from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, PADDING, Kind
+from qstore.tools.dump.messages import Message
 
-MOST_BYTES: Final = 1 << 27  # of an entry that is looked into
+MAX_BYTES: Final = 1 << 27  # of an entry that is analyzed
 
-_MOST_CANDIDATES: Final = 16  # places at which a tail is looked for
-_MOST_LOOKS: Final = 8  # at all of an entry's bytes ...
-_FREE: Final = 1 << 16  # ... and so many bytes more
+_MAX_CANDIDATES: Final = 16  # places at which a tail is searched
+_MAX_LOOKS: Final = 8  # budget: all of an entry's bytes this many times ...
+_FREE: Final = 1 << 16  # ... plus this many bytes
 _RID: Final = struct.Struct("<Q")
 _WORD: Final = struct.Struct("<I")
 _RHM, _QLS = b"RHM", b"QLS"
@@ -51,12 +51,12 @@ class Evidence(NamedTuple):
     Attributes:
         offset: where it begins in the entry's bytes.
         format: "version 1", "version 2" or "linear".
-        kind: what it is.
-        rid: its record id; None where it is not known.
-        dequeued_rid: of a dequeue, the record that it removes.
+        kind: its type.
+        rid: its record id; None if unknown.
+        dequeued_rid: for a dequeue, the record that it removes.
         xid: its transaction's id, or empty.
-        start, end: of an enqueue, where its data are; else both are where its xid ends.
-        problems: why it is not proved, one line each; none if it is.
+        start, end: for an enqueue, the bounds of its data; otherwise both are the end of its xid.
+        problems: why it is not proved, one line each; empty if it is.
         flags: the flag bits of its header.
     """
 
@@ -73,16 +73,16 @@ class Evidence(NamedTuple):
 
     @property
     def is_proved(self) -> bool:
-        """Whether the record's own check holds."""
+        """Whether the record's own check passes."""
         return not self.problems
 
 
 class Judgement(NamedTuple):
-    """What a record is good for.
+    """What a record can be used for.
 
     Attributes:
         message: the message in it; None if there is none.
-        problems: why it is not to be trusted; whoever injects it all the same has been told.
+        problems: why it is not trustworthy; shown before it is injected anyway.
         refusal: why it cannot be injected at all; None if it can.
     """
 
@@ -97,50 +97,50 @@ class Judgement(NamedTuple):
 class RecordFinder:
     """Finds the records in the bytes of an entry.
 
-    Forged sizes may have every block claim the rest of the bytes, so that looking is given up when all of them together
-    have been looked at so many times.
+    Forged sizes can make every block claim the rest of the bytes, so the search is limited: it stops when it has
+    examined a fixed multiple of the entry's bytes.
 
     Args:
         raw: the bytes; records begin at blocks.
-        salt: version 2: that of the file in which they stood; None if it is not known.
+        salt: version 2: the salt of the file they are from; None if unknown.
 
     Attributes:
-        gave_up: whether looking was given up before the end.
+        gave_up: whether the search stopped before the end.
     """
 
     def __init__(self, raw: bytes, salt: int | None) -> None:
         self._raw, self._salt = raw, salt
-        self._budget = _MOST_LOOKS * len(raw) + _FREE
+        self._budget = _MAX_LOOKS * len(raw) + _FREE
         self.gave_up = False
 
     def records(self) -> Iterator[Evidence]:
-        """The records, fillers left out."""
-        at, behind = 0, False
+        """The records, without fillers."""
+        at, after_broken = 0, False
         while at < len(self._raw) and not self.gave_up:
             found = self._record_at(at)
             if found is None:
-                behind = True  # even if it is empty: a record may have begun there that is longer than what was lost
+                after_broken = True  # even if it is empty: a record longer than the lost bytes may have begun there
                 at += BLOCK_SIZE
                 continue
             evidence, size = found
             is_good = evidence.is_proved
-            if behind and not (is_good and evidence.format == "version 2"):
-                evidence = evidence._replace(problems=(*evidence.problems, _BEHIND))
+            if after_broken and not (is_good and evidence.format == "version 2"):
+                evidence = evidence._replace(problems=(*evidence.problems, _AFTER_BROKEN))
             if evidence.kind is not Kind.FILLER:
                 yield evidence
-            behind = behind or not is_good
+            after_broken = after_broken or not is_good
             at += size
             if size < evidence.end - evidence.offset:
-                self._spend(evidence.end - evidence.offset)  # whoever looks at it looks at what comes next, too
+                self._spend(evidence.end - evidence.offset)  # its end was found by reading on
 
     def _spend(self, size: int) -> bool:
-        """Whether so many bytes more may be looked at."""
+        """Take bytes from the budget; returns whether that was possible."""
         self._budget -= size
         self.gave_up = self.gave_up or self._budget < 0
         return not self.gave_up
 
     def _record_at(self, at: int) -> tuple[Evidence, int] | None:
-        """The record that begins at `at`, and how far it reaches; None if there is none."""
+        """The record that begins at `at`, and its end; None if there is none."""
         raw = self._raw
         magic = raw[at : at + 3]
         if magic not in (_RHM, _QLS):
@@ -148,7 +148,7 @@ class RecordFinder:
         try:
             header: Header = rhm.decode_header(raw, at) if magic == _RHM else qls.decode_header(raw, at)
         except FormatError as error:
-            return self._broken_header(at, f"its header cannot be read: {error.what}")
+            return self._broken_header(at, f"its header cannot be decoded: {error.what}")
         if at + header.header_size + header.xid_size > len(raw):
             return self._broken_header(at, f"its header says that its transaction id has {header.xid_size} bytes")
         doubt = self._doubt(at, header)
@@ -157,17 +157,17 @@ class RecordFinder:
         return self._proved(at, header) if doubt is None else self._doubtful(at, header, doubt)
 
     def _proved(self, at: int, header: Header, *problems: str) -> tuple[Evidence, int]:
-        """A record that is where its header says."""
+        """A record where its header says."""
         return self._evidence(at, header, at + header.tail_offset, problems), header.size
 
     def _doubtful(self, at: int, header: Header, doubt: str) -> tuple[Evidence, int]:
-        """A record with a good header, and something else that is wrong."""
+        """A record with a good header and another defect."""
         start, end = at + header.header_size + header.xid_size, at + header.tail_offset
         tail = self._find_tail(at, header)
         if tail == end:
             return self._proved(at, header, doubt)
         if tail is not None and header.kind is Kind.ENQUEUE:
-            moved = f"its header says {header.stored_size} bytes of data, and its tail stands behind {tail - start}"
+            moved = f"its header says {header.stored_size} bytes of data, but its tail is after {tail - start}"
             return self._evidence(at, header, tail, (moved,)), _blocks(tail - at)
         if end > len(self._raw):
             doubt = f"{end - len(self._raw)} of its {header.stored_size} bytes of data are missing, and its tail"
@@ -182,13 +182,13 @@ class RecordFinder:
     # ---- tails ----
 
     def _doubt(self, at: int, header: Header, beginning: bytes = b"") -> str | None:
-        """Why a record is not proved; None if it is. `beginning` stands for the first bytes of its header."""
+        """Why a record is not proved; None if it is. `beginning` replaces the first bytes of its header."""
         end = at + header.tail_offset
         raw = self._raw
         if end > len(raw):
             return f"truncated {header.kind.label} record"
         if not self._spend(header.size):
-            return "it is not verified: too much of the entry was looked at over and over"
+            return "it is not verified: the limit for repeated examination of the same bytes was reached"
         if beginning:
             raw, at = beginning + raw[at + len(beginning) : at + header.size], 0
         try:
@@ -198,7 +198,7 @@ class RecordFinder:
                 _, rid = rhm.decode_tail(raw, at + header.tail_offset)
                 if rid != header.rid:
                     return f"{header.kind.label} record without its tail"
-                return "its checksum cannot be proved: the salt of its file is not known"
+                return "its checksum cannot be verified: the salt of its file is unknown"
             else:
                 rhm.decode_record(raw, at, salt=self._salt or 0)
         except FormatError as error:
@@ -207,7 +207,7 @@ class RecordFinder:
         return None
 
     def _find_tail(self, at: int, header: Header) -> int | None:
-        """Where a tail with the record's id stands; None if nowhere."""
+        """Position of a tail with the record's id; None if there is none."""
         if not header.has_tail:
             return None
         before, size = (8, qls.TAIL_SIZE) if isinstance(header, qls.RecordHeader) else (4, rhm.TAIL_SIZE)
@@ -216,11 +216,11 @@ class RecordFinder:
             key = _RID.pack(header.serial) + key
         elif header.version == 1:
             before, key = 0, _WORD.pack(rhm.version_1_check(header.kind)) + key
-        end = at + header.tail_offset  # where it should be comes first
+        end = at + header.tail_offset  # its expected position comes first
         if self._raw[end + before : end + size] == key:
             return end
         place = at + header.header_size + header.xid_size + before
-        for _ in range(_MOST_CANDIDATES):
+        for _ in range(_MAX_CANDIDATES):
             found = self._raw.find(key, place)
             if not self._spend((len(self._raw) if found < 0 else found) - place) or found < 0:
                 return None
@@ -234,9 +234,9 @@ class RecordFinder:
         return rhm.is_padding(self._raw[end : at + _blocks(end - at)])
 
     def _may_be_tail(self, at: int, tail: int, header: Header) -> bool:
-        """Whether a tail belongs to the record: in version 2 an id alone is easily met with, so its checksum decides.
+        """Whether a tail belongs to the record. In version 2 an id alone matches too easily, so the checksum decides.
 
-        It covers the header with the size that was there before it was damaged, so that one is put back.
+        It covers the header with its original size, so the damaged one is replaced.
         """
         if not isinstance(header, rhm.RecordHeader) or header.version == 1:
             return True
@@ -248,7 +248,7 @@ class RecordFinder:
     # ---- records without a good header ----
 
     def _broken_header(self, at: int, problem: str) -> tuple[Evidence, int] | None:
-        """A message whose record has no good header; None if none can be told."""
+        """A message whose record has no good header; None if none is recognized."""
         for beginning in _BEGINNINGS:
             head = beginning + self._raw[at + len(beginning) : at + qls.MAX_HEADER_SIZE]
             try:
@@ -256,11 +256,11 @@ class RecordFinder:
             except FormatError:
                 continue
             if self._doubt(at, header, beginning) is None:
-                return self._proved(at, header, f"{problem}; with the first bytes that it should have, its tail holds")
+                return self._proved(at, header, f"{problem}; with a corrected beginning of the header its tail matches")
         return self._headless(at, problem)
 
     def _headless(self, at: int, problem: str) -> tuple[Evidence, int] | None:
-        """A message that is known by its own header, where data begin without a transaction id."""
+        """A message recognized by its own header, where data of a record without transaction id begin."""
         raw = self._raw
         for header_bytes, check, tail_size in _TAILS_OF_ENQUEUES:
             start = at + header_bytes
@@ -277,15 +277,15 @@ class RecordFinder:
             end = max(len(raw.rstrip(PADDING)) - tail_size, start + data)
             problems = (
                 problem,
-                "it has no tail that tells where its data end, and is taken to reach up to the padding",
+                "no tail shows where its data end; they are assumed to reach up to the padding",
             )
             return Evidence(at, label, Kind.ENQUEUE, None, None, b"", start, end, problems), len(raw) - at
         return None
 
 
-_BEHIND: Final = "it stands behind something that is no good record, and may be a part of its content"
+_AFTER_BROKEN: Final = "it follows a record that is not intact, and may be part of that record's content"
 
-#: Magic, version and the byte after it, of an enqueue.
+#: Magic, version and the following byte of an enqueue.
 _BEGINNINGS: Final = (b"RHMe\1\0", b"RHMe\2\0", b"QLSe\2\0")
 
 
@@ -294,11 +294,12 @@ def _format(header: Header) -> str:
 
 
 def _blocks(size: int) -> int:
-    """Bytes of the blocks that so many bytes take."""
+    """Size in bytes of the blocks that `size` bytes occupy."""
     return max(-(-size // BLOCK_SIZE), 1) * BLOCK_SIZE
 
 
-#: Bytes of an enqueue's header, the check word of its tail, and the tail's bytes: of the journal, and of linear's.
+#: Sizes of an enqueue's header, its tail's check word, and its tail, in bytes: of rhm journals, and of the
+# linearstore.
 _TAILS_OF_ENQUEUES: Final = (
     (rhm.MAX_HEADER_SIZE, _WORD.pack(rhm.version_1_check(Kind.ENQUEUE)), rhm.TAIL_SIZE),
     (qls.MAX_HEADER_SIZE, _WORD.pack(qls.MAGICS[Kind.ENQUEUE] ^ 0xFFFFFFFF), qls.TAIL_SIZE),
@@ -306,7 +307,7 @@ _TAILS_OF_ENQUEUES: Final = (
 
 
 def _message_at(raw: bytes, start: int) -> int | None:
-    """Bytes up to the content of the message whose data begin at `start`; None if none begins there."""
+    """Bytes up to the content of the message whose data begin at `start`; None if no message begins there."""
     try:
         size = HEADER_SIZE_BYTES + header_size(raw[start : start + HEADER_SIZE_BYTES])
         prefix = raw[start : start + size]
@@ -322,7 +323,7 @@ def _message_at(raw: bytes, start: int) -> int | None:
 
 
 def judge(raw: bytes, evidence: Evidence) -> Judgement:
-    """What a record that was found in `raw` is good for."""
+    """What a record that was found in `raw` can be used for."""
     if evidence.kind is not Kind.ENQUEUE:
         return Judgement(None, evidence.problems, f"a record of type {evidence.kind.label} holds no message")
     if evidence.flags & EXTERNAL and evidence.format != "version 2":
@@ -332,22 +333,22 @@ def judge(raw: bytes, evidence: Evidence) -> Judgement:
     message = _message(raw[evidence.start : evidence.end])
     problems = list(evidence.problems)
     if evidence.xid:
-        problems.append(f"it was enqueued in transaction {evidence.xid.hex()}, whose outcome is not known here")
+        problems.append(f"it was enqueued in transaction {evidence.xid.hex()}, whose outcome is unknown")
     if message.header is None:
         return Judgement(message, tuple(problems), f"its message header cannot be decoded: {message.problem}")
-    told = message.header.content_length
-    if told is not None and told != message.body_length:
-        problems.append(f"its properties say {told} bytes of content, and there are {message.body_length}")
+    expected = message.header.content_length
+    if expected is not None and expected != message.body_length:
+        problems.append(f"its properties specify {expected} bytes of content, but there are {message.body_length}")
     return Judgement(message, tuple(problems), None)
 
 
 def _message(data: bytes) -> Message:
-    """The message in the data of an enqueue; where it cannot be decoded, its body is all of them."""
+    """The message in the data of an enqueue; if it cannot be decoded, its body is all of the data."""
     problem, header, body = None, None, data
     try:
         start = HEADER_SIZE_BYTES + header_size(data)
         if start > len(data):
-            problem = "the data are shorter than the header that they announce"
+            problem = "the data are shorter than the length of the message header in them"
         else:
             header = decode_message_header(data[HEADER_SIZE_BYTES:start])
             body = data[start:] if header.amqp_1_0 is None else _sections(data, header.amqp_1_0)
@@ -357,6 +358,6 @@ def _message(data: bytes) -> Message:
 
 
 def _sections(data: bytes, message: Amqp10Message) -> bytes:
-    """The body of an AMQP 1.0 message: what its body sections hold, one after another."""
+    """The body of an AMQP 1.0 message: the contents of its body sections, concatenated."""
     places = ((HEADER_SIZE_BYTES + offset, size) for offset, size in message.body_sections)
     return b"".join(data[offset : offset + size] for offset, size in places)

@@ -1,11 +1,11 @@
-"""Puts messages from a quarantine into a store that nobody has open.
+"""Injects messages from a quarantine into a store that is not in use.
 
-All messages of an entry come in one transaction, so that they are in the queue together or not at all. The entries are
-marked twice: before the first transaction as begun, and after the last with the record ids that they got, or, where
-nothing of them was written, as before. Whatever moment a crash comes at, an entry that has no mark is in no queue, so
-none is ever injected twice by mistake. The marks and the store are locked meanwhile.
+All messages of an entry are enqueued in one transaction, so that they are in the queue together or not at all. The
+entries are marked twice: before the first transaction as begun, and after the last with their new record ids, or, if
+nothing was written, as before. Whenever a crash happens, an entry without a mark is in no queue, so none is injected
+twice by mistake. The marks and the store are locked in the meantime.
 
-Injected messages are marked as redelivered, as after a crash: somebody may have had them before.
+Injected messages are marked as redelivered, as after a crash, because a consumer may have received them before.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from formats.quarantine_index import Injection, QuarantineEntry
-from formats.rhm.headers import data_crc
-from formats.rhm.records import Kind
-from store.catalogue.store_directory import Found, StoreDirectory
-from store.environment import Environment
-from store.errors import StoreError
-from store.journal.write.step import JournalError
-from store.key_value import CatalogueError
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Enqueue
-from store.log_lines import LogLine
-from store.parameters import OnDamage, StoreParameters
-from store.repair.quarantine import Quarantine, QuarantineError, QuarantineMarks
-from store.unfinished import Unfinished, unfinished_stores
-from tools.quarantine.evidence import MOST_BYTES, Evidence, RecordFinder, judge
+from qstore.formats.quarantine_index import Injection, QuarantineEntry
+from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.records import Kind
+from qstore.store.catalogue.store_directory import Found, StoreDirectory
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.journal.write.step import JournalError
+from qstore.store.key_value import CatalogueError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Enqueue
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import OnDamage, StoreParameters
+from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineMarks
+from qstore.store.unfinished import Unfinished, unfinished_stores
+from qstore.tools.quarantine.evidence import MAX_BYTES, Evidence, RecordFinder, judge
 
-MOST_MESSAGES: Final = 10_000  # of one entry
+MAX_MESSAGES: Final = 10_000  # of one entry
 
-GAVE_UP: Final = "records seem to begin all over it, one in another: looking at them was given up"
+GAVE_UP: Final = "records appear to begin throughout it, nested in each other: the search was stopped"
 
 _ROOT: Final = "rhm"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wish(NamedTuple):
+class InjectionRequest(NamedTuple):
     """What is to be injected, and how.
 
     Attributes:
-        numbers: the entries, in the order in which they are to come.
-        queue: the queue into which they go; None for the one that each was found in.
-        force: what is not to be trusted, too.
-        again: what was injected before, too.
+        numbers: the entries, in the order of injection.
+        queue: the destination queue; None for the one in which each was found.
+        force: also inject what is not trustworthy.
+        again: also inject what was injected before.
     """
 
     numbers: Sequence[int]
@@ -59,15 +59,15 @@ class Wish(NamedTuple):
 
 
 class Injected(NamedTuple):
-    """What became of an entry.
+    """The result for one entry.
 
     Attributes:
         entry: the entry.
-        queue: the queue into which its messages went, or should have gone.
-        rids: their record ids; empty if they did not.
-        problems: what is not to be trusted of them.
+        queue: the destination queue of its messages.
+        rids: their new record ids; empty if they were not injected.
+        problems: why they are not trustworthy.
         failure: why it was not injected; None if it was.
-        is_known: whether it is known that it was not.
+        is_known: whether it is certain that it was not.
     """
 
     entry: QuarantineEntry
@@ -79,7 +79,7 @@ class Injected(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """An entry that was looked into: its messages, what is wrong with them, why it cannot be injected."""
+    """An analyzed entry: its messages, what is wrong with them, why it cannot be injected."""
 
     messages: Sequence[Evidence]
     problems: Sequence[str]
@@ -90,22 +90,22 @@ def inject(
     environment: Environment,
     directory: str,
     store_path: str,
-    wish: Wish,
+    request: InjectionRequest,
     version: str,
     log: Callable[[LogLine], None],
 ) -> list[Injected]:
-    """Put messages of a quarantine at the end of queues; what was injected is on the disk.
+    """Enqueue messages of a quarantine at the end of queues; injected messages are durable on return.
 
     Args:
         environment: disk, clock and so on.
-        directory: the quarantine's.
-        store_path: the store's: the directory that holds `rhm`, or that itself.
-        wish: what is to be injected.
-        version: of this software.
-        log: takes what the store has to say.
+        directory: the quarantine directory.
+        store_path: the store: the directory that contains `rhm`, or `rhm` itself.
+        request: what is to be injected.
+        version: version of this software.
+        log: takes the store's log lines.
 
     Returns:
-        What became of each entry, in order.
+        The result for each entry, in order.
 
     Raises:
         QuarantineError: there is no such quarantine or entry, or it cannot be marked.
@@ -115,13 +115,13 @@ def inject(
         marks = QuarantineMarks(environment.disk, directory)
         held.callback(marks.release)
         quarantine = Quarantine(environment.disk, directory)
-        entries = _entries(quarantine, wish.numbers)
+        entries = _entries(quarantine, request.numbers)
         path = _store_directory(environment, store_path, version)
         parameters = StoreParameters(on_damage=OnDamage.REFUSE)
         store = MessageStore.open(environment, path, parameters, version, log=log)
         delivered = _delivered(store)
         held.callback(store.close, delivered)
-        return _Work(environment, quarantine, marks, store, wish, delivered).do(entries)
+        return _Work(environment, quarantine, marks, store, request, delivered).do(entries)
 
 
 def _entries(quarantine: Quarantine, numbers: Sequence[int]) -> list[QuarantineEntry]:
@@ -129,13 +129,13 @@ def _entries(quarantine: Quarantine, numbers: Sequence[int]) -> list[QuarantineE
     for number in numbers:
         if number not in found:
             raise QuarantineError(
-                f"{quarantine.directory}: there is no entry {number}; qstore-quarantine list shows what there is"
+                f"{quarantine.directory}: there is no entry {number}; qstore-quarantine list shows the entries"
             )
     return [found[number] for number in dict.fromkeys(numbers)]
 
 
 def _store_directory(environment: Environment, path: str, version: str) -> str:
-    """The store directory that is meant by `path`, if a store of version 2 is there."""
+    """The store directory for `path`, if it has a store of version 2."""
     if posixpath.basename(path.rstrip("/")) == _ROOT and environment.disk.is_file(posixpath.join(path, "STORE")):
         path = posixpath.dirname(path.rstrip("/")) or "."
     directory = StoreDirectory(environment, path, version)
@@ -144,19 +144,19 @@ def _store_directory(environment: Environment, path: str, version: str) -> str:
     except OSError as error:
         raise StoreError(f"{error.filename or path}: {error.strerror}") from error
     if not is_there:
-        raise StoreError(f"{path}: there is no store of this kind; qstore-recover makes one of what is there")
+        raise StoreError(f"{path}: there is no qstore store here; qstore-recover builds one from other formats")
     return path
 
 
 def _is_there(environment: Environment, directory: StoreDirectory) -> bool:
-    """Whether there is a store of version 2, or one that is whole and gets its name when it is opened."""
+    """Whether there is a store of version 2, or a complete one that gets its final name when it is opened."""
     if directory.look() is Found.VERSION_2:
         return True
     return Unfinished.NEW_STORE in unfinished_stores(environment.disk, directory.path).values()
 
 
 def _delivered(store: MessageStore) -> dict[int, array[int]]:
-    """Queue id -> the messages that may have been delivered, and are to be marked so again. Ends recovery."""
+    """Queue id -> the messages that may have been delivered, and are marked so again. Ends recovery."""
     delivered: dict[int, array[int]] = {}
     for queue in store.recovered_queues:
         rids = delivered[queue.queue_id] = array("Q")
@@ -166,7 +166,7 @@ def _delivered(store: MessageStore) -> dict[int, array[int]]:
 
 
 class _Work:
-    """One run over an opened store."""
+    """One run on an opened store."""
 
     def __init__(
         self,
@@ -174,17 +174,17 @@ class _Work:
         quarantine: Quarantine,
         marks: QuarantineMarks,
         store: MessageStore,
-        wish: Wish,
+        request: InjectionRequest,
         delivered: dict[int, array[int]],
     ) -> None:
         self._environment, self._quarantine, self._marks = environment, quarantine, marks
-        self._store, self._wish, self._delivered = store, wish, delivered
+        self._store, self._request, self._delivered = store, request, delivered
         self._journals = {journal.name: journal for journal in store.journals.values()}
-        if wish.queue is not None and wish.queue not in self._journals:
-            raise StoreError(f'{store.directory.path}: there is no queue "{wish.queue}"')
+        if request.queue is not None and request.queue not in self._journals:
+            raise StoreError(f'{store.directory.path}: there is no queue "{request.queue}"')
 
     def do(self, entries: Iterable[QuarantineEntry]) -> list[Injected]:
-        """Inject what can be."""
+        """Inject everything that can be injected."""
         judged = [(entry, self._judge(entry)) for entry in entries]
         begun = {entry.number: self._mark(entry, len(of.messages)) for entry, of in judged if of.failure is None}
         if begun:
@@ -202,7 +202,7 @@ class _Work:
         return results
 
     def _mark_ended(self, ended: Mapping[int, Injection | None], injected: Sequence[int]) -> None:
-        """Mark entries a second time. If that fails, say which are in the store and stay marked as begun."""
+        """Mark entries a second time. On failure, report which are in the store and stay marked as begun."""
         try:
             self._marks.mark(ended)
         except QuarantineError as error:
@@ -210,29 +210,29 @@ class _Work:
                 raise
             numbers = ", ".join(map(str, injected))
             which = f"entries {numbers} are" if len(injected) > 1 else f"entry {numbers} are"
-            text = f"the messages of {which} in {self._store.directory.path}, and only their index does not say so"
+            text = f"the messages of {which} in {self._store.directory.path}, but the index could not be updated"
             raise QuarantineError(f"{error}; {text}: do not inject them again") from error
 
     def _queue(self, entry: QuarantineEntry) -> str:
-        return entry.queue if self._wish.queue is None else self._wish.queue
+        return entry.queue if self._request.queue is None else self._request.queue
 
     def _mark(self, entry: QuarantineEntry, messages: int, first_rid: int | None = None) -> Injection:
         now = self._environment.clock()
         return Injection(self._store.directory.path, self._queue(entry), now, messages, first_rid)
 
     def _judge(self, entry: QuarantineEntry) -> Judged:
-        """Look into an entry, and at what speaks against it."""
+        """Analyze an entry and check whether it can be injected."""
         judged = look_into(self._quarantine, entry)
         if judged.failure is not None:
             return judged
-        if entry.injected is not None and not self._wish.again:
-            return judged._replace(failure=f"{injected_before(entry.injected)}; --again injects it once more")
+        if entry.injected is not None and not self._request.again:
+            return judged._replace(failure=f"{injected_before(entry.injected)}; --again injects it again")
         if self._queue(entry) not in self._journals:
             return judged._replace(
                 failure=f'there is no queue "{self._queue(entry)}" in the store; --queue names another'
             )
-        if judged.problems and not self._wish.force:
-            return judged._replace(failure="it is not to be trusted; --force injects it all the same")
+        if judged.problems and not self._request.force:
+            return judged._replace(failure="it is not intact; --force injects it anyway")
         return judged
 
     def _inject(self, entry: QuarantineEntry, judged: Judged) -> Injected:
@@ -247,13 +247,13 @@ class _Work:
         except (JournalError, CatalogueError, QuarantineError) as refusal:
             return result._replace(failure=str(refusal))
         if error is not None:
-            text = f"nobody knows whether it is in the queue now: {error}"
+            text = f"it is unknown whether it is in the queue now: {error}"
             return result._replace(failure=text, is_known=False)
         self._delivered.setdefault(journal.queue_id, array("Q")).extend(rids)
         return result._replace(rids=rids)
 
     def _commit(self, messages: Sequence[Enqueue]) -> tuple[list[int], Exception | None]:
-        """Inject messages, and wait until they are on the disk."""
+        """Inject messages, and wait until they are durable."""
         done: list[Exception | None] = []
         rids = self._store.transactions.commit(messages, (), done.append)
         while not done:
@@ -266,15 +266,17 @@ def _enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
     return Enqueue(journal, (data,), len(data), data_crc((data,)))
 
 
-# ---- what speaks against an entry ----
+# ---- objections to an entry ----
 
 
 def injected_before(injection: Injection) -> str:
-    """Where an entry was injected before."""
+    """Describes where an entry was injected before."""
     at = (_EPOCH + timedelta(microseconds=injection.at // 1000)).strftime("%Y-%m-%d %H:%M:%S UTC")
     where = f'queue "{injection.queue}" of {injection.store}'
     if injection.first_rid is None:
-        return f"injecting it into {where} was cut short at {at}, and it may be there or not: see qstore-dump"
+        return (
+            f"an injection into {where} was interrupted at {at}, and may have taken place: look for it with qstore-dump"
+        )
     last = injection.first_rid + injection.messages - 1
     rids = f"record 0x{injection.first_rid:x}" + (f" to 0x{last:x}" if last > injection.first_rid else "")
     return f"it was injected into {where} at {at}, as {rids}"
@@ -282,8 +284,8 @@ def injected_before(injection: Injection) -> str:
 
 def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
     """The messages of an entry, and what is wrong with them. Raises QuarantineError."""
-    if entry.size > MOST_BYTES:
-        return Judged((), (), f"{entry.size} bytes are more than is looked into, {MOST_BYTES}")
+    if entry.size > MAX_BYTES:
+        return Judged((), (), f"{entry.size} bytes are more than the limit of {MAX_BYTES} for analysis")
     damage = quarantine.raw_problem(entry)
     if quarantine.size_problem(entry) is not None:
         return Judged((), (), damage)
@@ -304,11 +306,13 @@ def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
             messages.append(evidence)
         else:
             refusals.append(f"{name}: {judgement.refusal}")
-        if len(messages) > MOST_MESSAGES:
-            return Judged((), (), f"it holds more than {MOST_MESSAGES} messages")
+        if len(messages) > MAX_MESSAGES:
+            return Judged((), (), f"it contains more than {MAX_MESSAGES} messages")
     if finder.gave_up:
         return Judged((), problems, GAVE_UP)
-    problems += [f"record 0x{each.rid:x}: the entry holds its removal, too" for each in messages if each.rid in removed]
+    problems += [
+        f"record 0x{each.rid:x}: the entry also contains its dequeue" for each in messages if each.rid in removed
+    ]
     if not messages:
-        return Judged((), problems, "; ".join(["there is no message in it that can be injected", *refusals[:1]]))
+        return Judged((), problems, "; ".join(["it contains no message that can be injected", *refusals[:1]]))
     return Judged(messages, [*problems, *refusals], None)

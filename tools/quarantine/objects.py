@@ -1,21 +1,21 @@
-"""What a quarantine holds as JSON objects: entries, the records in them, what is wrong with the index."""
+"""The content of a quarantine as JSON objects: entries, the records in them, problems of the index."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from formats.quarantine_index import IndexProblem, QuarantineEntry
-from formats.rhm.records import Kind
-from tools.dump.messages import message_object
-from tools.dump.selection import BodyForm
-from tools.quarantine.evidence import Evidence, Judgement
-from tools.quarantine.injection import Injected
+from qstore.formats.quarantine_index import IndexProblem, QuarantineEntry
+from qstore.formats.rhm.records import Kind
+from qstore.tools.dump.messages import message_object
+from qstore.tools.dump.selection import BodyForm
+from qstore.tools.quarantine.evidence import Evidence, Judgement
+from qstore.tools.quarantine.injection import Injected
 
 Object = dict[str, Any]
 
 
 def entry_object(entry: QuarantineEntry, problem: str | None) -> Object:
-    """An entry, with what is wrong with the file of its bytes."""
+    """An entry, with the problems of the file that holds its bytes."""
     injected = entry.injected
     return {
         "kind": "entry",
@@ -26,12 +26,12 @@ def entry_object(entry: QuarantineEntry, problem: str | None) -> Object:
 
 
 def problem_object(path: str, problem: IndexProblem) -> Object:
-    """A line of the index that cannot be used."""
+    """An unusable line of the index."""
     return {"kind": "damage", "file": path, "line": problem.line, "what": problem.what}
 
 
 def record_object(queue: str, evidence: Evidence, judgement: Judgement) -> Object:
-    """A record that was found in an entry, and what it is good for."""
+    """A record found in an entry, and what it can be used for."""
     fields: Object = {
         "kind": "record",
         "offset": evidence.offset,
@@ -47,17 +47,17 @@ def record_object(queue: str, evidence: Evidence, judgement: Judgement) -> Objec
     if evidence.dequeued_rid is not None:
         fields["dequeued_rid"] = evidence.dequeued_rid
     if evidence.kind is Kind.ENQUEUE and judgement.message is not None:
-        told = message_object(queue, 0, "", None, judgement.message, BodyForm.TEXT)
-        fields["message"] = {key: value for key, value in told.items() if key not in _TOLD_ALREADY}
+        values = message_object(queue, 0, "", None, judgement.message, BodyForm.TEXT)
+        fields["message"] = {key: value for key, value in values.items() if key not in _REDUNDANT}
     return fields
 
 
-# Fields of a message's object that the record's own has, or that nothing here can tell.
-_TOLD_ALREADY = frozenset({"kind", "queue", "rid", "state", "xid"})
+# Fields of a message's object that the record's own object has, or that are unknown here.
+_REDUNDANT = frozenset({"kind", "queue", "rid", "state", "xid"})
 
 
 def injected_object(result: Injected) -> Object:
-    """What became of an entry that was to be injected."""
+    """The result for an entry that was to be injected."""
     return {
         "kind": "injected" if result.failure is None else "refused",
         "number": result.entry.number,

@@ -1,4 +1,4 @@
-"""A quarantine for people: the list of its entries, one entry with what can be told of it, what was injected."""
+"""A quarantine as text: the list of its entries, one entry with its analysis, the result of an injection."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from formats.quarantine_index import Injection, QuarantineEntry
-from formats.wording import plural
-from tools.console.tables import Column, print_grid
-from tools.console.text import printable
-from tools.quarantine.injection import Injected, injected_before
-from tools.quarantine.objects import Object
+from qstore.formats.quarantine_index import Injection, QuarantineEntry
+from qstore.formats.wording import plural
+from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.text import printable
+from qstore.tools.quarantine.injection import Injected, injected_before
+from qstore.tools.quarantine.objects import Object
 
-MOST_ROWS: Final = 500  # of one table; a long list has several
+MAX_ROWS: Final = 500  # of one table; a long list has several
 
 _PREVIEW: Final = 300  # characters of a body
-_MOST_HEADERS: Final = 40
+_MAX_HEADERS: Final = 40
 _HEX_ROW: Final = 16
 _COLUMNS: Final = (
     Column("ENTRY", number=True),
@@ -32,10 +32,10 @@ _COLUMNS: Final = (
 
 
 class EntryTables:
-    """Prints entries as tables, so many at a time.
+    """Prints entries as tables of limited length.
 
     Args:
-        console: where to.
+        console: the output.
     """
 
     def __init__(self, console: Console) -> None:
@@ -56,11 +56,11 @@ class EntryTables:
                 Text(printable(entry.what)) if problem is None else Text(printable(problem), style="bold red"),
             )
         )
-        if len(self._rows) >= MOST_ROWS:
+        if len(self._rows) >= MAX_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        """Print what was gathered."""
+        """Print the buffered rows."""
         if self._rows:
             print_grid(self._console, _COLUMNS, self._rows)
             self._rows = []
@@ -73,7 +73,7 @@ def _injected(injection: Injection | None) -> Text:
 
 
 def show_entry(console: Console, entry: QuarantineEntry, problem: str | None) -> None:
-    """Print one entry, without what is in it."""
+    """Print one entry, without its content."""
     rid = "" if entry.rid is None else f", record 0x{entry.rid:x}"
     _line(console, f"entry {entry.number}: queue {printable(entry.queue)}{rid}", "bold")
     _line(console, f"  {entry.size:,} bytes of {printable(entry.file)} at 0x{entry.offset:x}")
@@ -85,9 +85,9 @@ def show_entry(console: Console, entry: QuarantineEntry, problem: str | None) ->
 
 
 def show_record(console: Console, fields: Object) -> None:
-    """Print a record that was found in an entry, and the message in it."""
+    """Print a record found in an entry, and the message in it."""
     rid = "" if fields["rid"] is None else f" 0x{fields['rid']:x}"
-    proved = "sound" if fields["proved"] else "not sound"
+    proved = "intact" if fields["proved"] else "not intact"
     _line(console, f"  at 0x{fields['offset']:x}: {fields['type']} record{rid}, {fields['format']}, {proved}", "bold")
     if "dequeued_rid" in fields:
         _line(console, f"    removes record 0x{fields['dequeued_rid']:x}")
@@ -110,10 +110,10 @@ def _show_message(console: Console, message: dict[str, Any]) -> None:
         if value is not None:
             _line(console, f"    {name.replace('_', ' '):14} {printable(str(value), _PREVIEW)}")
     headers = list(message["headers"].items())
-    for name, value in headers[:_MOST_HEADERS]:
+    for name, value in headers[:_MAX_HEADERS]:
         _line(console, f"    header         {printable(f'{name}={value}', _PREVIEW)}")
-    if len(headers) > _MOST_HEADERS:
-        _line(console, f"    … and {len(headers) - _MOST_HEADERS} more headers; --json shows all")
+    if len(headers) > _MAX_HEADERS:
+        _line(console, f"    … and {len(headers) - _MAX_HEADERS} more headers; --json shows all")
     body = message.get("body", "")
     shown = f"base64:{message['body_base64']}" if "body_base64" in message else body
     _line(console, f"    {message['body_length']:,} bytes of body  {printable(shown, _PREVIEW)}".rstrip())
@@ -138,7 +138,7 @@ def _hex_line(at: int, row: bytes) -> str:
 
 
 def show_injected(console: Console, result: Injected) -> None:
-    """Print what became of an entry that was to be injected."""
+    """Print the result for an entry that was to be injected."""
     name = f"entry {result.entry.number}"
     if result.failure is not None:
         _line(console, f"{name}: not injected: {printable(result.failure)}", "red")

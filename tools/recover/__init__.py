@@ -1,1 +1,1 @@
-"""The report of `qstore-recover`: as objects, and for people."""
+"""The report of `qstore-recover`, as text and as JSON."""

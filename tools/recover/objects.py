@@ -1,16 +1,16 @@
-"""What came of a recovery as JSON objects."""
+"""The result of a recovery as JSON objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from store.inspect.offline import RecoveredTransaction
-from store.journal.recovery import Outcome
-from store.repair.recover.build import Recovery
-from store.repair.recover.plan import Orphan, PlannedQueue
-from tools.check.objects import notice_object
-from tools.dump.objects import damage_object, transaction_object
+from qstore.store.inspect.offline import RecoveredTransaction
+from qstore.store.journal.recovery import Outcome
+from qstore.store.repair.recover.build import Recovery
+from qstore.store.repair.recover.plan import Orphan, PlannedQueue
+from qstore.tools.check.objects import notice_object
+from qstore.tools.dump.objects import damage_object, transaction_object
 
 Object = dict[str, Any]
 
@@ -18,7 +18,7 @@ _RESOLVED = {Outcome.COMMITTING: "commit", Outcome.ABORTING: "rollback"}
 
 
 def objects(recovery: Recovery) -> Iterator[Object]:
-    """Everything, one object after another; the summary is the last."""
+    """All objects; the summary is the last."""
     plan = recovery.plan
     for queue in plan.queues:
         yield queue_object(recovery, queue)
@@ -66,7 +66,7 @@ def _torn_tail(planned: PlannedQueue) -> Object | None:
 
 
 def resolved_object(transaction: RecoveredTransaction) -> Object:
-    """A transaction that was open: its state as it was found, and how it was resolved, if it was."""
+    """A transaction that was open: its state, and how it was resolved, if it was."""
     fields = transaction_object(transaction)
     fields["resolved"] = None
     if transaction.resolved_from is not None:
@@ -76,7 +76,7 @@ def resolved_object(transaction: RecoveredTransaction) -> Object:
 
 
 def orphan_object(orphan: Orphan) -> Object:
-    """What belongs to no queue."""
+    """Content that belongs to no queue."""
     journal, transaction = orphan.found.journal, orphan.transaction
     return {
         "kind": "orphan",
@@ -90,7 +90,7 @@ def orphan_object(orphan: Orphan) -> Object:
 
 
 def summary_object(recovery: Recovery) -> Object:
-    """The whole in numbers."""
+    """The totals."""
     queues = [queue_object(recovery, queue) for queue in recovery.plan.queues]
     return {
         "kind": "summary",

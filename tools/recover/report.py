@@ -1,4 +1,4 @@
-"""What came of a recovery, for people: a table of queues, then what needs attention, then one line in sum."""
+"""The result of a recovery as text: a table of queues, then what needs attention, then one line with the totals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
-from formats.wording import plural
-from store.repair.recover.build import Recovery
-from store.repair.recover.plan import LostBinding
-from tools.check.report import show_damage, show_notices, show_rest
-from tools.console.tables import Column, print_grid
-from tools.console.text import printable
-from tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
-from tools.size.formula import number, pages
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
+from qstore.formats.wording import plural
+from qstore.store.repair.recover.build import Recovery
+from qstore.store.repair.recover.plan import LostBinding
+from qstore.tools.check.report import show_damage, show_notices, show_rest
+from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.text import printable
+from qstore.tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
+from qstore.tools.size.formula import number, pages
 
-_MOST_SHOWN: Final = 200  # of each kind; --json shows all
+_MAX_SHOWN: Final = 200  # of each kind; --json shows all
 _COLUMNS: Final = (
     Column("QUEUE", folds=True),
     *(Column(title, number=True) for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL")),
@@ -29,11 +29,11 @@ def show_recovery(console: Console, recovery: Recovery, target: str | None, seco
     """Print the report.
 
     Args:
-        console: where to.
-        recovery: what came of it.
-        target: the new store; None where only the plan is shown.
+        console: the output.
+        recovery: the result.
+        target: path of the new store; None if only the plan is shown.
         seconds: how long it took.
-        quiet: only what is lost or in quarantine.
+        quiet: show only what is lost or quarantined.
     """
     plan = recovery.plan
     queues = [queue_object(recovery, queue) for queue in plan.queues]
@@ -67,7 +67,7 @@ def _row(queue: Object) -> list[str | Text]:
 
 
 def _show(console: Console, lines: list[str], title: str) -> None:
-    for line in lines[:_MOST_SHOWN]:
+    for line in lines[:_MAX_SHOWN]:
         console.print(Text(f"{title}: {line}"), soft_wrap=True)
     show_rest(console, len(lines), f"{title}s")
 
@@ -101,5 +101,5 @@ def _sum(recovery: Recovery, target: str | None, seconds: float) -> Text:
     if recovery.is_complete:
         return Text(f"{counts} {done}: nothing was lost", style="bold green")
     losses = plural(fields["lost"], "loss", "losses")
-    lost = f"{losses}, {fields['quarantined']:,} in quarantine, see above"
+    lost = f"{losses}, {fields['quarantined']:,} quarantined, see above"
     return Text(f"{counts} {done}: {lost}", style="bold red")

@@ -1,7 +1,7 @@
-"""The report of `qstore-analyze`: one HTML file, readable on its own.
+"""The HTML report of `qstore-analyze`: one self-contained file.
 
-`content` declares what a report says, as small values that are already aggregated; `ranking` decides which queues come
-first; `page` makes the file, out of `tables`, `findings`, `cards` (a queue with its plots: `charts`, on the axes and
-marks of `scales` and `plots`), `markup` (elements), `text` (hostile names made visible, numbers with units), the style
-sheet, and the script, which sorts a table. Nothing here knows of Spark: `tools.spark.analyze` fills the content.
+`content` declares the content of a report, as small, already aggregated values; `ranking` sorts the queues; `page`
+renders the file from `tables`, `findings`, `cards` (one queue with its plots: `charts`, drawn with `scales` and
+`plots`), `markup` (HTML elements), `text` (numbers with units), the style sheet, and the script, which sorts and
+filters a table. None of this uses Spark: `tools.spark.analyze` fills the content.
 """

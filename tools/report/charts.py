@@ -1,4 +1,4 @@
-"""The plots of a queue: its depth, the sizes of its messages, how long they waited, how full its journal became."""
+"""The plots of a queue: its depth, message sizes, waiting times, and how full its journal became."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
-from formats.wording import plural
-from tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit
-from tools.report.markup import Markup, join, tag
-from tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
-from tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
-from tools.report.text import count, day, duration, moment, share, short, short_size
+from qstore.formats.wording import plural
+from qstore.tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit
+from qstore.tools.report.markup import Markup, join, tag
+from qstore.tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
+from qstore.tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
+from qstore.tools.report.text import count, day, duration, moment, share, short, short_size
 
-_BANDS: Final = 60  # places along a plot that tell their values under the pointer
-_LOG_FROM: Final = 50  # times the median: a longest wait from here on needs a logarithmic axis
-_NEARBY: Final = 1e-6  # of a place: what an axis shows around a single one
-_SMALLEST: Final = 1e-9  # of the longest wait: what is smaller stands at the left end
+_BANDS: Final = 60  # points along a plot with a tooltip
+_LOG_FROM: Final = 50  # times the median: if the longest wait is at least this, the axis is logarithmic
+_NEARBY: Final = 1e-6  # of a position: width of the axis around a single one
+_MIN: Final = 1e-9  # of the longest wait: smaller values are drawn at the left end
 
 
 def _figure(title: str, drawing: Markup) -> Markup:
@@ -30,7 +30,7 @@ def depth_chart(series: DepthSeries) -> Markup:
     """Messages on the queue, over time or over the bytes that were written."""
     points = series.points
     if not points:
-        return _figure("Depth", missing("nothing tells how deep the queue was"))
+        return _figure("Depth", missing("the depth of the queue is unknown"))
     across = _along(series)
     up = upward(max(point.depth for point in points), AREA.bottom, AREA.top)
     peak = max(points, key=lambda point: point.depth)
@@ -54,11 +54,11 @@ def depth_chart(series: DepthSeries) -> Markup:
 
 
 def _along(series: DepthSeries) -> Scale:
-    """The axis of a series: the last bucket is taken to be as wide as the others are on average."""
+    """The axis of a series: the last bucket is assumed to be as wide as the average of the others."""
     first, last = float(series.points[0].at), float(series.points[-1].at)
     end = min(last + (last - first) / max(len(series.points) - 1, 1), MAX_AT[series.axis.value])
     if end <= first:
-        # One point, or places so far on that numbers do not tell them apart: an axis that is not empty.
+        # One point, or positions so large that they differ by less than floating point can show: use a non-empty axis.
         first, end = max(first - max(1.0, first * _NEARBY), 0.0), max(end, 1.0)
     place = times if series.axis is Axis.TIME else positions
     return place(first, end, AREA.left, AREA.right)
@@ -72,7 +72,7 @@ def _along_title(series: DepthSeries, across: Scale) -> str:
 
 
 def _peak(x: float, y: float, depth: int) -> Markup:
-    """The deepest point, marked and named on the side where there is room."""
+    """The maximum, marked and labelled on the side that has room."""
     text = f"peak {count(depth)}"
     anchor = "start" if x < (AREA.left + AREA.right) / 2 else "end"
     return join((dot(x, y, text, radius=3.5), words(text, x, y - 8, anchor=anchor, class_="value")))
@@ -99,7 +99,7 @@ def _band_text(axis: Axis, group: Sequence[DepthPoint], end: float) -> str:
 
 
 def size_chart(bins: tuple[SizeBin, ...]) -> Markup:
-    """How many messages have which size; all bars have one width, whatever their bins have."""
+    """Number of messages by size; all bars have the same width, whatever the width of their bins."""
     total = sum(entry.messages for entry in bins)
     if not total:
         return _figure("Message sizes", missing("no message was measured"))
@@ -128,16 +128,16 @@ def _bin_text(entry: SizeBin, total: int) -> str:
 
 
 def wait_text(value: float, unit: WaitUnit) -> str:
-    """A wait with its unit, in short."""
+    """A wait with its unit, abbreviated."""
     if unit is WaitUnit.SECONDS:
         return duration(value)
     return short_size(value) if unit is WaitUnit.BYTES else short(value)
 
 
 def wait_chart(waits: Waits | None) -> Markup:
-    """The percentiles of the time, or of whatever it was counted in, from enqueue to dequeue."""
+    """Percentiles of the wait from enqueue to dequeue, in seconds or the unit in which it was measured."""
     if waits is None:
-        return _figure("Waits", missing("no message was both enqueued and dequeued here"))
+        return _figure("Waits", missing("no message was both enqueued and dequeued in this journal"))
     rows = (("p50", waits.p50), ("p90", waits.p90), ("p99", waits.p99), ("max", waits.longest))
     across = _wait_axis(waits)
     gap = (AREA.bottom - AREA.top) / len(rows)
@@ -165,7 +165,7 @@ def _wait_axis(waits: Waits) -> Scale:
     label = short_size if waits.unit is WaitUnit.BYTES else short
     in_seconds = waits.unit is WaitUnit.SECONDS
     if waits.p50 > 0 and waits.longest > waits.p50 * _LOG_FROM:
-        low = max(waits.p50, waits.longest * _SMALLEST)
+        low = max(waits.p50, waits.longest * _MIN)
         if in_seconds:
             return waiting_powers(low, waits.longest, AREA.left, AREA.right)
         return powers(low, waits.longest, AREA.left, AREA.right, label)
@@ -180,10 +180,12 @@ def _wait_axis(waits: Waits) -> Scale:
 def fill_meter(sizing: Sizing, fill: float, *, near: bool) -> Markup:
     """How full the journal became, and where it refuses enqueues."""
     state = "reached" if fill >= 1 else "near" if near else "calm"
-    description = f"{share(fill)} of the limit was in use at most; the limit is {share(sizing.limit)} of the journal"
+    description = (
+        f"{share(fill)} of the limit was in use at the peak; the limit is {share(sizing.limit)} of the journal"
+    )
     return meter(fill * sizing.limit, sizing.limit, state, description)
 
 
 def missing(why: str) -> Markup:
-    """What stands in the place of a plot that cannot be drawn."""
+    """The text in place of a plot that cannot be drawn."""
     return tag("p", why, class_="missing")

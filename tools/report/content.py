@@ -1,9 +1,9 @@
-"""What a report says: values that are small, already aggregated, and checked as they are made.
+"""The content of a report: small, already aggregated values that are validated on construction.
 
-Text may be anything that stood in a store: it is made harmless where it is shown. Everything has a limit, so that a
-report can be read: whoever fills it cuts to these limits and gives the counts in full.
+Text may be anything found in a store; it is escaped where it is shown. Every list has a limit, so that a report stays
+readable: the caller truncates to these limits and passes the full counts.
 
-Shares are 0 to 1; sizes are bytes; times are seconds since 1970, in UTC.
+Shares range from 0 to 1; sizes are in bytes; times are seconds since 1970, UTC.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from itertools import pairwise
 from math import isfinite
 from typing import Final, NamedTuple
 
-from store.journal.write.threshold import THRESHOLD_PERCENT
-from tools.figures import FIGURES, label
+from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.tools.metrics import METRICS, label
 
-MAX_QUEUES: Final = 10_000  # in the table; the totals may count more
+MAX_QUEUES: Final = 10_000  # in the table; the totals may include more
 MAX_INPUTS: Final = 1_000
-MAX_POINTS: Final = 500  # of a plot over time or position
-MAX_BINS: Final = 64  # of a histogram
-MAX_EXAMPLES: Final = 20  # of one kind of finding
+MAX_POINTS: Final = 500  # in a plot over time or position
+MAX_BINS: Final = 64  # in a histogram
+MAX_EXAMPLES: Final = 20  # per kind of finding
 MAX_NOTES: Final = 50
-MAX_PLOTS: Final = 200  # queues that are shown with plots
+MAX_PLOTS: Final = 200  # queues shown with plots
 MAX_WAIT: Final = 1 << 63  # in any unit
-MAX_AT: Final = {"time": 253_402_300_799, "position": (1 << 63) - 1}  # the end of the year 9999; as large as a file is
+MAX_AT: Final = {"time": 253_402_300_799, "position": (1 << 63) - 1}  # the end of the year 9999; the largest file
 DEFAULT_PLOTS: Final = 20
 DEFAULT_LIMIT: Final = THRESHOLD_PERCENT / 100  # of a ring: where enqueues are refused
 
@@ -40,14 +40,14 @@ def _demand(condition: bool, text: str) -> None:
 def _demand_counts(owner: object, names: Iterable[str]) -> None:
     for name in names:
         value = getattr(owner, name)
-        _demand(value is None or value >= 0, f"{name} is {value}; it counts something, so it is not negative")
+        _demand(value is None or value >= 0, f"{name} is {value}; a count cannot be negative")
 
 
 # ---------------------------------------------------------------------------------------------- findings
 
 
 class Severity(Enum):
-    """How bad a finding is: the value is its rank."""
+    """Severity of a finding; the value is its rank."""
 
     NOTICE = 1
     DOUBTFUL = 2
@@ -55,7 +55,7 @@ class Severity(Enum):
 
 
 class FindingKind(Enum):
-    """What was found; `label` and `hint` are for people."""
+    """A kind of finding; `label` and `hint` are for people."""
 
     DAMAGE = ("damage", Severity.BAD)
     CHECKSUM = ("checksum_failures", Severity.BAD)
@@ -67,28 +67,28 @@ class FindingKind(Enum):
     IN_DOUBT = ("transactions_in_doubt", Severity.DOUBTFUL)
 
     @property
-    def figure(self) -> str:
-        """The name of its number (`tools.figures`)."""
+    def metric(self) -> str:
+        """The name of its metric (`tools.metrics`)."""
         return self.value[0]
 
     @property
     def label(self) -> str:
-        """What it is called, in the plural."""
-        return label(self.figure)
+        """Its name, in the plural."""
+        return label(self.metric)
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """Its severity."""
         return self.value[1]
 
     @property
     def hint(self) -> str:
-        """What it means, in half a sentence."""
-        return FIGURES[self.figure]
+        """Its definition, as a clause."""
+        return METRICS[self.metric]
 
 
 class Example(NamedTuple):
-    """One of what was found: where it stands (file, offset, record id) and what it is."""
+    """One instance of a finding: its place (file, offset, record id) and a description."""
 
     where: str
     text: str
@@ -96,15 +96,15 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """All of one kind that a queue, or a whole input, has.
+    """All instances of one kind that a queue, or the whole input, has.
 
     Attributes:
-        kind: what was found.
-        count: how many of them, 1 or more.
-        examples: the first of them, `MAX_EXAMPLES` at most.
+        kind: the kind of finding.
+        count: number of instances, 1 or more.
+        examples: the first of them, at most `MAX_EXAMPLES`.
 
     Raises:
-        ValueError: there are more examples than findings, or than is allowed.
+        ValueError: there are more examples than instances, or more than allowed.
     """
 
     kind: FindingKind
@@ -112,7 +112,7 @@ class Finding:
     examples: tuple[Example, ...] = ()
 
     def __post_init__(self) -> None:
-        _demand(self.count >= 1, f"a finding of {self.count} {self.kind.label}")
+        _demand(self.count >= 1, f"a finding with {self.count} {self.kind.label}")
         _demand(len(self.examples) <= min(self.count, MAX_EXAMPLES), f"{len(self.examples)} examples are too many")
 
 
@@ -120,14 +120,14 @@ class Finding:
 
 
 class Axis(Enum):
-    """What a depth is plotted over."""
+    """The x axis of a depth plot."""
 
     TIME = "time"  # seconds since 1970
-    POSITION = "position"  # bytes written to the journal before it
+    POSITION = "position"  # bytes written to the journal before this point
 
 
 class DepthPoint(NamedTuple):
-    """A bucket: where it begins, and the most messages that were on the queue in it."""
+    """A bucket: its beginning, and the largest number of messages on the queue in it."""
 
     at: float
     depth: int
@@ -135,14 +135,14 @@ class DepthPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DepthSeries:
-    """Messages on a queue, in buckets, `MAX_POINTS` at most.
+    """Messages on a queue, in at most `MAX_POINTS` buckets.
 
     Attributes:
-        axis: what `at` of the points is.
+        axis: the meaning of the points' `at`.
         points: in ascending order of `at`.
 
     Raises:
-        ValueError: they are too many, out of order, or out of range (`MAX_AT`).
+        ValueError: there are too many, or they are out of order or out of range (`MAX_AT`).
     """
 
     axis: Axis
@@ -157,7 +157,7 @@ class DepthSeries:
 
 
 class SizeBin(NamedTuple):
-    """How many messages have `low` bytes or more, and less than `high`."""
+    """Number of messages with a size of at least `low` and less than `high` bytes."""
 
     low: int
     high: int
@@ -165,7 +165,7 @@ class SizeBin(NamedTuple):
 
 
 class WaitUnit(Enum):
-    """What a wait, from enqueue to dequeue, is counted in; the value is its name in the plural."""
+    """The unit of a wait, from enqueue to dequeue; the value is its name in the plural."""
 
     SECONDS = "seconds"
     RECORDS = "records written in between"
@@ -175,12 +175,12 @@ class WaitUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long messages waited that were dequeued.
+    """How long dequeued messages had waited.
 
     Attributes:
-        unit: of the percentiles and the longest.
-        count: messages that were measured, 1 or more.
-        p50, p90, p99: half, 90 % and 99 % of them waited at most so long.
+        unit: unit of the percentiles and the longest wait.
+        count: number of measured messages, 1 or more.
+        p50, p90, p99: 50 %, 90 % and 99 % of them waited at most this long.
         longest: the longest wait.
 
     Raises:
@@ -195,7 +195,7 @@ class Waits:
     longest: float
 
     def __post_init__(self) -> None:
-        _demand(self.count >= 1, "waits of no message")
+        _demand(self.count >= 1, "waits without a message")
         _demand(isfinite(self.longest) and self.longest < MAX_WAIT, f"a longest wait of {self.longest}")
         _demand(0 <= self.p50 <= self.p90 <= self.p99 <= self.longest, "the percentiles are not in order")
 
@@ -204,7 +204,7 @@ class Waits:
 
 
 class JournalSize(NamedTuple):
-    """The files of a journal: `num-jfiles`, and the bytes of each (`jfile-size-pgs` times 64 KiB)."""
+    """The files of a journal: `num-jfiles`, and the size of each in bytes (`jfile-size-pgs` times 64 KiB)."""
 
     files: int
     file_size: int
@@ -212,12 +212,12 @@ class JournalSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """How full a queue's journal became, and how large it had better be.
+    """How full a queue's journal became, and its recommended size.
 
     Attributes:
-        fill: `peak_fill`: what was in use at most, of the limit; None if it has no limit (linearstore).
-        present: the journal as it is; None if that is not known.
-        advised: as it is recommended; None if it needs no change or no size can be given.
+        fill: `peak_fill`: the largest share of the limit in use; None without a limit (linearstore).
+        present: the present journal; None if unknown.
+        advised: the recommended journal; None if no change is needed or no size can be calculated.
         limit: the limit, as a share of the journal.
 
     Raises:
@@ -236,7 +236,7 @@ class Sizing:
             _demand(size is None or (size.files >= 0 and size.file_size >= 0), f"a journal of {size}")
 
 
-# ---------------------------------------------------------------------------------------------- queues and the whole
+# ---------------------------------------------------------------------------------------------- queues and totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +246,14 @@ class QueueReport:
     Attributes:
         store: the store's path.
         queue: the queue's name.
-        outstanding, in_doubt, live_bytes, enqueues, dequeues, record_bytes: `tools.figures`.
-        peak_depth: likewise; None if it is not known.
-        seconds: the time that the records span; None if nothing tells. Rates are computed from it.
+        outstanding, in_doubt, live_bytes, enqueues, dequeues, record_bytes: see `tools.metrics`.
+        peak_depth: likewise; None if unknown.
+        seconds: the time span of the records; None if unknown. Rates are computed from it.
         depth: for the plot; only needed for the queues that come first (`ranking`).
         sizes: histogram of message sizes in ascending bins that do not overlap; likewise.
         waits: how long messages waited; None if none was dequeued.
-        sizing: None if it could not be judged.
-        findings: what was found in it, each kind once.
+        sizing: None if it could not be calculated.
+        findings: the queue's findings, each kind once.
 
     Raises:
         ValueError: a number is out of range, or something is out of order.
@@ -278,7 +278,7 @@ class QueueReport:
     def __post_init__(self) -> None:
         _demand_counts(self, ("outstanding", "live_bytes", "enqueues", "dequeues", "record_bytes"))
         _demand_counts(self, ("in_doubt", "peak_depth", "seconds"))
-        _demand(self.seconds is None or isfinite(self.seconds), "the time that the records span is no number")
+        _demand(self.seconds is None or isfinite(self.seconds), "the time span of the records is not a number")
         _demand(len(self.sizes) <= MAX_BINS, f"{len(self.sizes)} bins; {MAX_BINS} at most")
         _demand(all(0 <= low < high and messages >= 0 for low, high, messages in self.sizes), "a bin is out of range")
         ascending = all(left.high <= right.low for left, right in pairwise(self.sizes))
@@ -287,27 +287,27 @@ class QueueReport:
 
     @property
     def enqueue_rate(self) -> float | None:
-        """Enqueue records per second; None if the time is not known."""
+        """Enqueue records per second; None if the time span is unknown."""
         return self.enqueues / self.seconds if self.seconds else None
 
     @property
     def dequeue_rate(self) -> float | None:
-        """Dequeue records per second; None if the time is not known."""
+        """Dequeue records per second; None if the time span is unknown."""
         return self.dequeues / self.seconds if self.seconds else None
 
     @property
     def write_rate(self) -> float | None:
-        """Bytes of records per second; None if the time is not known."""
+        """Bytes of records per second; None if the time span is unknown."""
         return self.record_bytes / self.seconds if self.seconds else None
 
 
 def _demand_kinds_once(findings: tuple[Finding, ...]) -> None:
     kinds = {finding.kind for finding in findings}
-    _demand(len(kinds) == len(findings), "a kind of finding is there twice")
+    _demand(len(kinds) == len(findings), "a kind of finding occurs twice")
 
 
 class Input(NamedTuple):
-    """A store that was read: its path, its format's name, the queues and the bytes of its journals."""
+    """A store that was read: its path, format name, number of queues and bytes of journals."""
 
     path: str
     format: str
@@ -317,10 +317,10 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums over everything that was read, shown or not; the names are those of `tools.figures`.
+    """Totals over everything that was read, shown or not; the names are those of `tools.metrics`.
 
     Attributes:
-        findings: how many there are of each kind. A transaction in doubt counts once, however many queues it is in.
+        findings: number of instances of each kind. A transaction in doubt counts once, however many queues it affects.
 
     Raises:
         ValueError: a number is negative.
@@ -347,17 +347,17 @@ class ReportContent:
     """A report.
 
     Attributes:
-        title: what is at its top.
-        made_at: when, with a time zone.
+        title: the heading.
+        made_at: creation time, with a time zone.
         totals: over all inputs.
-        inputs: the stores, `MAX_INPUTS` at most.
-        queues: in any order, `MAX_QUEUES` at most.
-        findings: what belongs to no queue (unusable inputs, messages missing of no known queue), each kind once.
+        inputs: the stores, at most `MAX_INPUTS`.
+        queues: in any order, at most `MAX_QUEUES`.
+        findings: those that belong to no queue (unusable inputs, missing messages of unknown queues), each kind once.
         notes: sentences for the reader, such as how waits were measured.
         plots: how many queues are shown with plots, 0 to `MAX_PLOTS`: those that come first.
 
     Raises:
-        ValueError: there is too much of something, or `made_at` has no time zone.
+        ValueError: a list is too long, or `made_at` has no time zone.
     """
 
     title: str
@@ -370,7 +370,7 @@ class ReportContent:
     plots: int = DEFAULT_PLOTS
 
     def __post_init__(self) -> None:
-        _demand(self.made_at.utcoffset() is not None, "the time at which the report was made has no time zone")
+        _demand(self.made_at.utcoffset() is not None, "the creation time of the report has no time zone")
         _demand(len(self.inputs) <= MAX_INPUTS, f"{len(self.inputs)} inputs; {MAX_INPUTS} at most")
         _demand(len(self.queues) <= MAX_QUEUES, f"{len(self.queues)} queues; {MAX_QUEUES} at most")
         _demand(len(self.notes) <= MAX_NOTES, f"{len(self.notes)} notes; {MAX_NOTES} at most")

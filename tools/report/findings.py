@@ -1,4 +1,4 @@
-"""What was found, in words: the verdict on all of it, the list of kinds, the examples."""
+"""The findings as text: the verdict, the list of kinds, the examples."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from tools.report.content import Finding, FindingKind, ReportContent, Severity
-from tools.report.markup import Markup, join, name_of, tag
-from tools.report.text import count
+from qstore.tools.report.content import Finding, FindingKind, ReportContent, Severity
+from qstore.tools.report.markup import Markup, join, name_of, tag
+from qstore.tools.report.text import count
 
-#: Severity -> class in the style sheet, sign, word. The sign and the word tell it without the colour.
+#: Severity -> class in the style sheet, sign, word. Sign and word make it readable without colour.
 _BADGES: Final = {
     Severity.BAD: ("bad", "✕", "bad"),
     Severity.DOUBTFUL: ("doubtful", "!", "check"),
@@ -19,14 +19,14 @@ _BADGES: Final = {
 }
 _VERDICTS: Final = {
     Severity.BAD: "Damage or losses were found.",
-    Severity.DOUBTFUL: "Nothing is damaged, but some things should be looked at.",
-    Severity.NOTICE: "Nothing is damaged or missing.",
-    None: "Nothing is damaged or missing.",
+    Severity.DOUBTFUL: "No damage was found, but some findings should be examined.",
+    Severity.NOTICE: "No damage and no losses were found.",
+    None: "No damage and no losses were found.",
 }
 
 
 class Sum(NamedTuple):
-    """One kind of finding over the whole report: how many, and in how many of the queues."""
+    """One kind of finding over the whole report: number of instances, and number of affected queues."""
 
     kind: FindingKind
     found: int
@@ -34,7 +34,7 @@ class Sum(NamedTuple):
 
 
 def sums(content: ReportContent) -> list[Sum]:
-    """The kinds that were found, the worst first."""
+    """The kinds of findings, the worst first."""
     found = content.totals.findings
     queues = Counter(finding.kind for report in content.queues for finding in report.findings)
     listed = [Sum(kind, found[kind], queues[kind]) for kind in FindingKind if found.get(kind)]
@@ -42,29 +42,29 @@ def sums(content: ReportContent) -> list[Sum]:
 
 
 def badge(severity: Severity | None, text: str | None = None) -> Markup:
-    """A severity as a small label: its sign, and a word or what `text` says instead."""
+    """A severity as a small label: its sign, and a word or `text`."""
     class_, sign, word = _BADGES[severity]
     return tag("span", tag("span", sign, class_="sign", aria_hidden="true"), text or word, class_=f"badge {class_}")
 
 
 def verdict(listed: list[Sum], *, empty: bool) -> Markup:
-    """The first thing to be read: whether anything is wrong, and what; of an empty report, that it says nothing."""
+    """The summary at the top: whether anything is wrong, and what; or that no queue was read."""
     severity = listed[0].kind.severity if listed else None
     class_, sign, _ = _BADGES[Severity.NOTICE if empty and not listed else severity]
-    told = ", ".join(f"{count(entry.found)} {entry.kind.label}" for entry in listed)
-    text = "No queue was read, so nothing can be said." if empty and not listed else _VERDICTS[severity]
+    summary = ", ".join(f"{count(entry.found)} {entry.kind.label}" for entry in listed)
+    text = "No queue was read, so there is no result." if empty and not listed else _VERDICTS[severity]
     return tag(
         "div",
         tag("span", sign, class_="sign", aria_hidden="true"),
-        tag("p", tag("strong", text), " ", told + "." if told else ""),
+        tag("p", tag("strong", text), " ", summary + "." if summary else ""),
         class_=f"verdict {class_}",
         role="status",
     )
 
 
 def finding_table(listed: list[Sum]) -> Markup:
-    """All kinds that were found, each with what it means."""
-    heads = (("", None), ("finding", None), ("how many", "number"), ("queues", "number"))
+    """All kinds of findings, with their definitions."""
+    heads = (("", None), ("finding", None), ("count", "number"), ("queues", "number"))
     rows = (
         tag(
             "tr",
@@ -80,12 +80,12 @@ def finding_table(listed: list[Sum]) -> Markup:
 
 
 def scrolled(label: str, table: Markup, class_: str = "scroll") -> Markup:
-    """A table that scrolls by itself where it is wider than the window."""
+    """A table that scrolls by itself if it is wider than the window."""
     return tag("div", table, class_=class_, tabindex="0", role="region", aria_label=label)
 
 
 def finding_list(findings: Iterable[Finding], *, opened: bool = False) -> Markup:
-    """Findings with their examples, which are shown on demand."""
+    """Findings with expandable examples."""
     worst_first = sorted(findings, key=lambda finding: -finding.kind.severity.value)
     return tag("ul", *(tag("li", _finding(finding, opened)) for finding in worst_first), class_="findings")
 
@@ -95,10 +95,10 @@ def _finding(finding: Finding, opened: bool) -> Markup:
     if not finding.examples:
         return title
     shown = len(finding.examples)
-    told = "" if shown == finding.count else f"the first {shown} of them"
+    summary = "" if shown == finding.count else f"the first {shown}"
     examples = join(
         tag("li", name_of(example.where, class_="where"), " ", name_of(example.text)) for example in finding.examples
     )
     return tag(
-        "details", tag("summary", title, " ", tag("span", told, class_="quiet")), tag("ul", examples), open=opened
+        "details", tag("summary", title, " ", tag("span", summary, class_="quiet")), tag("ul", examples), open=opened
     )

@@ -1,7 +1,7 @@
-"""HTML that is escaped by its type.
+"""HTML that is escaped by type.
 
-`tag` makes an element. Text in it, and in its attributes, is made visible and escaped unless it is `Markup`, and only
-the functions here and the page's own assets make that. So no name from a store can become a tag.
+`tag` creates an element. Text in it, and in its attributes, is made visible and escaped unless it is `Markup`, which
+only the functions here and the page's own assets create. So no name from a store can become a tag.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import html
 from collections.abc import Iterable
 from typing import Final
 
-from tools.console.text import visible
+from qstore.tools.console.text import visible
 
 _VOID: Final = frozenset({"meta", "input"})
 _OWN: Final = frozenset({"d", "content"})
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def escape(text: str) -> Markup:
-    """The text as HTML; `Markup` stays as it is."""
+    """The text as HTML; `Markup` is returned unchanged."""
     return text if isinstance(text, Markup) else Markup(html.escape(visible(text)))
 
 
@@ -32,9 +32,9 @@ def tag(name: str, /, *children: str, **attributes: str | float | bool | None) -
 
     Args:
         name: its name.
-        children: what stands in it.
+        children: its content.
         attributes: `class_` is class, `data_value` data-value. True is an attribute without a value; with False or
-            None it is left out.
+            None it is omitted.
     """
     opening = name + "".join(
         _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
@@ -48,17 +48,17 @@ def _attribute(key: str, value: str | float | bool) -> str:
     key = key.rstrip("_").replace("_", "-")
     if value is True:
         return f" {key}"
-    # Coordinates: a tenth of a pixel is enough, and what is whole is written so.
+    # Coordinates: a tenth of a pixel is enough, and integers are written as such.
     text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-    # What is made here may be as long as it has to be: a plot's path, the policy.
+    # Generated values may have any length: a plot's path, the policy.
     return f' {key}="{html.escape(text if key in _OWN else visible(text))}"'
 
 
 def join(parts: Iterable[str]) -> Markup:
-    """Elements one after another."""
+    """Concatenate elements."""
     return Markup("".join(map(escape, parts)))
 
 
 def name_of(text: str, **attributes: str) -> Markup:
-    """A name from a store: its direction of writing does not reach what stands around it."""
+    """A name from a store, isolated so that its writing direction does not affect the surrounding text."""
     return tag("bdi", text or "(no name)", **attributes)

@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: no network, no fonts or scripts from elsewhere.
+"""A report as one self-contained HTML file: no network access, no external fonts or scripts.
 
-Its policy (Content-Security-Policy) allows the style sheet and the script that stand in it, by their hashes, and
-nothing more: no image, no frame, no request, no form. Even if a name got past the escaping, it could not run.
+Its Content-Security-Policy allows the embedded style sheet and script, by their hashes, and nothing else: no image, no
+frame, no request, no form. Even if a name got past the escaping, it could not run.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 
-from formats.wording import plural
-from tools.report.cards import card, figure
-from tools.report.content import QueueReport, ReportContent
-from tools.report.findings import finding_list, finding_table, sums, verdict
-from tools.report.markup import Markup, join, tag
-from tools.report.ranking import worst_first
-from tools.report.tables import input_table, queue_table
-from tools.report.text import count, moment
-from tools.size.amounts import human
+from qstore.formats.wording import plural
+from qstore.tools.report.cards import card, metric
+from qstore.tools.report.content import QueueReport, ReportContent
+from qstore.tools.report.findings import finding_list, finding_table, sums, verdict
+from qstore.tools.report.markup import Markup, join, tag
+from qstore.tools.report.ranking import worst_first
+from qstore.tools.report.tables import input_table, queue_table
+from qstore.tools.report.text import count, moment
+from qstore.tools.size.amounts import human
 
-_FOLDED_FROM: Final = 12  # stores: a longer list is shown on demand
+_FOLDED_FROM: Final = 12  # stores: a longer list is collapsed
 
 
 def render(content: ReportContent) -> str:
-    """The whole file, to be written as UTF-8."""
+    """The whole file, to be encoded as UTF-8."""
     style, script = _asset("style.css"), _asset("table.js")
     ordered = worst_first(content.queues)
     head = tag(
@@ -44,7 +44,7 @@ def render(content: ReportContent) -> str:
 
 
 def _asset(name: str) -> Markup:
-    return Markup(files("tools.report").joinpath(name).read_text("utf-8"))
+    return Markup(files("qstore.tools.report").joinpath(name).read_text("utf-8"))
 
 
 def _policy(style: str, script: str) -> str:
@@ -67,7 +67,7 @@ def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Ma
     drawn = ordered[: content.plots]
     anchors = [f"queue-{place}" for place in range(1, len(drawn) + 1)]
     if drawn:
-        first = f"The {plural(len(drawn), 'queue')} to look at first"
+        first = f"The first {plural(len(drawn), 'queue')} to examine"
         title = "Queues" if len(drawn) == len(ordered) else first
         yield _section(title, _order(), *map(card, drawn, anchors))
     yield _section("All queues", *_all_queues(content, ordered, anchors))
@@ -80,9 +80,12 @@ def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Ma
 def _top(content: ReportContent) -> Markup:
     made = moment(content.made_at.timestamp())
     totals = content.totals
-    told = f"{plural(totals.stores, 'store')}, {plural(totals.queues, 'queue')}"
+    counted = f"{plural(totals.stores, 'store')}, {plural(totals.queues, 'queue')}"
     return tag(
-        "header", tag("h1", content.title), tag("p", f"Made {made} UTC from {told}.", class_="quiet"), class_="top"
+        "header",
+        tag("h1", content.title),
+        tag("p", f"Created {made} UTC from {counted}.", class_="quiet"),
+        class_="top",
     )
 
 
@@ -92,16 +95,16 @@ def _section(title: str, *parts: str) -> Markup:
 
 def _totals(content: ReportContent) -> Iterator[Markup]:
     totals = content.totals
-    yield figure("outstanding", count(totals.outstanding), "messages")
-    yield figure("in_doubt", count(totals.in_doubt), "messages")
-    yield figure("live_bytes", human(totals.live_bytes))
-    yield figure("queues", count(totals.queues), f"in {plural(totals.stores, 'store')}")
-    yield figure("records", count(totals.records), human(totals.record_bytes))
-    yield figure("journal_bytes", human(totals.journal_bytes), f"in {plural(totals.files, 'file')}")
+    yield metric("outstanding", count(totals.outstanding), "messages")
+    yield metric("in_doubt", count(totals.in_doubt), "messages")
+    yield metric("live_bytes", human(totals.live_bytes))
+    yield metric("queues", count(totals.queues), f"in {plural(totals.stores, 'store')}")
+    yield metric("records", count(totals.records), human(totals.record_bytes))
+    yield metric("journal_bytes", human(totals.journal_bytes), f"in {plural(totals.files, 'file')}")
 
 
 def _order() -> Markup:
-    text = "In the order of what was found, then of how full their journals became, then of what is outstanding."
+    text = "Sorted by findings, then by how full the journals became, then by outstanding messages."
     return tag("p", text, class_="quiet")
 
 
@@ -111,8 +114,8 @@ def _all_queues(content: ReportContent, ordered: list[QueueReport], anchors: lis
         return
     left_out = content.totals.queues - len(ordered)
     if left_out > 0:
-        told = plural(left_out, "queue is", "queues are")
-        yield tag("p", f"{told} in the sums, and not in this table.", class_="quiet")
+        counted = plural(left_out, "queue is", "queues are")
+        yield tag("p", f"{counted} included in the totals, but not in this table.", class_="quiet")
     yield tag(
         "div",
         tag("label", "Filter ", tag("input", type="search", id="filter", placeholder="queue, store, finding",

@@ -1,8 +1,8 @@
-"""The marks that plots are drawn with, as inline SVG: a frame with two axes, steps, bars, dots, a meter.
+"""Drawing elements of plots, as inline SVG: a frame with two axes, steps, bars, dots, a meter.
 
-A plot is a picture of `WIDTH` × `HEIGHT` that the page stretches to its column. Colours come from the style sheet, by
-class, so that light, dark and print need no second picture. What a mark stands for is in its `title`, which browsers
-show under the pointer; the whole is described in words by `aria-label`.
+A plot is an image of `WIDTH` × `HEIGHT` that the page scales to its column. Colours come from the style sheet, by
+class, so that light, dark and print need no second image. The meaning of an element is in its `title`, which browsers
+show as a tooltip; `aria-label` describes the whole plot in words.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import pairwise
 from math import ceil
 from typing import Final, NamedTuple
 
-from tools.report.markup import Markup, join, tag
-from tools.report.scales import Scale
+from qstore.tools.report.markup import Markup, join, tag
+from qstore.tools.report.scales import Scale
 
 WIDTH: Final = 400
 HEIGHT: Final = 220
@@ -21,14 +21,14 @@ _LEFT: Final = 52
 _RIGHT: Final = WIDTH - 12
 _TOP: Final = 20
 _BOTTOM: Final = HEIGHT - 42
-_LETTER: Final = 6.6  # width of a letter of a tick, at 11 pixels
+_LETTER: Final = 6.6  # width of a character of a label, at 11 pixels
 _GAP: Final = 10  # between two labels
-_RADIUS: Final = 3  # of the upper corners of a bar
+_RADIUS: Final = 3  # radius of a bar's upper corners
 METER_HEIGHT: Final = 30
 
 
 class Area(NamedTuple):
-    """Where marks may stand; y grows downwards."""
+    """The plotting area; y grows downwards."""
 
     left: float
     right: float
@@ -40,7 +40,7 @@ AREA: Final = Area(_LEFT, _RIGHT, _TOP, _BOTTOM)
 
 
 def picture(description: str, *marks: str, height: int = HEIGHT) -> Markup:
-    """A plot out of its marks; `description` says in words what is to be seen."""
+    """A plot of the given elements; `description` describes it in words."""
     box = f"0 0 {WIDTH} {height}"
     return tag("svg", *marks, viewBox=box, role="img", aria_label=description)
 
@@ -51,7 +51,7 @@ def words(text: str, x: float, y: float, *, anchor: str = "middle", class_: str 
 
 
 def rows_axis(scale: Scale, area: Area = AREA) -> Markup:
-    """The axis on the left, with a line across for each tick."""
+    """The axis on the left, with a grid line for each tick."""
     lines = []
     for value, label in scale.ticks:
         y = scale.at(value)
@@ -62,7 +62,7 @@ def rows_axis(scale: Scale, area: Area = AREA) -> Markup:
 
 
 def columns_axis(scale: Scale, title: str, area: Area = AREA, *, grid: bool = False) -> Markup:
-    """The axis at the bottom; where labels would touch, only every second, third … has one."""
+    """The axis at the bottom; if labels would overlap, only every second, third … tick has one."""
     parts = [words(title, (area.left + area.right) / 2, area.bottom + 36, class_="axis")]
     widest = max((len(tick.label) for tick in scale.ticks), default=0) * _LETTER
     places = [scale.at(tick.value) for tick in scale.ticks]
@@ -78,7 +78,7 @@ def columns_axis(scale: Scale, title: str, area: Area = AREA, *, grid: bool = Fa
 
 
 def steps(points: Sequence[tuple[float, float]], end: float, base: float) -> Markup:
-    """A line of steps from each point to the next, the last one to `end`, and the area below it down to `base`."""
+    """A step line through the points, the last one up to `end`, and the area between it and `base`."""
     parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for x, y in points[1:]:
         parts.append(f"H{x:.1f}V{y:.1f}")
@@ -88,7 +88,7 @@ def steps(points: Sequence[tuple[float, float]], end: float, base: float) -> Mar
 
 
 def bands(places: Iterable[tuple[float, float, str]], area: Area = AREA) -> Markup:
-    """Invisible columns from x to x that tell, under the pointer, what stands there."""
+    """Invisible columns from x to x with tooltips."""
     return join(
         tag("rect", tag("title", text), x=left, y=area.top, width=max(right - left, 0.5),
             height=area.bottom - area.top, class_="band")
@@ -97,7 +97,7 @@ def bands(places: Iterable[tuple[float, float, str]], area: Area = AREA) -> Mark
 
 
 def bar(left: float, right: float, top: float, bottom: float, text: str) -> Markup:
-    """A bar that stands on `bottom`, round at its upper corners."""
+    """A bar on `bottom` with rounded upper corners."""
     radius = min(_RADIUS, (right - left) / 2, bottom - top)
     path = (
         f"M{left:.1f} {bottom:.1f}V{top + radius:.1f}Q{left:.1f} {top:.1f} {left + radius:.1f} {top:.1f}"
@@ -112,13 +112,13 @@ def dot(x: float, y: float, text: str, radius: float = 5.0) -> Markup:
 
 
 def meter(fill: float, limit: float, state: str, description: str) -> Markup:
-    """A share on a scale from 0 to 1, with a line where the limit is. More than 1 fills it all.
+    """A share on a scale from 0 to 1, with a line at the limit. More than 1 fills the scale.
 
     Args:
         fill: the share.
-        limit: where the line stands.
-        state: the class that colours it.
-        description: all of it in words.
+        limit: position of the line.
+        state: the class that sets the colour.
+        description: describes it in words.
     """
     length, mark = WIDTH * min(fill, 1.0), WIDTH * limit
     return picture(

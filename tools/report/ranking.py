@@ -1,7 +1,7 @@
-"""Which queues come first in a report: those that a person should look at.
+"""The order of queues in a report: those that an operator should examine come first.
 
-A queue's place needs no series of it, so whoever fills a report can rank first and gather series for the few that are
-shown with plots.
+The order does not depend on time series, so the caller can rank first and then compute series only for the few queues
+that are shown with plots.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from store.journal.write.threshold import NEAR_PERCENT
-from tools.report.content import QueueReport, Severity
+from qstore.store.journal.write.threshold import NEAR_PERCENT
+from qstore.tools.report.content import QueueReport, Severity
 
 
 class Rank(NamedTuple):
-    """What queues are compared by, the weightiest first; larger is worse.
+    """The sort key of queues, the most important field first; larger is worse.
 
     Attributes:
-        severity: of the worst finding; 0 if there is none.
-        findings: how many there are of that severity.
-        near_limit: whether the journal came near to the point where it refuses enqueues.
-        live_bytes: what is still to be delivered, or in doubt.
-        record_bytes: how much went through.
+        severity: of the worst finding; 0 without findings.
+        findings: number of findings with that severity.
+        near_limit: whether the journal came close to the limit at which it refuses enqueues.
+        live_bytes: outstanding or in doubt.
+        record_bytes: total throughput.
     """
 
     severity: int
@@ -32,18 +32,18 @@ class Rank(NamedTuple):
 
 
 def severity(report: QueueReport) -> Severity | None:
-    """How bad the worst of a queue's findings is; None if it has none."""
+    """The severity of a queue's worst finding; None if it has none."""
     return max((finding.kind.severity for finding in report.findings), key=lambda each: each.value, default=None)
 
 
 def near_limit(report: QueueReport) -> bool:
-    """Whether its journal came near to the point where it refuses enqueues."""
+    """Whether its journal came close to the limit at which it refuses enqueues."""
     sizing = report.sizing
     return sizing is not None and sizing.fill is not None and sizing.fill * 100 >= NEAR_PERCENT
 
 
 def rank(report: QueueReport) -> Rank:
-    """A queue's place."""
+    """A queue's sort key."""
     worst = severity(report)
     found = sum(finding.count for finding in report.findings if finding.kind.severity is worst)
     level = 0 if worst is None else worst.value
@@ -51,6 +51,6 @@ def rank(report: QueueReport) -> Rank:
 
 
 def worst_first(queues: Iterable[QueueReport]) -> list[QueueReport]:
-    """The queues in the order of the report; where nothing tells them apart, by store and name."""
+    """The queues in the order of the report; ties are sorted by store and name."""
     by_name = sorted(queues, key=lambda report: (report.store, report.queue))
     return sorted(by_name, key=rank, reverse=True)

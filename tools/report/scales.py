@@ -1,7 +1,7 @@
-"""Axes: where a value stands, and the round values that are written along it.
+"""Axes: the position of a value, and the round values at the ticks.
 
-Ticks stand at values that a person would choose: 1, 2 or 5 times a power of ten for counts, powers of two for bytes,
-whole seconds, minutes, hours or days for times. There are never more than about `MOST` of them.
+Ticks are at round values: 1, 2 or 5 times a power of ten for counts, powers of two for bytes, whole seconds, minutes,
+hours or days for times. There are at most about `MAX_STEPS` of them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
-from tools.report.text import duration, short, short_size
+from qstore.tools.report.text import duration, short, short_size
 
-MOST: Final = 5  # steps between the ticks of an axis
+MAX_STEPS: Final = 5  # steps between the ticks of an axis
 _DAY: Final = 86400
-_SMALLEST: Final = 1e-12  # what is shorter is nothing
-#: Seconds from tick to tick, and how a tick is written.
+_MIN: Final = 1e-12  # shorter durations count as zero
+#: Seconds between ticks, and the format of a tick.
 _TIME_STEPS: Final = (
     *((step, "%H:%M:%S") for step in (1, 2, 5, 10, 15, 30)),
     *((step * 60, "%H:%M") for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)),
@@ -25,27 +25,27 @@ _TIME_STEPS: Final = (
 )
 
 
-_LEAST_WHOLE: Final = 10  # seconds: from here on steps are those of a clock
-#: Seconds of the ticks of a logarithmic axis.
+_MIN_WHOLE: Final = 10  # seconds: from here on, steps are those of a clock
+#: Ticks of a logarithmic time axis, in seconds.
 _SHORT_WAITS: Final = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 _LONG_WAITS: Final = (60.0, 600.0, 3600.0, 36_000.0, *(_DAY * 10.0**power * 4 for power in range(14)))
 
 
 class Tick(NamedTuple):
-    """A value along an axis, and what is written there."""
+    """A value on an axis, and its label."""
 
     value: float
     label: str
 
 
 class Scale(NamedTuple):
-    """An axis from `low` to `high`, on the picture from `start` to `stop`.
+    """An axis from `low` to `high`, drawn from `start` to `stop`.
 
     Attributes:
         low, high: the values at its ends, `low` less than `high`.
-        start, stop: where they stand, in units of the picture; `stop` may be less (upwards).
+        start, stop: their coordinates; `stop` may be less (upwards).
         ticks: from `low` to `high`.
-        is_log: whether equal steps are equal factors.
+        is_log: whether the axis is logarithmic.
     """
 
     low: float
@@ -56,7 +56,7 @@ class Scale(NamedTuple):
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value stands."""
+        """Coordinate of a value."""
         if self.is_log:
             part = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
         else:
@@ -64,36 +64,38 @@ class Scale(NamedTuple):
         return self.start + part * (self.stop - self.start)
 
 
-def round_step(span: float, *, least: float = 0.0) -> float:
-    """The step of 1, 2 or 5 times a power of ten that divides `span` in `MOST` parts or fewer, `least` at least."""
-    if span < _SMALLEST:
-        return least or 1.0
-    power = 10.0 ** floor(log10(span / MOST))
-    step = next((factor * power for factor in (1, 2, 5) if span / (factor * power) <= MOST), 10 * power)
-    return max(step, least)
+def round_step(span: float, *, minimum: float = 0.0) -> float:
+    """The step (1, 2 or 5 times a power of ten, at least `minimum`) that gives at most `MAX_STEPS` parts of `span`."""
+    if span < _MIN:
+        return minimum or 1.0
+    power = 10.0 ** floor(log10(span / MAX_STEPS))
+    step = next((factor * power for factor in (1, 2, 5) if span / (factor * power) <= MAX_STEPS), 10 * power)
+    return max(step, minimum)
 
 
 def binary_step(span: float) -> float:
-    """The power of two that divides `span` in `MOST` parts or fewer."""
+    """The power of two that divides `span` into at most `MAX_STEPS` parts."""
     step = 1.0
-    while span / step > MOST:
+    while span / step > MAX_STEPS:
         step *= 2
     return step
 
 
-def upward(most: float, start: float, stop: float, label: Callable[[float], str] = short, least: float = 1.0) -> Scale:
-    """An axis from 0 to a round value that is `most` or more."""
-    step = binary_step(most) if label is short_size else round_step(most, least=least)
+def upward(
+    most: float, start: float, stop: float, label: Callable[[float], str] = short, minimum: float = 1.0
+) -> Scale:
+    """An axis from 0 to a round value of at least `most`."""
+    step = binary_step(most) if label is short_size else round_step(most, minimum=minimum)
     steps = max(ceil(most / step), 1)
     ticks = tuple(Tick(index * step, label(index * step)) for index in range(steps + 1))
     return Scale(0, steps * step, start, stop, ticks)
 
 
 def waiting(longest: float, start: float, stop: float) -> Scale:
-    """An axis of durations in seconds, from 0 to a round one that is `longest` or more."""
-    whole = (float(entry[0]) for entry in _TIME_STEPS if entry[0] >= _LEAST_WHOLE and longest / entry[0] <= MOST)
-    # Below a minute, and beyond thousands of years as only a forged time has it, decimal steps do.
-    step = next(whole, 0.0) if longest > _LEAST_WHOLE * MOST else 0.0
+    """An axis of durations in seconds, from 0 to a round value of at least `longest`."""
+    whole = (float(entry[0]) for entry in _TIME_STEPS if entry[0] >= _MIN_WHOLE and longest / entry[0] <= MAX_STEPS)
+    # Below a minute, and beyond thousands of years, which only forged times reach, decimal steps are enough.
+    step = next(whole, 0.0) if longest > _MIN_WHOLE * MAX_STEPS else 0.0
     step = step or round_step(longest)
     steps = max(ceil(longest / step), 1)
     ticks = tuple(Tick(index * step, duration(index * step)) for index in range(steps + 1))
@@ -101,7 +103,7 @@ def waiting(longest: float, start: float, stop: float) -> Scale:
 
 
 def positions(low: float, high: float, start: float, stop: float) -> Scale:
-    """An axis of places in a journal, in bytes."""
+    """An axis of positions in a journal, in bytes."""
     step = binary_step(high - low)
     ticks = tuple(Tick(value, short_size(value)) for value in _multiples(low, high, step))
     return Scale(low, high, start, stop, ticks)
@@ -109,7 +111,7 @@ def positions(low: float, high: float, start: float, stop: float) -> Scale:
 
 def times(low: float, high: float, start: float, stop: float) -> Scale:
     """An axis of times in seconds since 1970."""
-    step, form = next((entry for entry in _TIME_STEPS if (high - low) / entry[0] <= MOST), _TIME_STEPS[-1])
+    step, form = next((entry for entry in _TIME_STEPS if (high - low) / entry[0] <= MAX_STEPS), _TIME_STEPS[-1])
     ticks = tuple(
         Tick(value, datetime.fromtimestamp(value, UTC).strftime(form)) for value in _multiples(low, high, step)
     )
@@ -121,12 +123,12 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
 
 
 def waiting_powers(low: float, high: float, start: float, stop: float) -> Scale:
-    """An axis of durations in seconds around `low` to `high`, which are above 0, by factors of about ten."""
+    """A logarithmic axis of durations in seconds around `low` to `high`, both positive, in steps of about ten."""
     return _log_axis([*_SHORT_WAITS, *_LONG_WAITS], low, high, start, stop, duration)
 
 
 def powers(low: float, high: float, start: float, stop: float, label: Callable[[float], str]) -> Scale:
-    """An axis around `low` to `high`, from 1 on at least: by factors of ten, for bytes of 32."""
+    """A logarithmic axis around `low` to `high`, from 1 on: in factors of ten, for bytes of 32."""
     factor = 32.0 if label is short_size else 10.0
     values = [factor**power for power in range(ceil(log10(max(high, 1))) + 2)]
     return _log_axis(values, low, high, start, stop, label)

@@ -1,5 +1,5 @@
-// Sorts the table of queues by the column whose heading is pressed, and hides the rows that do not match the filter.
-// Without this script the table is whole and in the order of the report.
+// Sorts the table of queues by the column whose heading is clicked, and hides the rows that do not match the filter.
+// Without this script the table is complete and in the order of the report.
 "use strict";
 (() => {
   const table = document.getElementById("queues");

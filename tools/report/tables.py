@@ -1,22 +1,22 @@
-"""The tables of a report: every queue in a row, and the stores that were read."""
+"""The tables of a report: one row per queue, and the stores that were read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tools.report.cards import UNKNOWN, journal_text
-from tools.report.charts import wait_text
-from tools.report.content import Input, QueueReport, Waits
-from tools.report.findings import badge, scrolled
-from tools.report.markup import Markup, name_of, tag
-from tools.report.ranking import near_limit, severity
-from tools.report.text import count, rate, share
-from tools.size.amounts import human
+from qstore.tools.report.cards import UNKNOWN, journal_text
+from qstore.tools.report.charts import wait_text
+from qstore.tools.report.content import Input, QueueReport, Waits
+from qstore.tools.report.findings import badge, scrolled
+from qstore.tools.report.markup import Markup, name_of, tag
+from qstore.tools.report.ranking import near_limit, severity
+from qstore.tools.report.text import count, rate, share
+from qstore.tools.size.amounts import human
 
 
 class _Cell(NamedTuple):
-    """A number as it is shown, and as the table is sorted by it."""
+    """A number as displayed, and the value by which the table is sorted."""
 
     text: str
     value: float
@@ -57,7 +57,7 @@ def _advised(report: QueueReport) -> _Cell:
     return _Cell(journal_text(size), size.files * size.file_size)
 
 
-#: The columns of numbers: heading -> the cell of a queue.
+#: Columns of numbers: heading -> the cell of a queue.
 _NUMBERS: Final[Mapping[str, Callable[[QueueReport], _Cell]]] = {
     "outstanding": lambda report: _number(report.outstanding),
     "in doubt": lambda report: _number(report.in_doubt),
@@ -70,12 +70,12 @@ _NUMBERS: Final[Mapping[str, Callable[[QueueReport], _Cell]]] = {
     "wait p50": lambda report: _wait(report.waits, lambda waits: waits.p50),
     "wait p99": lambda report: _wait(report.waits, lambda waits: waits.p99),
     "peak fill": _fill,
-    "advised journal": _advised,
+    "recommended journal": _advised,
 }
 
 
 def queue_table(ordered: Sequence[QueueReport], anchors: Sequence[str]) -> Markup:
-    """All queues in the given order; the first ones are linked to their cards by `anchors`."""
+    """All queues in the given order; the first ones link to their cards through `anchors`."""
     heads = (
         *(tag("th", text, scope="col") for text in ("state", "queue", "store", "found")),
         *(tag("th", text, scope="col", class_="number") for text in _NUMBERS),

@@ -1,7 +1,7 @@
-"""Whether a broker has the store in which a journal of qpidd's lies.
+"""Whether a broker has the store open that contains a journal in qpidd's format.
 
-Such a journal is at `<data-dir>/rhm/...`, and a broker holds `<data-dir>/lock` as long as it runs: qpidd with lockf(3),
-this project's with flock(2). Where the store is not in the data directory nothing can be told.
+Such a journal is at `<data-dir>/rhm/...`, and a broker locks `<data-dir>/lock` while it runs: qpidd with lockf(3),
+qstore's with flock(2). If the store is not in the data directory, a running broker cannot be detected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from store.errors import StoreLockedError
+from qstore.store.errors import StoreLockedError
 
 _ROOT: Final = "rhm"
 _LOCK: Final = "lock"
@@ -21,14 +21,14 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def without_broker(directory: str) -> Iterator[None]:
-    """Keep brokers out as long as this lasts.
+    """Keep brokers out while the block runs.
 
     Args:
-        directory: a journal's.
+        directory: the journal's directory.
 
     Raises:
-        StoreLockedError: a broker has the store.
-        OSError: the lock cannot be looked at.
+        StoreLockedError: a broker has the store open.
+        OSError: the lock cannot be examined.
     """
     path = _lock_path(directory)
     if path is None:
@@ -40,7 +40,7 @@ def without_broker(directory: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise StoreLockedError(f"{path}: a broker has the store; stop it first") from None
+            raise StoreLockedError(f"{path}: a broker has the store open; stop it first") from None
         yield
     finally:
         os.close(descriptor)

@@ -1,11 +1,11 @@
 """One run of `qpid-store-resize`: what is printed, in the order in which the original prints it.
 
-What is shown of the old journal comes from the walk of `qpid-store-chk`; what moves is what recovery finds
-(`store.repair.version_1_resize`). The two agree on every sound journal, but for transient messages, which are not
-moved, and for one whose oldest file a giant message fills, where the original finds nothing.
+The listing of the old journal comes from the walk of `qpid-store-chk`; the records to copy are those that recovery
+finds (`store.repair.version_1_resize`). The two agree on every intact journal, except for transient messages, which are
+not copied, and for one whose oldest file is filled by a giant message, where the original finds nothing.
 
-The original moves the old files first and then finds out whether the records fit. Here everything is built before a
-file is moved, and what is told of the files comes when it has been done.
+The original moves the old files first and then checks whether the records fit. Here everything is built before a
+file is moved, and the lines about the files are printed afterwards.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.catalogue.store_directory import remove_tree
-from store.environment import Environment
-from store.journal.directory import data_path
-from store.repair.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
-from store.repair.version_1_switch import Target, check_place, move, settle
-from tools.resize.broker_lock import without_broker
-from tools.store_chk.analysis import Analysis, analyse, file_lines, info_lines
-from tools.store_chk.check import Show
-from tools.store_chk.errors import CheckError
-from tools.store_chk.maps import Maps
-from tools.store_chk.text import file_header_text, xid_text
-from tools.store_chk.walk import FileEntered, FirstRecord, Record, StrayHeader, Walk
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.catalogue.store_directory import remove_tree
+from qstore.store.environment import Environment
+from qstore.store.journal.directory import data_path
+from qstore.store.repair.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
+from qstore.store.repair.version_1_switch import Target, check_place, finish_interrupted, move
+from qstore.tools.resize.broker_lock import without_broker
+from qstore.tools.store_chk.analysis import Analysis, analyse, file_lines, info_lines
+from qstore.tools.store_chk.check import Show
+from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.store_chk.maps import Maps
+from qstore.tools.store_chk.text import file_header_text, xid_text
+from qstore.tools.store_chk.walk import FileEntered, FirstRecord, Record, StrayHeader, Walk
 
 PUSHDOWN: Final = "bak"
 _FULL_PERCENT: Final = 80
@@ -38,15 +38,15 @@ _FULL_PERCENT: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line says.
+    """The options of the command line.
 
     Attributes:
-        directory: the journal's, as it was typed.
-        base_name: of the journal.
-        new_base_name, old_base_name: of the new journal, and of the old one where it is kept; None for the same.
+        directory: the journal's directory, as typed.
+        base_name: base name of the journal.
+        new_base_name, old_base_name: of the new journal, and of the preserved old one; None for the same.
         no_pushdown: the old files stay in the directory.
         files: number of files.
-        pages: size of each in pages of 64 KiB.
+        pages: size of each file in pages of 64 KiB.
         show: how much is shown.
     """
 
@@ -61,7 +61,7 @@ class Wanted:
 
     @property
     def target(self) -> Target:
-        """Where everything goes."""
+        """Destinations of the new and the old files."""
         kept = self.directory if self.no_pushdown else posixpath.join(self.directory, PUSHDOWN)
         new, old = self.new_base_name or self.base_name, self.old_base_name or self.base_name
         return Target(self.directory, kept, self.base_name, new, old)
@@ -73,7 +73,7 @@ class Resizer:
     Args:
         environment: disk and clock.
         write: takes standard output.
-        wanted: what is to be done.
+        wanted: the options.
     """
 
     def __init__(self, environment: Environment, write: Callable[[str], object], wanted: Wanted) -> None:
@@ -82,10 +82,10 @@ class Resizer:
         self._verbose = wanted.show is Show.FILES
 
     def run(self) -> str | None:
-        """Do it.
+        """Resize the journal.
 
         Returns:
-            A warning, if the new journal is nearly full; None if it is not.
+            A warning if the new journal is nearly full, otherwise None.
 
         Raises:
             CheckError, StoreError: it cannot be done, and nothing was changed.
@@ -94,7 +94,7 @@ class Resizer:
         wanted, target = self._wanted, self._wanted.target
         geometry = Geometry.from_pages(wanted.files, wanted.pages)
         with without_broker(wanted.directory):
-            if settle(self._disk, target) == geometry:
+            if finish_interrupted(self._disk, target) == geometry:
                 self._line("An earlier run was cut short when it had built the new journal, which is in its place now.")
                 return None
             check_place(self._disk, target)
@@ -107,30 +107,30 @@ class Resizer:
                 self._lines([*info_lines(analysis)])
             content = read_content(self._disk, wanted.directory, wanted.base_name)
             with closing(content.journal):
-                self._tell_what_remains(content, analysis, maps)
+                self._show_remaining(content, analysis, maps)
                 check_fit(content, geometry)
                 was_there = self._disk.is_directory(target.kept)
                 built = build(self._environment, content, geometry, target)
             self._give_to_owner(target, geometry)
             move(self._disk, content.info, geometry, target)
-        self._tell(content, built, was_there=was_there)
+        self._report_files(content, built, was_there=was_there)
         self._line(f"Transferred {content.records} records to new journal.")
         return _warning(content, built, geometry)
 
     def _give_to_owner(self, target: Target, geometry: Geometry) -> None:
-        """Before they are moved, since a run that finishes what this one began has nobody to ask. Raises OSError."""
+        """Set the owner before the move: a run that finishes an interrupted one does not know it. Raises OSError."""
         try:
             owner = Path(data_path(target.directory, target.old_base, 0)).stat()
             _give_to(owner, target, geometry.files)
         except OSError:
-            with suppress(OSError):  # the next run does it
+            with suppress(OSError):  # the next run finishes it
                 remove_tree(self._disk, target.building)
             raise
 
     # ---- the old journal ----
 
     def _walk(self, analysis: Analysis) -> Maps:
-        """Show the files, or the records, as they are read. Where that ends is no matter: recovery finds more."""
+        """Show the files, or the records, as they are read. An early end does not matter: recovery reads on."""
         maps, show = Maps(), self._wanted.show
         if analysis.is_empty or show is Show.NOTHING:
             return maps
@@ -168,8 +168,8 @@ class Resizer:
                 warning = maps.apply(event, walk.read_xid(event))
             self._line(f" > {walk.text(event)}  " + (f" ({warning})" if warning else ""))
 
-    def _tell_what_remains(self, content: Version1Content, analysis: Analysis, maps: Maps) -> None:
-        """How much there is; with -r the records too, where the original fails if there are messages."""
+    def _show_remaining(self, content: Version1Content, analysis: Analysis, maps: Maps) -> None:
+        """Show the number of remaining records; with -r also the records, at which the original fails."""
         enqueued, transactions = content.enqueued, content.open_transactions
         if self._wanted.show is not Show.RECORDS or analysis.is_empty:
             self._line(_count_line(enqueued, "enqueued records", "."))
@@ -189,9 +189,9 @@ class Resizer:
                 for place in transaction.places:
                     self._line(f"   {walk.text(walk.record_at(place))}")
 
-    # ---- what was done ----
+    # ---- report of what was done ----
 
-    def _tell(self, content: Version1Content, built: list[BuiltFile], *, was_there: bool) -> None:
+    def _report_files(self, content: Version1Content, built: list[BuiltFile], *, was_there: bool) -> None:
         if not self._verbose:
             return
         wanted, target = self._wanted, self._wanted.target
@@ -250,7 +250,7 @@ def _warning(content: Version1Content, built: list[BuiltFile], geometry: Geometr
 
 
 def _give_to(owner: os.stat_result, target: Target, files: int) -> None:
-    """Give the new files to whom the old ones belong, as far as that is allowed: qpidd may run as somebody else."""
+    """Give the new files to the owner of the old ones, as far as permitted: qpidd may run as another user."""
     paths = [data_path(target.building, target.new_base, number) for number in range(files)]
     for path in [*paths, posixpath.join(target.building, f"{target.new_base}.jinf")]:
         with suppress(PermissionError):

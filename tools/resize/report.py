@@ -1,4 +1,4 @@
-"""What `qstore-resize` shows: a line for each journal, as a table or as JSON."""
+"""The report of `qstore-resize`: a line for each journal, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from formats.rhm.geometry import PAGE_SIZE, Geometry
-from formats.wording import plural
-from store.repair.resize_plan import JournalPlan
-from tools.console.tables import Column, print_line, print_table
-from tools.console.text import printable
-from tools.size.amounts import human
-from tools.size.formula import number, pages
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
+from qstore.formats.wording import plural
+from qstore.store.repair.resize_plan import JournalPlan
+from qstore.tools.console.tables import Column, print_line, print_table
+from qstore.tools.console.text import printable
+from qstore.tools.size.amounts import human
+from qstore.tools.size.formula import number, pages
 
 Object = dict[str, Any]
 
@@ -30,12 +30,12 @@ _COLUMNS = (
 )
 
 
-#: A queue's name -> the smaller geometry that is recommended for it, and was not taken.
+#: A queue's name -> a smaller recommended geometry that was not applied.
 Left = Mapping[str, Geometry]
 
 
 def result_of(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> str:
-    """What became of a journal, or would: `kept` is None where nothing was done."""
+    """The result for a journal; `kept` is None if nothing was done."""
     if not plan.fits:
         return "too-small"
     if not plan.is_change:
@@ -43,11 +43,11 @@ def result_of(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> 
     return "planned" if kept is None else "resized"
 
 
-# ---- for programs ----
+# ---- JSON ----
 
 
 def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> Object:
-    """One journal as one JSON object."""
+    """One journal as a JSON object."""
     smaller = left.get(plan.name)
     return {
         "kind": "journal",
@@ -73,7 +73,7 @@ def discarded_object(path: str) -> Object:
 def summary_object(
     plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str], left: Left
 ) -> Object:
-    """All of it in numbers."""
+    """The totals."""
     results = [result_of(plan, kept, left) for plan in plans]
     names = ("resized", "planned", "unchanged", "would-shrink", "too-small")
     counts = {name.replace("-", "_"): results.count(name) for name in names}
@@ -88,11 +88,11 @@ def _geometry_object(geometry: Geometry) -> Object:
     }
 
 
-# ---- for people ----
+# ---- text ----
 
 
 def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, left: Left) -> None:
-    """A line for each journal, then what does not fit, what was left larger, and where the old ones are."""
+    """A line for each journal, then those that do not fit, those not shrunk, and where the old ones are."""
     if not plans:
         return
     print_table(console, _COLUMNS, [_row(plan, kept, left) for plan in plans])
@@ -100,20 +100,23 @@ def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[st
         if not plan.fits:
             print_line(console, too_small_text(plan))
         elif plan.name in left:
-            what = f"{_cell(left[plan.name])} would do for the messages that are there now"
-            print_line(console, f"{printable(plan.name)}: left at {_cell(plan.before)}; {what}: --shrink takes that")
+            what = f"{_cell(left[plan.name])} is enough for the present messages"
+            print_line(
+                console,
+                f"{printable(plan.name)}: not changed from {_cell(plan.before)}; {what}: use --shrink to apply that",
+            )
     for path in (kept or {}).values():
-        print_line(console, f"The old journal is kept in {printable(path)}, until --discard-old.")
+        print_line(console, f"The old journal is preserved in {printable(path)} until --discard-old.")
 
 
 def too_small_text(plan: JournalPlan) -> str:
-    """What does not fit, and what would."""
+    """What does not fit, and which sizes would be large enough."""
     choices = [f"--num-jfiles {each.files} --jfile-size-pgs {_pages(each)}" for each in plan.would_fit]
-    advice = " or ".join(choices) if choices else "no journal would: have some consumed first"
+    advice = " or ".join(choices) if choices else "none; consume some messages first"
     return (
         f"{printable(plan.name)}: {plural(plan.messages, 'message')} and "
         f"{plural(plan.transactions, 'open transaction')}, {human(plan.live_bytes)}, do not fit into "
-        f"{_cell(plan.after)}; what would: {advice}"
+        f"{_cell(plan.after)}; large enough: {advice}"
     )
 
 

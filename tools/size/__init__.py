@@ -1,5 +1,5 @@
-"""What `qstore-size` is made of.
+"""The parts of `qstore-size`.
 
-`amounts` reads and writes numbers of bytes; `formula` shows the calculation for a workload that is told, `queues` that
-for the queues of a store; `tables` prints either for people.
+`amounts` parses and formats numbers of bytes; `formula` shows the calculation for a described workload, `queues` for
+the queues of a store; `tables` prints both as text.
 """

@@ -1,4 +1,4 @@
-"""Numbers of bytes, as people write and read them."""
+"""Parsing and formatting numbers of bytes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from formats.wording import plural
+from qstore.formats.wording import plural
 
-MAX_AMOUNT: Final = (1 << 63) - 1  # bytes: as large as a file can be
+MAX_AMOUNT: Final = (1 << 63) - 1  # bytes: the largest possible file
 _AMOUNT = re.compile(
     r"(?P<number>[0-9]{1,20}(?:\.[0-9]{1,6})?) ?(?:(?P<prefix>[kmgt])(?P<binary>i?)(?P<byte>b?)|b)?", re.IGNORECASE
 )
@@ -17,14 +17,14 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_amount(text: str) -> int:
-    """Bytes from text: 150, 4K or 4KiB (4096), 4KB (4000), 1.5M.
+    """Parse a number of bytes: 150, 4K or 4KiB (4096), 4KB (4000), 1.5M.
 
     Raises:
-        ValueError: it is no such number, no whole number of bytes, or larger than a file can be.
+        ValueError: it is not such a number, not a whole number of bytes, or larger than a file can be.
     """
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or (found["binary"] and not found["byte"]):
-        raise ValueError(f"{text!r} is no size; examples: 150, 4K, 4KiB (4096), 4KB (4000), 1.5M")
+        raise ValueError(f"{text!r} is not a size; examples: 150, 4K, 4KiB (4096), 4KB (4000), 1.5M")
     unit = 1
     if found["prefix"]:
         # As in GNU's commands: K and KiB are binary, KB is decimal.
@@ -32,26 +32,26 @@ def parse_amount(text: str) -> int:
         unit = base ** (_PREFIXES.index(found["prefix"].lower()) + 1)
     amount = Decimal(found["number"]) * unit
     if amount != int(amount):
-        raise ValueError(f"{text!r} is no whole number of bytes")
+        raise ValueError(f"{text!r} is not a whole number of bytes")
     if amount > MAX_AMOUNT:
-        raise ValueError(f"{text!r} is more than a file can hold")
+        raise ValueError(f"{text!r} is larger than a file can be")
     return int(amount)
 
 
 def parse_count(text: str) -> int:
-    """A number of things, in decimal.
+    """Parse a decimal count.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no whole number") from None
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def human(size: int) -> str:
-    """Bytes in the unit in which they have one to three digits before the point: `384 bytes`, `9.16 MiB`."""
+    """Format bytes in the unit in which they have one to three integer digits: `384 bytes`, `9.16 MiB`."""
     if size < 1024:
         return f"{size} {'byte' if size == 1 else 'bytes'}"
     scaled, power = float(size), 0
@@ -62,6 +62,6 @@ def human(size: int) -> str:
 
 
 def exact(size: int) -> str:
-    """Bytes in full, and in a larger unit where there is one: `9,600,000 bytes (9.16 MiB)`."""
+    """Format bytes exactly, and in a larger unit if there is one: `9,600,000 bytes (9.16 MiB)`."""
     plain = plural(size, "byte")
     return plain if size < 1024 else f"{plain} ({human(size)})"

@@ -1,4 +1,4 @@
-"""The published calculation for a workload that is told, shown step by step."""
+"""The published calculation for a described workload, shown step by step."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.wording import plural
-from store.inspect.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
-from store.journal.format import JournalFormat
-from store.journal.write.threshold import depth_held
-from tools.console.tables import Column, print_line, print_steps, print_table
-from tools.size.amounts import exact
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.wording import plural
+from qstore.store.inspect.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.write.threshold import depth_held
+from qstore.tools.console.tables import Column, print_line, print_steps, print_table
+from qstore.tools.size.amounts import exact
 
 Object = dict[str, Any]
 
-_DEQUEUES: Final = "not counted; for a queue in steady flow, not one that fills up first, say --count-dequeues"
+_DEQUEUES: Final = "not counted; for a queue in steady flow, not one that fills up first, use --count-dequeues"
 
 
 def number(value: Fraction) -> int | float:
-    """A number for JSON: whole where it is."""
+    """A number for JSON: an integer if it is whole."""
     return value.numerator if value.denominator == 1 else float(value)
 
 
 def choice_object(choice: Choice) -> Object:
-    """Files of a journal, by the names of the options that make them so."""
+    """The files of a journal, under the names of the options that set them."""
     if isinstance(choice, RingSize):
         options: Object = {"num_jfiles": choice.files, "jfile_size_pgs": choice.pages}
     else:
@@ -62,7 +62,7 @@ def sizing_object(sizing: Sizing, queues: int) -> Object:
 
 
 def print_sizing(console: Console, sizing: Sizing, queues: int) -> None:
-    """How the size comes about, and the options to use."""
+    """Print the steps of the calculation and the options to use."""
     flush = OVERHEADS[sizing.workload.journal_format].flush
     columns = (
         Column("record"),
@@ -81,7 +81,7 @@ def print_sizing(console: Console, sizing: Sizing, queues: int) -> None:
 
 
 def _parts(sizing: Sizing) -> list[tuple[str, str]]:
-    """What each record is made of."""
+    """What each record consists of."""
     workload = sizing.workload
     overheads = OVERHEADS[workload.journal_format]
     xid = f" + {workload.xid_bytes:,} transaction id" if workload.xid_bytes else ""
@@ -125,19 +125,19 @@ def _steps(sizing: Sizing) -> list[tuple[str, str]]:
         ("the journal", f"{_files(journal.choice)}: {exact(journal.choice.capacity)}"),
     ]
     if journal.held is not None:
-        steps.append(("enqueues are refused", f"not before {plural(journal.held, 'message')} are there"))
+        steps.append(("enqueues are refused", f"not before {plural(journal.held, 'message')} are on the queue"))
     alone = _held_flushed_alone(sizing)
     if alone is not None:
-        enough = "" if alone >= workload.depth else ": too few, count on larger messages"
+        enough = "" if alone >= workload.depth else ": too few, plan for larger messages"
         what = f"not before {alone:,}, of {sizing.enqueue.flushed:,} bytes each{enough}"
-        steps.append(("  if senders wait for each", what))
+        steps.append(("  if publishers wait for each", what))
     if not workload.count_dequeues:
         steps.append(("dequeues", _DEQUEUES))
     return steps
 
 
 def _held_flushed_alone(sizing: Sizing) -> int | None:
-    """Version 1 without transactions: how many messages the journal takes if each is flushed by itself."""
+    """Version 1 without transactions: how many messages the journal can hold if each is flushed by itself."""
     workload, choice = sizing.workload, sizing.journal.choice
     if workload.journal_format is not JournalFormat.VERSION_1 or sizing.end is not None:
         return None
@@ -152,7 +152,7 @@ def _why(sizing: Sizing) -> str:
     doubled = 2 * sizing.journal.footprint
     if sizing.journal.recommended == doubled:
         return "double that"
-    return f"more than double that ({doubled:,}), for the threshold counts a block for each dequeue"
+    return f"more than double that ({doubled:,}), because the threshold counts a block for each dequeue"
 
 
 def _files(choice: Choice) -> str:

@@ -1,4 +1,4 @@
-"""Sizes from what a store holds: how full each queue's journal is, and what it should be."""
+"""Sizes measured in a store: how full each queue's journal is, and how large it should be."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
-from formats.rhm.geometry import PAGE_SIZE
-from store.inspect.measure import Measurement, Spread, measure
-from store.inspect.offline import RecoveredQueue
-from store.inspect.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from tools.console.tables import Column, print_line, print_table
-from tools.console.text import escape_name, printable
-from tools.figures import percent
-from tools.size.amounts import human
-from tools.size.formula import Object, choice_object, number, pages
+from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.store.inspect.measure import Measurement, Spread, measure
+from qstore.store.inspect.offline import RecoveredQueue
+from qstore.store.inspect.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.tools.console.tables import Column, print_line, print_table
+from qstore.tools.console.text import escape_name, printable
+from qstore.tools.metrics import percent
+from qstore.tools.size.amounts import human
+from qstore.tools.size.formula import Object, choice_object, number, pages
 
 _STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 _NOTHING: Final = "-"
-_HELD_BACK: Final = 2  # a span so many times the live bytes is due to the oldest message
+_HELD_BACK: Final = 2  # a span of this many times the live bytes is caused by the oldest message
 
 
 class Wanted(NamedTuple):
-    """What the user asks of the recommendation.
+    """The requested recommendation.
 
     Attributes:
-        depth: messages; None for as many as are there.
-        transaction_depth: operations in a transaction, of messages that came in one.
-        count_dequeues: whether dequeue records take part (`store.inspect.sizing`).
+        depth: number of messages; None for the present number.
+        transaction_depth: operations per transaction, for messages that were enqueued in one.
+        count_dequeues: whether dequeue records are counted (`store.inspect.sizing`).
     """
 
     depth: int | None
@@ -43,15 +43,15 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueSize:
-    """A queue's journal as it is, and as it should be.
+    """The present and the recommended size of a queue's journal.
 
     Attributes:
         name: the queue's name.
         journal: its journal; None if it has none.
-        measurement: what that holds.
-        depth: the messages for which it was sized.
-        needed: what they need; None without messages to size from, or where it cannot be had.
-        problem: why it cannot be had.
+        measurement: the journal's content.
+        depth: the number of messages for which it was sized.
+        needed: the recommended size; None without messages to measure, or if none can be calculated.
+        problem: why none can be calculated.
     """
 
     name: str
@@ -63,7 +63,7 @@ class QueueSize:
 
     @property
     def large_enough(self) -> bool | None:
-        """Whether the present journal has the recommended size; None where nothing says so, or it has no fixed size."""
+        """Whether the present journal has at least the recommended size; None if unknown or not of fixed size."""
         if self.journal is None or self.measurement is None or self.journal.format is JournalFormat.LINEAR:
             return None
         if self.problem is not None:
@@ -98,11 +98,11 @@ def size_queue(queue: RecoveredQueue, wanted: Wanted) -> QueueSize:
     return QueueSize(queue.name, journal, measurement, depth, needed)
 
 
-# ---- for programs ----
+# ---- JSON ----
 
 
 def queue_object(size: QueueSize) -> Object:
-    """A queue's sizes as one JSON object; what is not known is null."""
+    """A queue's sizes as one JSON object; unknown values are null."""
     fields: Object = {"kind": "queue_size", "queue": size.name}
     journal, measurement, needed = size.journal, size.measurement, size.needed
     fields["store_type"] = None if journal is None else journal.format.label
@@ -163,7 +163,7 @@ def _spread_object(spread: Spread) -> Object | None:
 
 
 def _present(journal: Journal, measurement: Measurement) -> Object:
-    """The present files, by the names of the options that would make them."""
+    """The present files, under the names of the options that set them."""
     data_size = journal.files.geometry.data_size
     if journal.format is JournalFormat.LINEAR:
         return choice_object(LineSize(measurement.capacity // data_size, data_size))
@@ -174,7 +174,7 @@ def _present(journal: Journal, measurement: Measurement) -> Object:
     }
 
 
-# ---- for people ----
+# ---- text ----
 
 _COLUMNS: Final = (
     Column("queue", folds=True),
@@ -194,9 +194,9 @@ _COLUMNS: Final = (
 
 
 def print_queues(console: Console, sizes: list[QueueSize]) -> None:
-    """A line for each queue, then what there is to say about some of them."""
+    """A line for each queue, then notes about some of them."""
     if not sizes:
-        print_line(console, "There are no queues here.")
+        print_line(console, "There are no queues.")
         return
     print_table(console, _COLUMNS, [_row(size) for size in sizes])
     notes = [note for size in sizes for note in notes_about(size)]
@@ -256,7 +256,7 @@ def _verdict(size: QueueSize) -> str:
 
 
 def notes_about(size: QueueSize) -> list[str]:
-    """One line each: a threshold that is near, and why; a size that cannot be had; nothing to size from."""
+    """One line each: a threshold that is near, and why; a size that cannot be calculated; no messages to measure."""
     measurement = size.measurement
     if measurement is None:
         return []
@@ -274,12 +274,12 @@ def notes_about(size: QueueSize) -> list[str]:
     if size.problem is not None:
         notes.append(f"{name}: {size.problem}")
     if not measurement.depth and size.depth:
-        notes.append(f"{name}: no message is there from which to size; say --message-size and --header-size instead")
+        notes.append(f"{name}: there is no message to measure; use --message-size and --header-size instead")
     return notes
 
 
 def _held_back(size: QueueSize, measurement: Measurement) -> list[str]:
-    """Version 1, which cannot relocate: whether the oldest message is why the journal is nearly full."""
+    """Version 1, which has no compaction: whether the oldest message is why the journal is nearly full."""
     oldest = measurement.oldest
     version_1 = size.journal is not None and size.journal.format is JournalFormat.VERSION_1
     if not version_1 or oldest is None or measurement.span < _HELD_BACK * measurement.live_bytes:

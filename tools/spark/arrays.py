@@ -1,4 +1,4 @@
-"""Values -> Arrow arrays, whatever a hostile store puts into them."""
+"""Values -> Arrow arrays, including any values that a hostile store may contain."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from tools.console.text import escape_name, escape_names
-from tools.spark.columns import Column
+from qstore.tools.console.text import escape_name, escape_names
+from qstore.tools.spark.columns import Column
 
 ARROW_TYPES: Final[dict[str, Any]] = {
     "string": pa.string(),
@@ -41,14 +41,14 @@ def array(kind: str, values: Sequence[Any]) -> Any:
 
 
 def constant(kind: str, value: Any, count: int) -> Any:
-    """An array that has one value all over."""
+    """An array that repeats one value."""
     if value is None:
         return pa.nulls(count, ARROW_TYPES[kind])
     return pa.repeat(array(kind, [value])[0], count)
 
 
 def signed(number: int) -> int:
-    """A number of 64 bits without a sign as the one with a sign that has the same bits."""
+    """An unsigned 64-bit number as the signed one with the same bits."""
     return number if number < _NEGATIVE else number - _MODULUS
 
 
@@ -67,7 +67,7 @@ def _names(values: Sequence[str | None]) -> Sequence[str | None]:
 
 
 def text_map(value: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """The entries of a map: names escaped, and what is no text as JSON; null stays null."""
+    """The entries of a map: names escaped, values that are not text as JSON; null stays null."""
     return [(escape_name(key), _text(entry)) for key, entry in value.items()]
 
 

@@ -1,7 +1,7 @@
-"""Slices of a journal -> Arrow record batches with the columns that are wanted, and nothing else.
+"""Slices of a journal -> Arrow record batches with exactly the requested columns.
 
-Columns are built one after another over all rows of a slice. A column that is not wanted costs nothing: bodies are not
-copied, and messages not decoded, unless a column needs them. Damage makes rows of its own.
+Columns are built one after another over all rows of a slice. A column that is not requested costs nothing: bodies are
+not copied, and messages not decoded, unless a column needs them. Damage has rows of its own.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from formats.rhm.records import Kind
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.files import JournalFile
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from tools.dump.objects import record_object
-from tools.spark.arrays import array, arrow_schema, constant, signed
-from tools.spark.columns import MESSAGE_COLUMNS, Column
-from tools.spark.headers import HEAD_SIZE, HEADS, LETTERS, Head, as_header
-from tools.spark.inputs import Input
-from tools.spark.messages import Message, message_values, take_apart, take_from
-from tools.spark.plan import JournalPart, Stretch, format_label
-from tools.spark.selection import Selection
-from tools.spark.stretches import Slice, slices
+from qstore.formats.rhm.records import Kind
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.files import JournalFile
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.tools.dump.objects import record_object
+from qstore.tools.spark.arrays import array, arrow_schema, constant, signed
+from qstore.tools.spark.columns import MESSAGE_COLUMNS, Column
+from qstore.tools.spark.headers import HEAD_SIZE, HEADS, LETTERS, Head, as_header
+from qstore.tools.spark.inputs import Input
+from qstore.tools.spark.messages import Message, decode_message, decode_message_at, message_values
+from qstore.tools.spark.plan import JournalPart, Stretch, format_label
+from qstore.tools.spark.selection import Selection
+from qstore.tools.spark.stretches import Slice, slices
 
-BODY_LIMIT: Final = 128 << 20  # bytes of a body, where nothing else is asked for
+BODY_LIMIT: Final = 128 << 20  # of a body, by default
 DAMAGE: Final = "damage"
-_MOST_BUFFERED: Final = 16 << 20  # bytes of a slice that are read in one go
+_MAX_BUFFERED: Final = 16 << 20  # of a slice, read at once
 _MESSAGE_COLUMNS: Final = frozenset(column.name for column in MESSAGE_COLUMNS)
 _ENQUEUE: Final = Kind.ENQUEUE >> 24
 _DEQUEUE: Final = Kind.DEQUEUE >> 24
@@ -51,33 +51,33 @@ def read_stretch(
 
     Args:
         stretch: what to read.
-        disk: where.
+        disk: where to read it.
         columns: of the table of records.
         selection: which rows.
         fillers: whether fillers are rows.
-        body_limit: bytes of a body, at most.
+        body_limit: largest number of bytes read of a body.
     """
-    told = _DamageRows(stretch.source, stretch.journal, columns, selection)
-    yield from told.batch([(damage, None) for damage in stretch.damage])
+    damage_rows = _DamageRows(stretch.source, stretch.journal, columns, selection)
+    yield from damage_rows.batch([(damage, None) for damage in stretch.damage])
     part = stretch.journal
     if part is None or stretch.begin >= stretch.end:
         return
     journal = part.open(disk)
     rows = _Rows(part, journal, columns, selection, body_limit)
     try:
-        for taken in slices(journal, stretch.begin, stretch.end, part.closing, fillers=fillers):
-            if taken.places:
-                yield from rows.batch(taken)
-            yield from told.batch(taken.damage)
+        for slice_ in slices(journal, stretch.begin, stretch.end, part.closing, fillers=fillers):
+            if slice_.places:
+                yield from rows.batch(slice_)
+            yield from damage_rows.batch(slice_.damage)
     except OSError as error:
         path, reason = str(error.filename or part.path), error.strerror or str(error)
-        yield from told.batch([(Damage(path, None, None, DamageKind.JOURNAL_BREAKS_OFF, reason=reason), None)])
+        yield from damage_rows.batch([(Damage(path, None, None, DamageKind.JOURNAL_BREAKS_OFF, reason=reason), None)])
     finally:
         journal.close()
 
 
 class _DamageRows:
-    """Rows that tell damage."""
+    """Rows for damage."""
 
     def __init__(
         self, source: Input, part: JournalPart | None, columns: tuple[Column, ...], selection: Selection
@@ -85,7 +85,7 @@ class _DamageRows:
         self._source, self._part, self._columns, self._selection = source, part, columns, selection
 
     def batch(self, found: Sequence[tuple[Damage, int | None]]) -> Iterator[Any]:
-        """One batch, if any of the damage is wanted."""
+        """One batch, if any of the damage is selected."""
         wanted = [self._row(damage, size) for damage, size in found if self._is_wanted(damage)]
         if wanted:
             arrays = [array(column.type, [row.get(column.name) for row in wanted]) for column in self._columns]
@@ -129,7 +129,7 @@ def _position(part: JournalPart, damage: Damage) -> int | None:
 
 
 class _Rows:
-    """Rows of records of one journal."""
+    """Rows for the records of one journal."""
 
     def __init__(
         self, part: JournalPart, journal: Journal, columns: tuple[Column, ...], selection: Selection, body_limit: int
@@ -150,17 +150,19 @@ class _Rows:
         self._heads = HEADS[journal.format]
         self._states: dict[tuple[int, int, bool], tuple[list[str], str]] = {}
 
-    def batch(self, taken: Slice) -> Iterator[Any]:
-        """One batch, if any of the records is wanted."""
-        content = _Content(self._journal, taken)
-        places = taken.places
+    def batch(self, slice_: Slice) -> Iterator[Any]:
+        """One batch, if any of the records is selected."""
+        content = _Content(self._journal, slice_)
+        places = slice_.places
         heads = content.heads(places)
         if not self._selection.wants_every_record:
-            kept = [index for index, head in enumerate(heads) if self._is_wanted(head, taken.xids.get(places[index]))]
-            places, heads = [places[index] for index in kept], [heads[index] for index in kept]
+            wanted = [
+                index for index, head in enumerate(heads) if self._is_wanted(head, slice_.xids.get(places[index]))
+            ]
+            places, heads = [places[index] for index in wanted], [heads[index] for index in wanted]
         if not places:
             return
-        rows = _SliceRows(places, heads, taken.xids, content)
+        rows = _SliceRows(places, heads, slice_.xids, content)
         messages = self._messages(rows) if self._wants_messages else []
         arrays = [self._column(column, rows, messages) for column in self._columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -206,37 +208,37 @@ class _Rows:
         return array("string", [self._paths[place // size] for place in places])
 
     def offsets(self, rows: _SliceRows) -> list[int]:
-        """Of each record the offset in its file."""
+        """For each record its offset in its file."""
         stream = self._journal.stream
         size, header = stream.data_size, stream.geometry.header_size
         return [place % size + header for place in rows.places]
 
     def rids(self, rows: _SliceRows) -> list[Any]:
-        """Of each record its id."""
+        """For each record its id."""
         if self._journal.format is JournalFormat.VERSION_2:
             return [head[2] for head in rows.heads]
         return [None if head[0] == _FILLER else head[2] for head in rows.heads]
 
     def flushes(self, rows: _SliceRows) -> list[Any]:
-        """Of each record its flush, where the format has any."""
+        """For each record its flush number, if the format has any."""
         if self._journal.format is JournalFormat.VERSION_2:
             return [head[5] for head in rows.heads]
         return [None] * len(rows.heads)
 
     def sizes(self, rows: _SliceRows) -> list[int]:
-        """Of each record its bytes on disk."""
+        """For each record its size on disk."""
         return self._heads.record_sizes(rows.heads)
 
     def flags(self, rows: _SliceRows) -> list[list[str]]:
-        """Of each record the names of its flags."""
+        """For each record the names of its flags."""
         return self._shown(rows, 0)
 
     def checksums(self, rows: _SliceRows) -> list[str]:
-        """Of each record what was checked."""
+        """For each record what was verified."""
         return self._shown(rows, 1)
 
     def prepared(self, rows: _SliceRows) -> list[str | None]:
-        """Of each enqueue in the prepared list whether its transaction is distributed."""
+        """For each enqueue in the prepared list whether its transaction is distributed."""
         if not self._part.is_prepared_list:
             return [None] * len(rows.heads)
         return [self._prepared(place, head, rows) for place, head in zip(rows.places, rows.heads, strict=True)]
@@ -249,7 +251,7 @@ class _Rows:
         return "local" if first in (b"", b"\0") else "dtx"
 
     def _shown(self, rows: _SliceRows, index: int) -> list[Any]:
-        """What follows from letters and flags, of which there are few combinations."""
+        """Values derived from letters and flags, of which there are few combinations."""
         heads, states = rows.heads, self._states
         keys = [(head[0], head[1], head[3] > 0) for head in heads]
         for key in set(keys) - states.keys():
@@ -277,17 +279,17 @@ class _Rows:
 
 
 class _Content:
-    """The bytes of a slice: at once, if they are few."""
+    """The bytes of a slice, loaded at once if the slice is small."""
 
     __slots__ = ("_base", "_buffer", "_journal")
 
-    def __init__(self, journal: Journal, taken: Slice) -> None:
-        size = taken.end - taken.begin
-        self._journal, self._base = journal, taken.begin
-        self._buffer = journal.stream.read(taken.begin, size) if size <= _MOST_BUFFERED else b""
+    def __init__(self, journal: Journal, slice_: Slice) -> None:
+        size = slice_.end - slice_.begin
+        self._journal, self._base = journal, slice_.begin
+        self._buffer = journal.stream.read(slice_.begin, size) if size <= _MAX_BUFFERED else b""
 
     def heads(self, places: list[int]) -> list[Head]:
-        """The headers of the records at some places."""
+        """The headers of the records at the given places."""
         take = HEADS[self._journal.format].take
         if self._buffer:
             base = self._base
@@ -296,21 +298,21 @@ class _Content:
         return [take(read(place, HEAD_SIZE), (0,))[0] for place in places]
 
     def read(self, place: int, length: int) -> bytes:
-        """Some bytes."""
+        """Read a range of bytes."""
         at = place - self._base
         end = at + length
         return self._buffer[at:end] if end <= len(self._buffer) else self._journal.stream.read(place, length)
 
     def message(self, place: int, size: int, body_limit: int) -> Message:
-        """The message whose data stand at a place."""
+        """The message whose data are at a place."""
         at = place - self._base
         if at + size <= len(self._buffer):
-            return take_from(self._buffer, at, size, body_limit)
-        return take_apart(size, lambda offset, length: self.read(place + offset, length), body_limit)
+            return decode_message_at(self._buffer, at, size, body_limit)
+        return decode_message(size, lambda offset, length: self.read(place + offset, length), body_limit)
 
 
 class _SliceRows:
-    """The records of a slice that make rows."""
+    """The records of a slice that become rows."""
 
     __slots__ = ("content", "heads", "places", "xids")
 
@@ -332,13 +334,13 @@ def _xids(_rows: _Rows, rows: _SliceRows) -> list[str | None]:
     return [xid.hex() if (xid := rows.xids.get(place)) else None for place in rows.places]
 
 
-#: Column -> how its value follows from a record's message; null where it was not looked at.
+#: Column -> its value for a record's message; null if the message was not decoded.
 _OF_DAMAGE: Final[dict[str, Callable[[Message | None], str | None]]] = {
     "damage": _problem,
     "damage_kind": _problem_kind,
 }
 
-#: Column -> how its values follow from a slice's records.
+#: Column -> its values for a slice's records.
 _VALUES: Final[dict[str, Callable[[_Rows, _SliceRows], Sequence[Any]]]] = {
     "offset": _Rows.offsets,
     "position": lambda _, rows: rows.places,

@@ -1,4 +1,4 @@
-"""The data source "qstore": what Spark calls.
+"""The data source "qstore", called by Spark.
 
     spark.dataSource.register(QstoreDataSource)
     spark.read.format("qstore").options(…).load(path, glob, URL or list of these)
@@ -6,12 +6,12 @@
 Options:
 
     table            records (default), files, queues, exchanges, bindings, transactions
-    columns          names, separated by commas: only these are read. Without columns of messages no message is decoded;
+    columns          names, separated by commas: only these are read. Without message columns no message is decoded;
                      without `body` no body is copied
-    split_bytes      bytes of a partition, at most; by default chosen by the amount of data, 32 to 128 MiB
-    body_limit       bytes of a body that are read, at most; 128 MiB by default
+    split_bytes      largest size of a partition; by default chosen by the amount of data, 32 to 128 MiB
+    body_limit       largest number of bytes read of a body; 128 MiB by default
     fillers          true: fillers are rows too
-    storage_options  JSON object that fsspec is given
+    storage_options  JSON object with options for fsspec
 
     queue            names, separated by commas (or a JSON array): only records of these queues
     type             types of records, likewise; `damage` is one of them
@@ -19,15 +19,16 @@ Options:
     rids             record ids and ranges of them: "7,100-200,300-"
     pushdown         true: filters on queue, type, rid and xid are pushed down; false by default
 
-The options queue, type, xid and rids select what is read at all, whatever a query then does with it. Push-down lets
-Spark choose by a query's own filters, where `spark.sql.python.filterPushdown.enabled` is set too; but Spark (seen in
-4.3) keeps what was pushed down with the loaded DataFrame, not with its use: another query on the same DataFrame, with
-other filters or none, then gets rows of the first filters only, without a word. Nothing tells the data source which
-query it reads for. So push-down is off unless asked for, and what is loaded with it must be used in one query, and once
-in that: load it again for the next.
+The options queue, type, xid and rids select what is read, for every query on the result. Push-down makes Spark select
+by a query's own filters, if `spark.sql.python.filterPushdown.enabled` is set too; but Spark (seen in 4.3) stores the
+pushed-down filters with the loaded DataFrame, not with its use: another query on the same DataFrame, with other filters
+or none, then silently gets the rows of the first filters only. The data source cannot detect which query it reads for.
+So push-down is off by default, and a DataFrame loaded with it must be used in one query, and once in that: load it
+again for the next.
 
-Damage makes rows of type `damage`; what is no store is a row of the table `files`, and an error only if nothing at all
-is one. Rows have places (file, offset, position, flush), so that a reader can go on from where it was.
+Damage has rows of type `damage`; an input that is not a store is a row of the table `files`, and an error only if no
+input is a store. Rows have positions (file, offset, position, flush), so that a reader can continue from an earlier
+one.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.spark.needed import SparkMissingError, missing
+from qstore.tools.spark.needed import SparkMissingError, missing
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 except ImportError:
     raise SparkMissingError(missing() or "PySpark is older than 4.0: pip install 'qstore[spark]'") from None
 
-from tools.spark.batches import BODY_LIMIT, read_stretch
-from tools.spark.columns import Column, OptionError, schema_text, table_columns
-from tools.spark.inputs import Input, named_inputs
-from tools.spark.plan import Stretch, partitions, stretches
-from tools.spark.selection import Selection, chosen, push
-from tools.spark.store_tables import read_store
+from qstore.tools.spark.batches import BODY_LIMIT, read_stretch
+from qstore.tools.spark.columns import Column, OptionError, schema_text, table_columns
+from qstore.tools.spark.inputs import Input, named_inputs
+from qstore.tools.spark.plan import Stretch, partitions, stretches
+from qstore.tools.spark.selection import Selection, chosen, push
+from qstore.tools.spark.store_tables import read_store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,18 +65,18 @@ class QstoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """The format's name in Spark."""
         return "qstore"
 
     def schema(self) -> str:
-        """The table's columns, or those that were chosen. Raises OptionError."""
+        """The table's columns, or the chosen ones. Raises OptionError."""
         return schema_text(self._columns())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the table. Raises OptionError."""
+        """A reader of the table. Raises OptionError."""
         columns = self._columns()
         if schema.names != [column.name for column in columns]:
-            raise OptionError('option columns chooses columns; a schema of one\'s own cannot be given to "qstore"')
+            raise OptionError('select columns with the option columns; "qstore" does not accept a schema')
         options = self._options()
         table = options.get("table", RECORDS)
         if table != RECORDS:
@@ -103,13 +104,13 @@ class _RecordsReader(DataSourceReader):
         self._fillers = _flag(options, "fillers")
 
     def partitions(self) -> list[InputPartition]:
-        """The parts that are read one by one. Raises UnusableInputError."""
+        """The partitions. Raises UnusableInputError."""
         found = stretches(self._inputs, self._selection.queues, self._split_bytes)
         return [InputPartition(packed) for packed in partitions(found, self._split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one part, as record batches."""
-        packed: tuple[Stretch, ...] = partition.value or ()  # where there are no partitions, Spark makes up one
+        """The rows of one partition, as record batches."""
+        packed: tuple[Stretch, ...] = partition.value or ()  # without partitions, Spark invents one
         for stretch in packed:
             disk, _ = stretch.source.disk()
             yield from read_stretch(
@@ -118,10 +119,10 @@ class _RecordsReader(DataSourceReader):
 
 
 class _FilteringReader(_RecordsReader):
-    """The same with the filters that Spark pushes down."""
+    """The same with filter push-down."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
-        """Take the filters that can be done here; what is left."""
+        """Take the filters that are supported; yields the others."""
         self._selection, left = push(filters, self._selection)
         return left
 
@@ -129,8 +130,8 @@ class _FilteringReader(_RecordsReader):
 def _must_not_filter() -> bool:
     """Whether this is the process in which Spark plans a scan without filters.
 
-    There, while push-down is not enabled, it refuses a reader that could take filters. Where they are pushed down it
-    asks in a process that has another module loaded.
+    In that process, if push-down is not enabled, Spark refuses a reader that supports filters. With push-down it uses a
+    process that has another module loaded.
     """
     return _PLANNING in sys.modules and _PUSHING not in sys.modules
 
@@ -158,12 +159,12 @@ def _size(options: Mapping[str, str], name: str, default: int | None) -> int | N
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise OptionError(f"option {name}: it must be a number of bytes above 0, not {text!r}")
+        raise OptionError(f"option {name}: must be a number of bytes above 0, not {text!r}")
     return int(text)
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "false").lower()
     if text not in _TRUTH:
-        raise OptionError(f"option {name}: it must be true or false, not {text!r}")
+        raise OptionError(f"option {name}: must be true or false, not {text!r}")
     return _TRUTH[text]

@@ -1,8 +1,8 @@
-"""The headers of many records at once, in one shape for all formats.
+"""Decodes the headers of many records at once, in one shape for all formats.
 
-The walk over a journal has checked the records and decoded their headers; it hands over places, since a tuple for each
-record is what it saves. Here the fields that columns show are taken again, by structures put together from the tables
-of the formats.
+The walk over a journal has checked the records and decoded their headers, but returns only their places, because a
+tuple for each record would be too expensive. The fields that columns need are decoded again here, with structs composed
+from the tables of the formats.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
-import formats.qls.records as qls
-import formats.rhm.records as rhm
-from formats.rhm.geometry import padded
-from formats.rhm.records import EXTERNAL, Kind
-from store.journal.format import JournalFormat
-from store.journal.line.records import LinearRecords
-from store.journal.records import RecordHeader
-from store.journal.ring.version_1 import Version1Records
+import qstore.formats.qls.records as qls
+import qstore.formats.rhm.records as rhm
+from qstore.formats.rhm.geometry import padded
+from qstore.formats.rhm.records import EXTERNAL, Kind
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.line.records import LinearRecords
+from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.ring.version_1 import Version1Records
 
-HEAD_SIZE: Final = 40  # bytes that hold the longest header
+HEAD_SIZE: Final = 40  # bytes of the longest header
 LETTERS: Final = {kind >> 24: kind for kind in rhm.RECORD_KINDS}  # the last letter of a magic, in all formats
 _ENQUEUE: Final = Kind.ENQUEUE >> 24
 _DEQUEUE: Final = Kind.DEQUEUE >> 24
@@ -30,13 +30,13 @@ _ALL: Final = 0xFFFF
 
 
 class Head(NamedTuple):
-    """What columns show of a record's header.
+    """The fields of a record's header that columns need.
 
     Attributes:
         letter: a key of `LETTERS`.
-        flags: those that mean something.
+        flags: the defined ones.
         rid: record id.
-        xid_size: bytes of transaction id.
+        xid_size: length of the transaction id.
         datum: of an enqueue its data's size, of a dequeue the dequeued record id, of a filler its blocks.
         flush: version 2: low 32 bits of its flush's number.
     """
@@ -109,11 +109,11 @@ class HeadFormat(NamedTuple):
     """A format's headers.
 
     Attributes:
-        take: the heads of the records at some offsets of a buffer, which holds `HEAD_SIZE` bytes from each on.
+        take: decodes the headers at some offsets of a buffer, which has `HEAD_SIZE` bytes from each on.
         sizes: letter -> bytes of the header.
         tail_size: bytes of a record's tail.
-        external: the flag of an enqueue whose data are not there; 0 if there is none.
-        tail_always: whether each record has a tail.
+        external: the flag of an enqueue whose data are not in the journal; 0 if the format has none.
+        tail_always: whether every record has a tail.
     """
 
     take: Callable[[bytes, Sequence[int]], list[Head]]
@@ -123,11 +123,11 @@ class HeadFormat(NamedTuple):
     tail_always: bool
 
     def stored_size(self, head: Head) -> int:
-        """Bytes of data that stand in an enqueue."""
+        """Bytes of data in an enqueue record."""
         return 0 if head.flags & self.external else head.datum
 
     def size(self, head: Head) -> int:
-        """Bytes of a record on disk, padding included."""
+        """Bytes of a record on disk, with padding."""
         if head.letter == _FILLER:
             return padded(head.datum * padded(1))
         size = self.sizes[head.letter] + head.xid_size
@@ -136,7 +136,7 @@ class HeadFormat(NamedTuple):
         return padded(size + self.tail_size if head.xid_size or self.tail_always else size)
 
     def record_sizes(self, heads: Sequence[Head]) -> list[int]:
-        """`size` of each: what has the same numbers is reckoned once."""
+        """`size` of each; computed once for equal numbers."""
         keys = [(head[0], head[1], head[3], head[4] if head[0] != _DEQUEUE else 0) for head in heads]
         sizes = {key: self.size(Head(key[0], key[1], 0, key[2], key[3], 0)) for key in set(keys)}
         return [sizes[key] for key in keys]
@@ -160,7 +160,7 @@ HEADS: Final[dict[JournalFormat, HeadFormat]] = {
 
 
 def as_header(head: Head, journal_format: JournalFormat) -> RecordHeader:
-    """The header again as the format's own value."""
+    """The header as the format's own type."""
     kind = LETTERS[head.letter]
     data_size = head.datum if kind is Kind.ENQUEUE else 0
     dequeued = head.datum if kind is Kind.DEQUEUE else 0

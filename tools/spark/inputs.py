@@ -1,7 +1,7 @@
-"""Which stores are meant: paths, globs and URLs, and how each is opened.
+"""Resolves inputs: paths, globs and URLs, and how each is opened.
 
 A path with a protocol ("s3://…", "memory://…") is read through fsspec, every other one from the local disk. Inputs are
-values that can be sent to another machine, which opens the store anew.
+values that can be sent to another machine, which opens the store again.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from store.disk import Disk, OsDisk
-from store.inspect.layout import StoreLayout, UnusableInputError, find_layout
-from store.inspect.offline import OfflineStore
-from store.journal.directory import NotAJournalError
-from tools.spark.columns import OptionError
-from tools.spark.remote_disk import RemoteDisk
+from qstore.store.disk import Disk, OsDisk
+from qstore.store.inspect.layout import StoreLayout, UnusableInputError, find_layout
+from qstore.store.inspect.offline import OfflineStore
+from qstore.store.journal.directory import NotAJournalError
+from qstore.tools.spark.columns import OptionError
+from qstore.tools.spark.remote_disk import RemoteDisk
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
 class Input(NamedTuple):
-    """A path that was named, or that a glob found.
+    """A path that was named, or matched by a glob.
 
     Attributes:
-        path: the path, as it is shown: a local one, or a URL.
-        storage_options: what fsspec is given: sorted pairs.
+        path: the displayed path: a local one, or a URL.
+        storage_options: options for fsspec: sorted pairs.
     """
 
     path: str
@@ -44,11 +44,11 @@ class Input(NamedTuple):
         return _URL.match(self.path) is not None
 
     def disk(self) -> tuple[Disk, str]:
-        """Where to read, and the path there.
+        """The disk to read from, and the path on it.
 
         Raises:
             OSError: the file system cannot be reached.
-            OptionError: fsspec, or what it needs for the protocol, is not installed.
+            OptionError: fsspec, or a package that it needs for the protocol, is not installed.
         """
         if not self.is_remote:
             return OsDisk(), self.path
@@ -56,7 +56,7 @@ class Input(NamedTuple):
         return RemoteDisk(system), path.rstrip("/") or "/"
 
     def shown(self, path: str) -> str:
-        """A path of this input's disk as it is shown."""
+        """A path of this input's disk as displayed."""
         if not self.is_remote:
             return path
         system, _ = _file_system(self)
@@ -69,17 +69,19 @@ def _file_system(source: Input) -> tuple[Any, str]:
 
         system, path = url_to_fs(source.path, **dict(source.storage_options))
     except ImportError as error:
-        raise OptionError(f"{source.path}: {error}; pip install 'qstore[spark]' and what the protocol needs") from None
+        raise OptionError(
+            f"{source.path}: {error}; pip install 'qstore[spark]' and the package for this protocol"
+        ) from None
     except ValueError as error:
         raise OptionError(f"{source.path}: {error}") from None
     return system, str(path)
 
 
 def named_inputs(options: Mapping[str, str]) -> list[Input]:
-    """The inputs that the options `path` or `paths` name, globs resolved, each once.
+    """The inputs in the options `path` or `paths`, globs resolved, without duplicates.
 
     Raises:
-        OptionError: there are none, or an option cannot be read.
+        OptionError: there are none, or an option cannot be parsed.
     """
     storage_options = _storage_options(options.get("storage_options"))
     patterns = [options["path"]] if "path" in options else []
@@ -87,7 +89,7 @@ def named_inputs(options: Mapping[str, str]) -> list[Input]:
         try:
             patterns += [str(path) for path in json.loads(options["paths"])]
         except (ValueError, TypeError):
-            raise OptionError("option paths: it must be a JSON list of paths") from None
+            raise OptionError("option paths: must be a JSON list of paths") from None
     if not patterns:
         raise OptionError("no input: name a path, a glob, or a list of them in load(…)")
     found: dict[str, Input] = {}
@@ -95,7 +97,7 @@ def named_inputs(options: Mapping[str, str]) -> list[Input]:
         for path in _matches(Input(pattern, storage_options)):
             found.setdefault(path, Input(path, storage_options))
     if not found:
-        raise OptionError(f"no input: nothing is called {', '.join(patterns)}")
+        raise OptionError(f"no input: nothing matches {', '.join(patterns)}")
     return list(found.values())
 
 
@@ -105,11 +107,11 @@ def _storage_options(text: str | None) -> tuple[tuple[str, Any], ...]:
     try:
         return tuple(sorted(json.loads(text).items()))
     except (ValueError, AttributeError):
-        raise OptionError("option storage_options: it must be a JSON object") from None
+        raise OptionError("option storage_options: must be a JSON object") from None
 
 
 def _matches(pattern: Input) -> list[str]:
-    """The paths that a pattern means. What is there under that very name is no pattern."""
+    """The paths that match a pattern. An existing file of exactly that name takes precedence."""
     if not _GLOB.search(pattern.path):
         return [pattern.path]
     if not pattern.is_remote:
@@ -119,11 +121,11 @@ def _matches(pattern: Input) -> list[str]:
 
 
 def layout_of(source: Input) -> tuple[Disk, StoreLayout]:
-    """What is at an input.
+    """The layout of the store at an input.
 
     Raises:
         UnusableInputError: nothing that could be read as a store.
-        OSError: it cannot be looked at.
+        OSError: it cannot be read.
     """
     disk, path = source.disk()
     return disk, find_layout(disk, path)
@@ -131,7 +133,7 @@ def layout_of(source: Input) -> tuple[Disk, StoreLayout]:
 
 @contextmanager
 def opened(source: Input) -> Iterator[OfflineStore]:
-    """The store at an input, with its catalogue, which is fetched if it is elsewhere.
+    """The store at an input, with its catalogue, which is copied first if it is remote.
 
     Raises:
         UnusableInputError: nothing that could be read as a store.

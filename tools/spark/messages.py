@@ -1,4 +1,4 @@
-"""What is in a message, as far as columns ask for it."""
+"""Decodes messages, as far as the requested columns need it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.message_header import MessageHeader
-from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
-from formats.plain import plain_bytes
-from tools.console.text import escape_names
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import MessageHeader
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.plain import plain_bytes
+from qstore.tools.console.text import escape_names
 
-_TOO_SHORT: Final = "the data are shorter than the header that they announce"
+_TOO_SHORT: Final = "the data are shorter than the length of the message header in them"
 _EXTERNAL: Final = "the record is external: its data are not in the journal"
 _PERSISTENT: Final = 2
 _MILLISECONDS: Final = 1000
-_new_tuple: Final = tuple.__new__  # what a NamedTuple's own constructor calls, without its detour
+_new_tuple: Final = tuple.__new__  # what a NamedTuple's constructor calls, without its overhead
 
 
 class Message(NamedTuple):
-    """A stored message, taken apart.
+    """A decoded stored message.
 
     Attributes:
         header: its decoded header; None if it cannot be decoded, and then the body is all of the data.
         problem: why it cannot be decoded; None if it can.
-        body_length: bytes of the body.
-        body: the body, or the beginning of it; None where it was not asked for.
+        body_length: size of the body in bytes.
+        body: the body, or the beginning of it; None if not requested.
     """
 
     header: MessageHeader | None
@@ -36,13 +36,13 @@ class Message(NamedTuple):
     body: bytes | None
 
 
-def take_apart(size: int, read: Callable[[int, int], bytes], body_limit: int) -> Message:
-    """A message whose data have `size` bytes.
+def decode_message(size: int, read: Callable[[int, int], bytes], body_limit: int) -> Message:
+    """A message with data of `size` bytes.
 
     Args:
-        size: bytes of the record's data.
-        read: gives bytes of them, from an offset, so many.
-        body_limit: bytes of the body that are wanted, at most; 0 if it is not.
+        size: size of the record's data in bytes.
+        read: reads a range of the data: offset, length.
+        body_limit: largest number of bytes of the body; 0 for none.
     """
     if not size:
         return Message(None, _EXTERNAL, 0, b"" if body_limit else None)
@@ -64,8 +64,8 @@ def take_apart(size: int, read: Callable[[int, int], bytes], body_limit: int) ->
     return Message(header, problem, length, read(start, min(length, body_limit)) if body_limit else None)
 
 
-def take_from(buffer: bytes, at: int, size: int, body_limit: int) -> Message:
-    """As `take_apart`, for data that stand in a buffer from `at` on: most do, and this is the inner loop of a scan."""
+def decode_message_at(buffer: bytes, at: int, size: int, body_limit: int) -> Message:
+    """As `decode_message`, for data in a buffer from `at` on, which is the usual case and the inner loop of a scan."""
     begin = at + HEADER_SIZE_BYTES
     end = at + size
     if size > HEADER_SIZE_BYTES:
@@ -79,7 +79,7 @@ def take_from(buffer: bytes, at: int, size: int, body_limit: int) -> Message:
                 if header.amqp_1_0 is None:
                     body = buffer[start : min(end, start + body_limit)] if body_limit else None
                     return _new_tuple(Message, (header, None, end - start, body))
-    return take_apart(size, lambda offset, length: buffer[at + offset : at + offset + length], body_limit)
+    return decode_message(size, lambda offset, length: buffer[at + offset : at + offset + length], body_limit)
 
 
 def _text(value: bytes | str | None) -> str | None:
@@ -111,7 +111,7 @@ def _expiration(header: MessageHeader) -> int | None:
     return header.expiration if expires is None else expires // _MILLISECONDS
 
 
-#: Column -> how its value follows from a message's header.
+#: Column -> its value for a message's header.
 VALUES: Final[dict[str, Callable[[MessageHeader], Any]]] = {
     "protocol": lambda header: header.protocol,
     "exchange": lambda header: header.exchange,
@@ -134,7 +134,7 @@ VALUES: Final[dict[str, Callable[[MessageHeader], Any]]] = {
 
 
 def message_values(name: str, messages: Sequence[Message | None]) -> list[Any]:
-    """A column's values; None in the rows of records that hold no message, or one that cannot be decoded."""
+    """A column's values; None for records that contain no message, or one that cannot be decoded."""
     if name == "body":
         return [None if message is None else message.body for message in messages]
     if name == "body_length":

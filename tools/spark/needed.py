@@ -1,4 +1,4 @@
-"""What Spark needs and a plain installation does not have."""
+"""Requirements of Spark that a plain installation does not have."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 
 
 class SparkMissingError(ImportError):
-    """Something that Spark needs is not installed; the text says what to do."""
+    """A requirement of Spark is not installed; the text says what to do."""
 
 
 def missing() -> str | None:
-    """What is to be installed before Spark can be used, in one line; None if nothing."""
+    """What must be installed before Spark can be used, in one line; None if nothing."""
     absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed: pip install 'qstore[spark]'"
     if not _has_java():
-        return "there is no Java: install version 17 or later (Debian: apt install openjdk-17-jre-headless)"
+        return "Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)"
     return None
 
 
 def check() -> None:
-    """Have everything that Spark needs.
+    """Check that all requirements of Spark are installed.
 
     Raises:
         SparkMissingError: something is not installed.
@@ -39,7 +39,7 @@ def check() -> None:
 
 
 def use_this_python() -> None:
-    """Have Spark's workers run this interpreter, unless the environment names one; to be called before a session."""
+    """Make Spark's workers use this interpreter, unless the environment names one; call before creating a session."""
     os.environ.setdefault(_PYTHON_VARIABLE, sys.executable)
 
 

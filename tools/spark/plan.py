@@ -1,11 +1,10 @@
 """From inputs to partitions: which stretch of which journal is read where.
 
 Only file headers are read here. A journal's files, in the order in which they were written, are one stream of bytes
-(`store.journal.stream`); it is cut at the ends of files, and a file that is larger than `split_bytes` into equal parts.
-Small files, and small stores, share a partition. What belongs to no stretch, damage that was found already, is a
-stretch without bytes.
+(`store.journal.stream`); it is split at the ends of files, and a file that is larger than `split_bytes` into equal
+parts. Small files, and small stores, share a partition. Damage that was already found is a stretch without bytes.
 
-A stretch carries what the headers say, so that whoever reads it opens only the files in which it lies.
+A stretch contains the decoded headers, so that its reader opens only the files that it covers.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE
-from store.damage import Damage
-from store.disk import Disk
-from store.inspect.layout import StoreKind, UnusableInputError
-from store.inspect.opening import OpenedJournals, open_journals
-from store.journal.directory import NotAJournalError
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.line.files import Line
-from store.journal.ring.files import Ring
-from store.recovery.close_record import Closing, closing_of
-from tools.spark.inputs import Input, layout_of
-from tools.spark.inputs import opened as opened_store
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.store.damage import Damage
+from qstore.store.disk import Disk
+from qstore.store.inspect.layout import StoreKind, UnusableInputError
+from qstore.store.inspect.opening import OpenedJournals, open_journals
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.files import Line
+from qstore.store.journal.ring.files import Ring
+from qstore.store.recovery.close_record import Closing, closing_of
+from qstore.tools.spark.inputs import Input, layout_of
+from qstore.tools.spark.inputs import opened as opened_store
 
-MOST_BYTES: Final = 128 << 20  # of a partition
-_LEAST_BYTES: Final = 32 << 20  # of a partition, where nothing else is asked for
-_PARTITIONS: Final = 8  # that a large amount of data makes at least
-_OPENING: Final = 1 << 20  # bytes that could be read while a journal is opened
+MAX_BYTES: Final = 128 << 20  # of a partition
+_MIN_BYTES: Final = 32 << 20  # of a partition, by default
+_PARTITIONS: Final = 8  # number of partitions into which a large amount of data is split at least
+_OPENING: Final = 1 << 20  # bytes that could be read in the time in which a journal is opened
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """What is known of a journal that is read in stretches.
+    """Description of a journal that is read in stretches.
 
     Attributes:
-        source: the store in which it lies.
+        source: the store that contains it.
         name: its queue's name.
         path, base_name: of its directory, and of its files.
         files: its files in order.
         is_prepared_list: whether it is the store's transaction prepared list.
-        closing: what it held when the store was closed.
+        closing: its content when the store was closed.
     """
 
     source: Input
@@ -58,11 +57,11 @@ class JournalPart:
 
     @property
     def size(self) -> int:
-        """Bytes of its stream."""
+        """Size of its stream in bytes."""
         return len(self.files.files) * self.files.geometry.data_size
 
     def open(self, disk: Disk) -> Journal:
-        """The journal itself."""
+        """Open the journal."""
         return Journal(disk, self.name, self.path, self.base_name, None, self.files, [])
 
 
@@ -71,10 +70,10 @@ class Stretch:
     """A stretch of a journal.
 
     Attributes:
-        source: the store in which it lies.
+        source: the store that contains it.
         journal: the journal; None for damage of the store itself.
-        begin, end: places in its stream: records that begin there belong to the stretch.
-        damage: what was found when headers were read, for the stretch that is to tell it.
+        begin, end: positions in its stream: records that begin there belong to the stretch.
+        damage: damage found in headers, for the one stretch that reports it.
     """
 
     source: Input
@@ -85,15 +84,15 @@ class Stretch:
 
 
 def stretches(inputs: Iterable[Input], queues: frozenset[str] | None, split_bytes: int | None) -> list[Stretch]:
-    """The stretches of all inputs that are stores. What is no store is left out: the table `files` tells it.
+    """The stretches of all inputs that are stores. Other inputs are left out: the table `files` reports them.
 
     Args:
-        inputs: where to look.
+        inputs: the inputs.
         queues: only those; None for all.
-        split_bytes: bytes of a stretch, at most; None to choose by the amount of data.
+        split_bytes: largest size of a stretch; None to choose by the amount of data.
 
     Raises:
-        UnusableInputError: nothing at all is a store.
+        UnusableInputError: no input is a store.
     """
     found: list[Stretch] = []
     reasons: list[str] = []
@@ -108,18 +107,18 @@ def stretches(inputs: Iterable[Input], queues: frozenset[str] | None, split_byte
             reasons.append(f"{error.filename or source.path}: {error.strerror or error}")
     if not usable:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        raise UnusableInputError(f"nothing here is a store: {reasons[0]}{more}")
+        raise UnusableInputError(f"no input is a store: {reasons[0]}{more}")
     most = split_bytes or chosen_split(sum(stretch.end for stretch in found))
     return [part for stretch in found for part in _split(stretch, most)]
 
 
 def chosen_split(size: int) -> int:
-    """Bytes of a stretch where `size` bytes are to be read."""
-    return max(_LEAST_BYTES, min(MOST_BYTES, size // _PARTITIONS))
+    """Size of a stretch for an input of `size` bytes."""
+    return max(_MIN_BYTES, min(MAX_BYTES, size // _PARTITIONS))
 
 
 def partitions(found: Iterable[Stretch], split_bytes: int | None) -> list[tuple[Stretch, ...]]:
-    """Stretches put together, so that none of the partitions is very small."""
+    """Stretches grouped so that no partition is very small."""
     every = list(found)
     most = split_bytes or chosen_split(sum(stretch.end - stretch.begin for stretch in every))
     packed: list[tuple[Stretch, ...]] = []
@@ -138,7 +137,7 @@ def partitions(found: Iterable[Stretch], split_bytes: int | None) -> list[tuple[
 
 
 def _of_store(source: Input, queues: frozenset[str] | None) -> Iterator[Stretch]:
-    """A whole journal each, and the store's own damage. Raises as `find_layout` and `open_journals`."""
+    """Each journal as a whole, and the store's own damage. Raises as `find_layout` and `open_journals`."""
     disk, layout = layout_of(source)
     opened = open_journals(disk, layout)
     damage = (*layout.damage, *opened.damage)
@@ -160,7 +159,7 @@ def _of_store(source: Input, queues: frozenset[str] | None) -> Iterator[Stretch]
 
 
 def _remnants(source: Input, kind: StoreKind, opened: OpenedJournals) -> frozenset[str]:
-    """Paths of what a kill left of work on journals. The catalogue is asked only if there may be some."""
+    """Paths of remnants of interrupted work on journals. The catalogue is opened only if there may be some."""
     may_be = [each.is_being_deleted or (each.files.format is None and each.damage) for each in opened.journals]
     numbers = [each.info.queue_id for each in opened.journals if each.info is not None]
     if kind is not StoreKind.VERSION_2 or not (any(may_be) or len(set(numbers)) < len(numbers)):
@@ -170,14 +169,14 @@ def _remnants(source: Input, kind: StoreKind, opened: OpenedJournals) -> frozens
 
 
 def _named(opened: OpenedJournals, kind: StoreKind) -> list[Journal]:
-    """The journals that were named; of a single journal's store the prepared list is not one of them."""
+    """The journals of the named queues; for a single journal the store's prepared list is not included."""
     if opened.prepared_list is None or (kind in (StoreKind.JOURNAL, StoreKind.FILE) and opened.journals):
         return opened.journals
     return [opened.prepared_list, *opened.journals]
 
 
 def _without_unused(journal: Journal) -> Ring | Line:
-    """The files without what is wrong with them, which is sent only once."""
+    """The files without their damage, which is sent only once."""
     files = journal.files
     if isinstance(files, Ring):
         return Ring(files.format, files.geometry, files.files, [])
@@ -196,7 +195,7 @@ def _split(stretch: Stretch, most: int) -> Iterator[Stretch]:
 
 
 def _cuts(files: Ring | Line, most: int) -> Iterator[int]:
-    """Where stretches begin and end: between files, or within those that are larger than a stretch may be."""
+    """Boundaries of stretches: between files, or within those that are larger than a stretch may be."""
     size = files.geometry.data_size
     count = len(files.files)
     yield 0

@@ -1,7 +1,7 @@
-"""What fsspec reads (object stores, archives, other machines) as a `store.disk.Disk`.
+"""File systems of fsspec (object stores, archives, other machines) as a `store.disk.Disk`.
 
-Reading by position is slow there, and the journal's readers read small pieces next to each other: so a file is fetched
-in blocks, of which the last few are kept. There are no links; directories may exist only as parts of names.
+Random access is slow there, and the journal's readers read small adjacent pieces: so a file is fetched in blocks, of
+which the last few are cached. There are no links; directories may exist only as parts of names.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-BLOCK: Final = 4 << 20  # bytes fetched at a time
-_KEPT: Final = 3  # blocks of each open file
+BLOCK: Final = 4 << 20  # bytes per fetch
+_KEPT: Final = 3  # cached blocks per open file
 
 _T = TypeVar("_T")
 
 
-def _asked(path: str, question: Callable[[], _T]) -> _T:
-    """What a file system answers. Some of them raise errors of their own; readers know OSError with a file's name."""
+def _call(path: str, function: Callable[[], _T]) -> _T:
+    """Call a file system. Some raise exceptions of their own, but readers expect OSError with a file name."""
     try:
-        return question()
+        return function()
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), path) from error
     except Exception as error:
@@ -31,13 +31,13 @@ def _asked(path: str, question: Callable[[], _T]) -> _T:
 
 
 class RemoteFile:
-    """A `ReadableFile` of a file system of fsspec."""
+    """A `ReadableFile` on a file system of fsspec."""
 
     __slots__ = ("_blocks", "_path", "_size", "_system")
 
     def __init__(self, system: Any, path: str) -> None:
         self._system, self._path = system, path
-        details = _asked(path, lambda: system.info(path))
+        details = _call(path, lambda: system.info(path))
         if details.get("type") != "file":
             raise OSError(errno.EINVAL, "not a regular file", path)
         self._size = int(details.get("size") or 0)
@@ -45,7 +45,7 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the file when it was opened."""
+        """Size of the file in bytes when it was opened."""
         return self._size
 
     def read(self, offset: int, length: int) -> bytes:
@@ -62,14 +62,14 @@ class RemoteFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Let the blocks go."""
+        """Release the cached blocks."""
         self._blocks.clear()
 
     def _block(self, number: int) -> bytes:
         block = self._blocks.pop(number, None)
         if block is None:
             begin, end = number * BLOCK, min((number + 1) * BLOCK, self._size)
-            block = bytes(_asked(self._path, lambda: self._system.cat_file(self._path, start=begin, end=end)))
+            block = bytes(_call(self._path, lambda: self._system.cat_file(self._path, start=begin, end=end)))
             while len(self._blocks) >= _KEPT:
                 self._blocks.popitem(last=False)
         self._blocks[number] = block
@@ -77,7 +77,7 @@ class RemoteFile:
 
 
 class RemoteDisk:
-    """The `Disk` of a file system of fsspec; paths are those of that file system, without its protocol."""
+    """The `Disk` for a file system of fsspec; paths are those of that file system, without its protocol."""
 
     __slots__ = ("_system",)
 
@@ -92,20 +92,20 @@ class RemoteDisk:
         """The names in a directory, sorted. Raises OSError."""
         if not self.is_directory(directory):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
-        found = _asked(directory, lambda: self._system.ls(directory, detail=False))
+        found = _call(directory, lambda: self._system.ls(directory, detail=False))
         names = {posixpath.basename(str(path).rstrip("/")) for path in found}
         return sorted(names - {"", posixpath.basename(directory.rstrip("/"))} if directory in found else names - {""})
 
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory. Raises OSError."""
-        return bool(_asked(path, lambda: self._system.isdir(path)))
+        return bool(_call(path, lambda: self._system.isdir(path)))
 
     def is_file(self, path: str) -> bool:
         """Whether `path` is a file. Raises OSError."""
-        return bool(_asked(path, lambda: self._system.isfile(path)))
+        return bool(_call(path, lambda: self._system.isfile(path)))
 
     def real_path(self, path: str) -> str:
-        """`path` made plain: there are no links."""
+        """Normalized path; there are no links."""
         return posixpath.normpath(path)
 
     def link_target(self, _path: str) -> str | None:
@@ -113,7 +113,7 @@ class RemoteDisk:
         return None
 
     def fetch(self, directory: str, target: Path) -> None:
-        """Copy the files in a directory to a local one, which is there. Raises OSError."""
+        """Copy the files in a directory to an existing local one. Raises OSError."""
         for name in self.names(directory):
             path = posixpath.join(directory, name)
             if self.is_file(path):

@@ -1,9 +1,9 @@
-"""Which rows of the table of records are wanted: what options of the data source say, and filters that are pushed down.
+"""Selection of rows of the table of records: by options of the data source, and by filters that are pushed down.
 
-Options hold for every use of what was loaded, so they are always safe. Filters are taken only where that was asked for
-(`data_source` says why). A filter on queue, type, record id or transaction id that says "equal", "one of", "less" or
-"greater" is done here whole, so Spark does not look again. Every other one is left to Spark. Filters are known by the
-names of their classes, since PySpark 4.0 does not have them yet.
+Options apply to every use of the loaded DataFrame, so they are always safe. Filters are accepted only on request
+(`data_source` explains why). A filter on queue, type, record id or transaction id with "equal", "one of", "less" or
+"greater" is applied here completely, so Spark does not apply it again. Every other one is left to Spark. Filters are
+recognized by the names of their classes, since PySpark 4.0 does not have them yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from tools.spark.columns import OptionError
+from qstore.tools.spark.columns import OptionError
 
 HIGHEST: Final = (1 << 63) - 1
 #: Types that rows may have.
@@ -24,15 +24,15 @@ ROW_TYPES: Final = ("enqueue", "dequeue", "commit", "abort", "filler", "damage")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows are wanted; None for all.
+    """The selected rows; None for all.
 
     Attributes:
         queues: the queues' names.
         kinds: the types of records.
         xids: transaction ids in hex.
-        lowest, highest: record ids, as numbers with a sign; both ends are wanted. Rows without one are wanted only
-            while nothing is said of record ids.
-        rids: single record ids, of which it must be one.
+        lowest, highest: record ids, as signed numbers, inclusive. Rows without one are selected only if there is no
+            condition on record ids.
+        rids: record ids, of which it must be one.
         ranges: of record ids, first and last, in one of which it must be.
     """
 
@@ -45,27 +45,27 @@ class Selection:
     ranges: tuple[tuple[int, int], ...] | None = None
 
     @property
-    def says_nothing_of_rids(self) -> bool:
-        """Whether all record ids are wanted, and rows that have none."""
+    def accepts_all_rids(self) -> bool:
+        """Whether there is no condition on record ids, so that rows without one are selected."""
         return self.lowest is None and self.highest is None and self.rids is None and self.ranges is None
 
     @property
     def wants_every_record(self) -> bool:
         """Whether no record is left out, whatever its queue."""
-        return self.kinds is None and self.xids is None and self.says_nothing_of_rids
+        return self.kinds is None and self.xids is None and self.accepts_all_rids
 
     def wants_kind(self, kind: str) -> bool:
-        """Whether rows of that type are wanted."""
+        """Whether rows of that type are selected."""
         return self.kinds is None or kind in self.kinds
 
     def wants_queue(self, queue: str | None) -> bool:
-        """Whether rows of that queue are wanted."""
+        """Whether rows of that queue are selected."""
         return self.queues is None or queue in self.queues
 
     def wants_rid(self, rid: int | None) -> bool:
-        """Whether rows with that record id are wanted."""
+        """Whether rows with that record id are selected."""
         if rid is None:
-            return self.says_nothing_of_rids
+            return self.accepts_all_rids
         if (self.lowest is not None and rid < self.lowest) or (self.highest is not None and rid > self.highest):
             return False
         if self.ranges is not None and not any(low <= rid <= high for low, high in self.ranges):
@@ -73,7 +73,7 @@ class Selection:
         return self.rids is None or rid in self.rids
 
     def wants_xid(self, xid: str | None) -> bool:
-        """Whether rows with that transaction id are wanted."""
+        """Whether rows with that transaction id are selected."""
         return self.xids is None or xid in self.xids
 
 
@@ -82,18 +82,18 @@ _SETS: Final = {"queue": "queues", "type": "kinds", "xid": "xids", "rid": "rids"
 
 
 def chosen(options: Mapping[str, str]) -> Selection:
-    """What options select: by queue, type and xid, each one value or several with commas between, and by rids.
+    """The selection by options: queue, type and xid, each one value or several separated by commas, and rids.
 
-    Values that have commas are given as a JSON array. In `rids`, as "7,9,100-200,300-", ranges have both their ends,
-    and one without an end goes on.
+    Values that contain commas are given as a JSON array. In `rids`, as "7,9,100-200,300-", ranges include both ends,
+    and one without an end is open.
 
     Raises:
-        OptionError: an option says nothing that could be selected.
+        OptionError: an option cannot be parsed.
     """
     kinds = _texts(options, "type")
     unknown = sorted((kinds or frozenset()) - frozenset(ROW_TYPES))
     if unknown:
-        raise OptionError(f'option type: there is no type "{unknown[0]}"; there are {", ".join(ROW_TYPES)}')
+        raise OptionError(f'option type: there is no type "{unknown[0]}"; the types are {", ".join(ROW_TYPES)}')
     return _with_rids(Selection(_texts(options, "queue"), kinds, _texts(options, "xid")), options)
 
 
@@ -108,7 +108,7 @@ def _texts(options: Mapping[str, str], name: str) -> frozenset[str] | None:
         except orjson.JSONDecodeError:
             values = []
     if not values or not all(isinstance(value, str) for value in values):
-        raise OptionError(f"option {name}: it must name one or several, separated by commas, not {text!r}")
+        raise OptionError(f"option {name}: must be one or more values, separated by commas, not {text!r}")
     return frozenset(values)
 
 
@@ -123,12 +123,12 @@ def _with_rids(selection: Selection, options: Mapping[str, str]) -> Selection:
         if each
     ]
     if len(ranges) < len(found) or any(low > high or high > HIGHEST for low, high in ranges):
-        raise OptionError(f'option rids: it must be record ids or ranges, as "7,100-200,300-", not {text!r}')
+        raise OptionError(f'option rids: must be record ids or ranges, such as "7,100-200,300-", not {text!r}')
     return replace(selection, ranges=tuple(ranges))
 
 
 def push(filters: Iterable[Any], selection: Selection) -> tuple[Selection, list[Any]]:
-    """What filters leave of a selection, and those that are left to Spark."""
+    """The selection narrowed by filters, and the filters that are left to Spark."""
     left = []
     for each in filters:
         narrowed = _narrowed(selection, each)
@@ -140,7 +140,7 @@ def push(filters: Iterable[Any], selection: Selection) -> tuple[Selection, list[
 
 
 def _narrowed(selection: Selection, pushed: Any) -> Selection | None:
-    """The selection with one more filter; None if that is not understood."""
+    """The selection with one more filter; None if the filter is not supported."""
     attribute: Any = getattr(pushed, "attribute", ())
     value: Any = getattr(pushed, "value", None)
     if len(attribute) != 1 or attribute[0] not in _SETS:

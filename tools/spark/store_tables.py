@@ -1,4 +1,4 @@
-"""The small tables: files, queues, exchanges, bindings, transactions. A store is read as a whole, by one task."""
+"""The small tables: files, queues, exchanges, bindings, transactions. One task reads a whole store."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from formats.qls.file_header import FileHeader as LinearHeader
-from formats.rhm.file_header import FileHeader
-from store.catalogue.wiring import effective_bindings
-from store.damage import Damage
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import OfflineStore, RecoveredQueue
-from store.journal.directory import NotAJournalError
-from store.journal.files import JournalFile
-from store.journal.journal import Journal
-from tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
-from tools.spark.arrays import array, arrow_schema
-from tools.spark.columns import Column
-from tools.spark.inputs import Input, opened
-from tools.spark.selection import Selection
+from qstore.formats.qls.file_header import FileHeader as LinearHeader
+from qstore.formats.rhm.file_header import FileHeader
+from qstore.store.catalogue.topology import effective_bindings
+from qstore.store.damage import Damage
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.journal.files import JournalFile
+from qstore.store.journal.journal import Journal
+from qstore.tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
+from qstore.tools.spark.arrays import array, arrow_schema
+from qstore.tools.spark.columns import Column
+from qstore.tools.spark.inputs import Input, opened
+from qstore.tools.spark.selection import Selection
 
 Row = dict[str, Any]
 Reader = Callable[[Input, OfflineStore], Iterator[Row]]
 
 _NANOSECONDS: Final = 1_000_000_000
-_ROWS: Final = 4096  # of a batch
+_ROWS: Final = 4096  # per batch
 
 
 def read_store(source: Input, table: str, columns: tuple[Column, ...], selection: Selection) -> Iterator[Any]:
@@ -118,7 +118,7 @@ def _damage_row(source: Input, damage: Damage, journal: Journal | None) -> Row:
     }
 
 
-# ---- what recovery makes of a store ----
+# ---- results of recovery ----
 
 
 def _queues(source: Input, store: OfflineStore) -> Iterator[Row]:
@@ -126,42 +126,42 @@ def _queues(source: Input, store: OfflineStore) -> Iterator[Row]:
 
 
 def _unread_queues(source: Input, store: OfflineStore) -> Iterator[Row]:
-    """As `_queues`, without the number of messages: that takes a walk through the journals."""
+    """As `_queues`, without the number of messages, which requires a walk through the journals."""
     for name, record, journal in store.queues():
         yield _queue_row(source, store, RecoveredQueue(name, record, journal, None, None))
 
 
 def _queue_row(source: Input, store: OfflineStore, queue: RecoveredQueue) -> Row:
-    told = queue_object(queue)
+    fields = queue_object(queue)
     journal = queue.journal
     return {
         "store": source.path,
         "format": store.layout.kind.value,
-        "queue": told["name"],
+        "queue": fields["name"],
         "journal": None if journal is None else source.shown(journal.path),
-        "arguments": told["arguments"],
-        "alternate_exchange": told["alternate_exchange"],
+        "arguments": fields["arguments"],
+        "alternate_exchange": fields["alternate_exchange"],
         "files": None if journal is None else journal.files.geometry.files,
         "file_size": None if journal is None else journal.files.geometry.file_size,
-        "messages": told["messages"],
+        "messages": fields["messages"],
     }
 
 
 def _exchanges(source: Input, store: OfflineStore) -> Iterator[Row]:
-    for exchange in store.wiring.exchanges.values() if store.wiring is not None else ():
-        told = exchange_object(exchange)
-        yield {**told, "store": source.path, "exchange": told["name"]}
+    for exchange in store.topology.exchanges.values() if store.topology is not None else ():
+        fields = exchange_object(exchange)
+        yield {**fields, "store": source.path, "exchange": fields["name"]}
 
 
 def _bindings(source: Input, store: OfflineStore) -> Iterator[Row]:
-    for binding in effective_bindings(store.wiring.bindings) if store.wiring is not None else ():
+    for binding in effective_bindings(store.topology.bindings) if store.topology is not None else ():
         yield {**binding_object(binding), "store": source.path}
 
 
 def _transactions(source: Input, store: OfflineStore) -> Iterator[Row]:
     for transaction in store.recover().transactions:
-        told = transaction_object(transaction)
-        yield {**told, "store": source.path, "xid_format": told["format"]}
+        fields = transaction_object(transaction)
+        yield {**fields, "store": source.path, "xid_format": fields["format"]}
 
 
 _TABLES: Final[dict[str, Reader]] = {

@@ -1,8 +1,8 @@
 """The info file and the file headers of a journal, before any record is read.
 
-The file headers are looked at in the order of their numbers, up to the first file that was never written; the rest
-counts as unused, whatever it holds. The walk begins in the first file whose overwrite indicator is another than that of
-file 0, since that one was written longest ago; where there is none, in file 0.
+The file headers are read in the order of their numbers, up to the first file that was never written; the rest counts as
+unused, whatever it contains. The walk begins in the first file whose overwrite indicator differs from that of file 0,
+since that one was written longest ago; if there is none, in file 0.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader, decode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, SECTOR_SIZE
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
-from formats.rhm.records import COMMON
-from store.disk import Disk, read_whole
-from tools.console.text import one_line
-from tools.store_chk.errors import CheckError
-from tools.store_chk.text import time_text
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import FileHeader, decode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, SECTOR_SIZE
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.formats.rhm.records import COMMON
+from qstore.store.disk import Disk, read_whole
+from qstore.tools.console.text import one_line
+from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.store_chk.text import time_text
 
 _OTHER_TOOL: Final = "qpid-store-chk reads version 1 only; use qstore-dump"
 
@@ -30,8 +30,8 @@ class AnalysedFile(NamedTuple):
     Attributes:
         name: in its directory.
         path: directory and name.
-        size: bytes that it has; -1 where nothing was looked at.
-        header: None where the file was never written.
+        size: its size in bytes; -1 if it was not examined.
+        header: None if the file was never written.
         flags: of the header, all 16 bits.
     """
 
@@ -43,14 +43,14 @@ class AnalysedFile(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """What is known of a journal before its records are read.
+    """Properties of a journal before its records are read.
 
     Attributes:
-        directory: as it was given.
+        directory: as given.
         info_path: the info file's path.
-        info: what it says.
+        info: its content.
         leaves: the same as names and printed values, in the order of the file.
-        files: all files by number; those behind the first that was never written have no header either.
+        files: all files by number; those after the first unwritten one have no header either.
         first: number of the file in which the walk begins.
     """
 
@@ -71,7 +71,7 @@ def analyse(disk: Disk, directory: str, base_name: str) -> Analysis:
     """Read the info file `<base_name>.jinf` in `directory` and the headers of the files that it names.
 
     Raises:
-        CheckError: one of them cannot be made out.
+        CheckError: one of them cannot be decoded.
         OSError: one of them cannot be read.
     """
     info_path = joined(directory, f"{base_name}.jinf")
@@ -89,7 +89,7 @@ def analyse(disk: Disk, directory: str, base_name: str) -> Analysis:
 
 
 def joined(directory: str, name: str) -> str:
-    """The path of `name` in `directory`, which keeps the form in which it was typed."""
+    """The path of `name` in `directory`, in the form in which it was typed."""
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
@@ -122,7 +122,7 @@ def _decode_info(path: str, content: bytes) -> JournalInfo:
     if info.version != 1:
         raise CheckError(f"{path}: a journal of version {info.version}; {_OTHER_TOOL}")
     if not info.base_name or "/" in info.base_name or "\0" in info.base_name:
-        raise CheckError(f"{path}: base_filename is no file name: {info.base_name[:40]!r}")
+        raise CheckError(f"{path}: base_filename is not a file name: {info.base_name[:40]!r}")
     return info
 
 
@@ -132,7 +132,7 @@ def _first(files: list[AnalysedFile]) -> int:
 
 
 def _leaves(info: JournalInfo, content: bytes) -> tuple[tuple[str, str], ...]:
-    """Those leaves of an info file that are there."""
+    """Those fields of an info file that are present."""
     values = {
         "journal_version": info.version,
         "id_string": one_line(info.queue_name),

@@ -1,6 +1,6 @@
 """One run of `qpid-store-chk`: analysis, walk, report, in the order in which they are printed.
 
-Nothing is printed before the analysis has succeeded. An error during the walk ends the output where it is.
+Nothing is printed before the analysis has succeeded. An error during the walk ends the output there.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from contextlib import closing
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from store.disk import Disk
-from tools.store_chk.analysis import analyse, file_lines, info_lines
-from tools.store_chk.csv_test import CsvTest, read_test
-from tools.store_chk.errors import CheckError
-from tools.store_chk.maps import Maps
-from tools.store_chk.report import Counts, report_lines
-from tools.store_chk.text import file_header_text
-from tools.store_chk.walk import FileEntered, FirstRecord, Record, StrayHeader, Torn, Truncated, Walk
+from qstore.store.disk import Disk
+from qstore.tools.store_chk.analysis import analyse, file_lines, info_lines
+from qstore.tools.store_chk.csv_test import CsvTest, read_test
+from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.store_chk.maps import Maps
+from qstore.tools.store_chk.report import Counts, report_lines
+from qstore.tools.store_chk.text import file_header_text
+from qstore.tools.store_chk.walk import FileEntered, FirstRecord, Record, StrayHeader, Torn, Truncated, Walk
 
-#: Takes text for standard output, which it may hold back until `flush` or a line's end.
+#: Takes text for standard output, which may be buffered until `flush` or a line's end.
 Write: TypeAlias = Callable[[str], object]
 
 
@@ -63,9 +63,9 @@ class Checker:
             What is wrong with the journal's end; None if nothing.
 
         Raises:
-            CheckError: the check cannot go on, or the journal is not as the test expects.
+            CheckError: the check cannot continue, or the journal differs from what the test expects.
             CsvFileError: the test cannot be read.
-            OSError: something of the journal cannot be read.
+            OSError: a file of the journal cannot be read.
         """
         analysis = analyse(self._disk, directory, base_name)
         if csv is not None:
@@ -109,7 +109,7 @@ class Checker:
             if self._show is Show.DOTS:
                 self._text("\n")
             raise
-        self._text("\n")  # ends the line of dots; behind names or records it leaves a blank line
+        self._text("\n")  # ends the line of dots; after names or records it leaves a blank line
         return torn
 
     def _take(self, walk: Walk, record: Record) -> None:

@@ -1,27 +1,27 @@
-"""What a test harness expects of a journal: one line of a file of comma-separated values.
+"""The expectations of a test harness for a journal: one line of a file of comma-separated values.
 
-Columns, from 0: 0 test number; 5 number of messages; 7, 8 least and greatest message size; 9, 10 the same of
-transaction ids; 11 whether messages are dequeued; 12 transient; 13 external; 20 comment. Others mean nothing here. A
-line counts if it has a comment and its numbers are numbers; of several with the same test number the first. Cells are
-what stands between commas, quotes included. Sizes are compared where least and greatest are the same and not 0; that
-of data only where there is some.
+Columns, from 0: 0 test number; 5 number of messages; 7, 8 smallest and largest message size; 9, 10 the same for
+transaction ids; 11 whether messages are dequeued; 12 transient; 13 external; 20 comment. Others are ignored. A line
+counts if it has a comment and its numbers are numbers; of several with the same test number the first. Cells are
+separated by commas, quotes included. Sizes are compared if smallest and largest are the same and not 0; the size of
+data only if there are data.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from formats.rhm.records import EXTERNAL, TRANSIENT, Kind, RecordHeader
-from store.disk import Disk, read_whole
-from tools.store_chk.errors import CheckError
+from qstore.formats.rhm.records import EXTERNAL, TRANSIENT, Kind, RecordHeader
+from qstore.store.disk import Disk, read_whole
+from qstore.tools.store_chk.errors import CheckError
 
-MAX_CSV_SIZE: Final = 1 << 24  # bytes: such files have some hundred lines
+MAX_CSV_SIZE: Final = 1 << 24  # bytes: such files have a few hundred lines
 _LAST_COLUMN: Final = 20
 _FALSE: Final = (b"FALSE", b"0")
 
 
 class CsvFileError(Exception):
-    """The file, or the test in it, cannot be found: one line."""
+    """The file, or the test in it, does not exist: one line."""
 
 
 class CsvTest(NamedTuple):
@@ -30,8 +30,8 @@ class CsvTest(NamedTuple):
     Attributes:
         number: of the test.
         messages: number of enqueues.
-        message_size, xid_size: bytes; 0 or less where they are not compared.
-        is_dequeued: whether the journal may hold dequeues.
+        message_size, xid_size: bytes; 0 or less if they are not compared.
+        is_dequeued: whether the journal may contain dequeues.
         is_transient, is_external: the flags of every enqueue.
     """
 
@@ -44,10 +44,10 @@ class CsvTest(NamedTuple):
     is_external: bool
 
     def check_record(self, header: RecordHeader) -> None:
-        """Hold a record against the test.
+        """Compare a record with the test.
 
         Raises:
-            CheckError: it is not as expected.
+            CheckError: it differs.
         """
         if header.kind is Kind.DEQUEUE and not self.is_dequeued:
             self._fail(f"WARNING: Dequeue record rid={header.rid} found in non-dequeue test - ignoring.")
@@ -63,10 +63,10 @@ class CsvTest(NamedTuple):
             self._fail(f"Transaction mismatch: expected {self.is_transient}")
 
     def check_count(self, enqueues: int) -> None:
-        """Hold the number of enqueues in the journal against the test.
+        """Compare the number of enqueues in the journal with the test.
 
         Raises:
-            CheckError: it is another.
+            CheckError: it differs.
         """
         if enqueues != self.messages:
             self._fail(f"Incorrect number of messages: expected {self.messages}, found {enqueues}")

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CheckError(Exception):
-    """The check cannot go on: one line that says what is wrong and where. The exit code is 1."""
+    """The check cannot continue: one line that says what is wrong and where. The exit code is 1."""

@@ -1,13 +1,13 @@
-"""What is enqueued and which transactions are open, by the rules of the original.
+"""Enqueued records and open transactions, by the rules of the original.
 
-    enqueue                   goes into the map; one that is there already is an error
-    enqueue, transactional    waits in its transaction
-    dequeue                   takes the record out of the map; not there: a warning; locked: an error
-    dequeue, transactional    locks the record, be it in the map or waiting in any transaction; locked already: an
-                              error; not there: nothing. Waits in its transaction
-    commit                    does what waits, in order: enqueues go into the map and stay locked if they are; dequeues
-                              take out what is locked (not locked: an error), what is not there is told in a warning
-    abort                     forgets what waits; its dequeues let go what they locked: not locked, or nowhere: an error
+    enqueue                   goes into the map; if it already is in the map: an error
+    enqueue, transactional    is pending in its transaction
+    dequeue                   removes the record from the map; not in the map: a warning; locked: an error
+    dequeue, transactional    locks the record, in the map or pending in any transaction; locked already: an
+                              error; not found: ignored. Is pending in its transaction
+    commit                    applies the pending operations, in order: enqueues go into the map and stay locked if they
+                              are; dequeues remove locked records (not locked: an error, not found: a warning)
+    abort                     discards the pending operations; its dequeues unlock: not locked, or not found: an error
     commit, abort             of an unknown transaction: a warning
 
 Both maps hold places, not records: 17 bytes for each that remains.
@@ -20,14 +20,14 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.rhm.records import Kind
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
-from tools.store_chk.errors import CheckError
-from tools.store_chk.text import Read, xid_text
-from tools.store_chk.walk import Record
+from qstore.formats.rhm.records import Kind
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
+from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.store_chk.text import Read, xid_text
+from qstore.tools.store_chk.walk import Record
 
-_WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is kept as it is
-_XID_ENDS: Final = 1 << 15  # bytes at either end that tell a larger one from others: a forged one may have gigabytes
+_WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is stored as a whole
+_XID_ENDS: Final = 1 << 15  # bytes at either end that identify a larger one: a forged one may have gigabytes
 
 ENQUEUE: Final = 1  # marks an enqueue among the records of a transaction
 
@@ -36,12 +36,12 @@ Xid: TypeAlias = tuple[int, bytes]
 
 
 class OpenTransaction(NamedTuple):
-    """What waits for the end of one transaction, in journal order: three arrays of the same length.
+    """The pending operations of one transaction, in journal order: three arrays of the same length.
 
     Attributes:
         places: where the records are.
-        rids: of an enqueue, its own; of a dequeue, that which it removes.
-        marks: ENQUEUE, and what else is kept of a record, put together.
+        rids: of an enqueue, its own; of a dequeue, the one that it removes.
+        marks: ENQUEUE, combined with other properties of a record.
     """
 
     places: array[int]
@@ -54,10 +54,10 @@ class OpenTransaction(NamedTuple):
 
 
 class Transactions(dict[Xid, OpenTransaction]):
-    """Those that are open, in the order of their first records."""
+    """The open transactions, in the order of their first records."""
 
     def wait(self, xid: Xid, place: int, rid: int, marks: int) -> None:
-        """One more record waits for the end of its transaction."""
+        """Add a pending operation to its transaction."""
         transaction = self.get(xid)
         if transaction is None:
             transaction = self[xid] = OpenTransaction(array("Q"), array("Q"), bytearray())
@@ -67,7 +67,7 @@ class Transactions(dict[Xid, OpenTransaction]):
 
 
 def xid_key(read: Read, size: int) -> Xid:
-    """What tells a transaction id from others, in few bytes however large it is."""
+    """Identifies a transaction id in few bytes, however large it is."""
     if size <= _WHOLE_XID:
         return size, read(0, size)
     head = read(0, min(size, _XID_ENDS))
@@ -75,11 +75,11 @@ def xid_key(read: Read, size: int) -> Xid:
 
 
 class Maps:
-    """The state of a journal after the records that were applied.
+    """The state of a journal after the applied records.
 
     Attributes:
         enqueued: rid → place of the records that were enqueued and not dequeued, LIVE or LOCKED.
-        transactions: those that are open, in the order of their first records.
+        transactions: the open ones, in the order of their first records.
     """
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Maps:
         self._waiting = EnqueueMap()  # transactional enqueues, PENDING or LOCKED
 
     def apply(self, record: Record, xid: Read) -> str:
-        """Take in a record, whose transaction id `xid` reads; returns a warning, empty for none.
+        """Apply a record, whose transaction id `xid` reads; returns a warning, empty for none.
 
         Raises:
-            CheckError: the record contradicts what came before it.
+            CheckError: the record contradicts earlier ones.
         """
         header = record.header
         match header.kind:

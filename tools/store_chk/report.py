@@ -1,23 +1,23 @@
-"""What is printed after the walk."""
+"""The output after the walk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formats.rhm.records import Kind, RecordHeader
-from store.journal.enqueue_map import LOCKED
-from tools.store_chk.maps import Maps
-from tools.store_chk.text import xid_text
-from tools.store_chk.walk import Walk
+from qstore.formats.rhm.records import Kind, RecordHeader
+from qstore.store.journal.enqueue_map import LOCKED
+from qstore.tools.store_chk.maps import Maps
+from qstore.tools.store_chk.text import xid_text
+from qstore.tools.store_chk.walk import Walk
 
 
 @dataclass(slots=True)
 class Counts:
-    """How many records of which kind the walk met.
+    """Number of records of each kind in the walk.
 
     Attributes:
-        records: of every kind, fillers too.
+        records: of every kind, including fillers.
         plain, transactional: enqueues without and with a transaction id.
         aborts, commits: ends of transactions.
     """
@@ -34,7 +34,7 @@ class Counts:
         return self.plain + self.transactional
 
     def add(self, header: RecordHeader) -> None:
-        """Count a record by its kind; `records` is not touched."""
+        """Count a record by its kind; `records` is not changed."""
         if header.kind is Kind.ENQUEUE:
             if header.xid_size:
                 self.transactional += 1
@@ -47,7 +47,7 @@ class Counts:
 
 
 def report_lines(counts: Counts, maps: Maps, walk: Walk | None) -> Iterator[str]:
-    """The report, the walk's last line and the blank lines between them; no walk where the journal is empty."""
+    """The report, the walk's last line and the blank lines between them; an empty journal has no walk."""
     yield from ("", " === REPORT ====", "")
     yield f"Records:      {counts.plain:8d} non-transactional"
     yield f"              {counts.transactional:8d} transactional"

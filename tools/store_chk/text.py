@@ -1,9 +1,9 @@
-r"""How `qpid-store-chk` writes records, headers, times, transaction ids and data.
+r"""Formatting of records, headers, times, transaction ids and data in `qpid-store-chk`.
 
-A transaction id, or data, that is wholly printable (ASCII from blank to tilde) and shorter than 50 bytes stands as it
-is; of a longer one the first and the last 25 bytes are shown. Where anything is not printable, each such byte is
-written `\xx`, two hex digits: up to 50 bytes all is shown, of more the first and the last 10. What is rendered is read
-in parts, and little of it where its first bytes are not printable, as those of a message are.
+A transaction id, or data, that is all printable (ASCII from blank to tilde) and shorter than 50 bytes is printed
+unchanged; of a longer one the first and the last 25 bytes are shown. Otherwise each unprintable byte is written `\xx`,
+two hex digits: up to 50 bytes everything is shown, of more the first and the last 10. Long values are read in parts,
+and only a little if the first bytes are not printable, as in messages.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from formats.rhm.file_header import FileHeader
-from formats.rhm.records import EXTERNAL, TRANSIENT, Kind, RecordHeader
+from qstore.formats.rhm.file_header import FileHeader
+from qstore.formats.rhm.records import EXTERNAL, TRANSIENT, Kind, RecordHeader
 
-_SHORT: Final = 50  # bytes: what is longer is cut in the middle
-_PRINTABLE_ENDS: Final = 25  # bytes at either end that are left of what is printable ...
-_ESCAPED_ENDS: Final = 10  # ... and of what is not
-_CHUNK: Final = 1 << 16  # bytes looked at in one go
+_SHORT: Final = 50  # bytes: longer values are cut in the middle
+_PRINTABLE_ENDS: Final = 25  # bytes shown at either end of printable values ...
+_ESCAPED_ENDS: Final = 10  # ... and of others
+_CHUNK: Final = 1 << 16  # bytes examined at once
 
 
-# The Gregorian calendar, weekdays too, repeats after 400 years. datetime ends with the year 9999, a forged header not.
+# The Gregorian calendar, including weekdays, repeats after 400 years. datetime ends with the year 9999, but forged
+# headers may have later years.
 _CYCLE_YEARS, _CYCLE_SECONDS = 400, 146_097 * 86_400
 
 _FLAG_TEXTS: Final = {
@@ -31,24 +32,24 @@ _FLAG_TEXTS: Final = {
     TRANSIENT | EXTERNAL: "*TRANSIENT,EXTERNAL*",
 }
 
-#: Gives `length` bytes from `offset` of something.
+#: Returns `length` bytes from `offset` of a value.
 Read = Callable[[int, int], bytes]
 
 
 class Rendering(NamedTuple):
-    """How bytes that may be anything are written.
+    """The formatting of arbitrary bytes.
 
     Attributes:
-        printable: the bytes that stand as they are, where there are no others.
-        escaped: what is written for each byte.
+        printable: the bytes that are printed unchanged if there are no others.
+        escaped: the text for each byte.
     """
 
     printable: bytes
     escaped: Sequence[str]
 
     def is_printable(self, read: Read, size: int) -> bool:
-        """Whether the `size` bytes that `read` gives are all printable."""
-        # Messages begin with their header: most are told apart by their first bytes.
+        """Whether the `size` bytes that `read` returns are all printable."""
+        # Messages begin with their header: most are recognized by their first bytes.
         if read(0, min(size, _SHORT)).strip(self.printable):
             return False
         chunks = (read(offset, min(_CHUNK, size - offset)) for offset in range(_SHORT, size, _CHUNK))
@@ -69,7 +70,7 @@ class Rendering(NamedTuple):
 
 
 def rendering_of(printable: bytes) -> Rendering:
-    r"""That in which all but these bytes are written `\xx`."""
+    r"""The formatting that writes all but these bytes as `\xx`."""
     return Rendering(printable, [chr(byte) if byte in printable else f"\\{byte:02x}" for byte in range(256)])
 
 
@@ -77,17 +78,17 @@ _RENDERING: Final = rendering_of(bytes(range(0x20, 0x7F)))
 
 
 def rendering(read: Read, size: int) -> str:
-    """The `size` bytes that `read` gives, as they are printed."""
+    """The `size` bytes that `read` returns, as they are printed."""
     return _RENDERING.shortened(read, size, is_printable=_RENDERING.is_printable(read, size))
 
 
 def xid_text(read: Read, size: int) -> str:
-    """A transaction id: nothing where there is none."""
+    """A transaction id; empty if there is none."""
     return f'xid({size})="{rendering(read, size)}" ' if size else ""
 
 
 def data_text(read: Read, size: int) -> str:
-    """The data of an enqueue: nothing where there is none."""
+    """The data of an enqueue; empty if there is none."""
     return f'data({size})="{rendering(read, size)}" ' if size else ""
 
 
@@ -99,7 +100,7 @@ def time_text(seconds: int, nanoseconds: int) -> str:
 
 
 def file_header_text(header: FileHeader, flags: int, offset: int = 0) -> str:
-    """A file header; `flags` are those of its record header, `offset` where it was found."""
+    """A file header; `flags` are those of its record header, `offset` is its position."""
     return (
         f'0x{offset:08x}: ["RHMf" v={header.version} e=0 f=0x{flags:04x} rid=0x{header.rid:x}]'
         f" fid={header.file_number} lid={header.logical_number} fro=0x{header.first_record_offset:08x}"

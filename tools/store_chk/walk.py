@@ -1,7 +1,7 @@
 """The walk over the records of a journal, by the rules of the original.
 
-It enters the first file at its first record offset and goes from record to record and from file to file, once round
-the ring. At each block on which a record should begin:
+It enters the first file at its first record offset and proceeds from record to record and from file to file, once
+around the ring. At each block on which a record should begin:
 
     magic unknown or 0             the end
     first record of its file       its offset must be the first record offset: else an error
@@ -10,11 +10,11 @@ the ring. At each block on which a record should begin:
     overwrite indicator not that   the end, with a warning: the file was overwritten up to here
     of the file
 
-A record may go on in the next files. It counts as one of the file in which it ends; its offset is that of its
-beginning. Its rest may not be in those files, since a crash tore it (`Torn`), or there may be no more files
-(`Truncated`): either is the end. A file that is shorter than it should be ends the walk too. A first file whose first
-record offset is 0, because a record that began earlier fills it, is taken as the original takes it: its header
-for a record, and what follows it for the next.
+A record may continue in the next files. It counts as one of the file in which it ends; its offset is that of its
+beginning. If its rest is not in those files, because a crash tore it (`Torn`), or there are no more files
+(`Truncated`), the walk ends. A file that is shorter than it should be ends the walk too. A first file whose first
+record offset is 0, because a record that began earlier fills it, is read as by the original: its header as a record,
+and what follows it as the next.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import decode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE
-from formats.rhm.records import (
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import decode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE
+from qstore.formats.rhm.records import (
     COMMON,
     MAX_HEADER_SIZE,
     OVERWRITE_INDICATOR,
@@ -35,24 +35,24 @@ from formats.rhm.records import (
     RecordHeader,
     decode_header,
 )
-from store.disk import Disk
-from store.journal.ring.order import RingFile
-from store.journal.ring.version_1 import Version1Records
-from store.journal.stream import JournalStream
-from tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
-from tools.store_chk.errors import CheckError
-from tools.store_chk.text import Read, file_header_text, record_text
+from qstore.store.disk import Disk
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.version_1 import Version1Records
+from qstore.store.journal.stream import JournalStream
+from qstore.tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
+from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.store_chk.text import Read, file_header_text, record_text
 
-_LEAST_HEADER: Final = 16  # bytes that the original reads of anything
+_MIN_HEADER: Final = 16  # bytes that the original reads of any value
 _FILE_HEADER_FIELDS: Final = 48  # bytes: more than any record's header
-_NO_OFFSET: Final = 1 << 44  # bytes: files end there at the latest (ext4), and the original fails to seek further
-_WINDOW_SIZE: Final = 1 << 16  # bytes read at a time: messages are not looked at, but for their headers and tails
+_NO_OFFSET: Final = 1 << 44  # bytes: the largest file (ext4); the original fails to seek further
+_WINDOW_SIZE: Final = 1 << 16  # bytes read at a time: only headers and tails of messages are read
 _FILLER: Final = RecordHeader(Kind.FILLER, 1, 0, blocks=1)  # whatever follows its magic
 _MAGICS: Final = frozenset(kind.value for kind in RECORD_KINDS | {Kind.FILE})
 
 
 class FileEntered(NamedTuple):
-    """The walk goes on in this file."""
+    """The walk continues in this file."""
 
     file: AnalysedFile
 
@@ -64,7 +64,7 @@ class FirstRecord(NamedTuple):
 
 
 class StrayHeader(NamedTuple):
-    """A file header stands where a record should; it counts as one."""
+    """A file header where a record should be; it counts as one."""
 
     text: str
 
@@ -75,7 +75,7 @@ class Record(NamedTuple):
     Attributes:
         place: where it begins in the stream of the files.
         offset: where it begins in its file.
-        file_number: of the file in which it ends, as that file's header has it.
+        file_number: of the file in which it ends, from that file's header.
         header: its header.
         is_overwritten: whether it is of another lap than its file; the walk ends with it.
     """
@@ -88,16 +88,16 @@ class Record(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """The walk ends with the beginning of a record whose rest is not in the files that follow: one line about it."""
+    """The walk ends at a record whose rest is not in the following files: one line about it."""
 
     message: str
 
 
 class Truncated(NamedTuple):
-    """The walk ends with the beginning of a record for whose rest there are no files left. It counts as a record."""
+    """The walk ends at a record for whose rest there are no files left. It counts as a record."""
 
 
-#: What a walk meets.
+#: Events of a walk.
 Event: TypeAlias = FileEntered | FirstRecord | StrayHeader | Record | Torn | Truncated
 
 
@@ -106,7 +106,7 @@ class Walk:
 
     Args:
         disk: where to read.
-        analysis: what is known of the journal.
+        analysis: properties of the journal.
     """
 
     def __init__(self, disk: Disk, analysis: Analysis) -> None:
@@ -120,10 +120,10 @@ class Walk:
         self._is_first = False  # the next record is the first that begins in its file
 
     def close(self) -> None:
-        """Let all descriptors go."""
+        """Close all file descriptors."""
         self._stream.close()
 
-    # ---- what is in a record ----
+    # ---- content of a record ----
 
     def where(self, record: Record) -> str:
         """The file and the offset at which the record begins."""
@@ -143,10 +143,10 @@ class Walk:
         return lambda offset, length: self._stream.read_aside(begin + offset, length)
 
     def record_at(self, place: int) -> Record:
-        """The record that the walk found at `place`, again.
+        """Read a record of the walk at `place` again.
 
         Raises:
-            CheckError: it is not there any more: somebody writes to the journal.
+            CheckError: it has changed: the journal is being written to.
             OSError: its file cannot be read.
         """
         file, offset = self._stream.locate(place)
@@ -163,10 +163,10 @@ class Walk:
     # ---- the walk ----
 
     def events(self) -> Iterator[Event]:
-        """What the walk meets, in order.
+        """The events of the walk, in order.
 
         Raises:
-            CheckError: it cannot go on.
+            CheckError: it cannot continue.
             OSError: a file cannot be read.
         """
         yield self._enter_next()
@@ -202,10 +202,10 @@ class Walk:
         return None if offset % BLOCK_SIZE or offset < DATA_OFFSET else offset - DATA_OFFSET
 
     def _step(self, place: int, offset: int) -> Generator[Event, None, int | None]:
-        """What stands at `place`; returns the next place, None at the end."""
+        """The events at `place`; returns the next place, None at the end."""
         block = self._stream.read(place, _FILE_HEADER_FIELDS)
         magic, version, endian, flags = COMMON.unpack_from(block)
-        if magic not in _MAGICS or not self._stream.is_backed(place, _LEAST_HEADER):
+        if magic not in _MAGICS or not self._stream.is_backed(place, _MIN_HEADER):
             return None
         if magic == Kind.FILE:
             if self._is_first:
@@ -216,7 +216,7 @@ class Walk:
         if header is None:
             return None
         last = self._last_file(place, header)
-        # What lies in this file comes first, the rest after the first record offset: so it is with the original.
+        # The part in this file comes first, the rest after the first record offset, as in the original.
         is_split = last >= len(self._entered)
         if not (self._entered[-1].size >= self._file_size if is_split else self._is_whole(place, header)):
             return None
@@ -234,7 +234,7 @@ class Walk:
         return None if is_overwritten else place + header.size
 
     def _decoded(self, block: bytes, version: int, endian: int, offset: int) -> RecordHeader | None:
-        """The header of a record that is no filler; None where its sizes contradict its kind."""
+        """The header of a record that is not a filler; None if its sizes contradict its kind."""
         if version != 1:
             raise self._error(f"Invalid header version: expected:1, actual:{version}.", offset)
         if endian:
@@ -245,7 +245,7 @@ class Walk:
             return None
 
     def _is_whole(self, place: int, header: RecordHeader) -> bool:
-        """Whether the record is there and its tail matches its header, be it of this lap or an older one."""
+        """Whether the record is complete and its tail matches its header, in this lap or an older one."""
         if not self._stream.is_backed(place, header.tail_offset + (TAIL_SIZE if header.has_tail else 0)):
             return False
         if header.kind is Kind.FILLER:
@@ -254,7 +254,7 @@ class Walk:
         return verdict.problem is None or verdict.stale
 
     def _last_file(self, place: int, header: RecordHeader) -> int:
-        """The index of the file in which a record at `place` ends; that of no file if there are too few."""
+        """The index of the file in which a record at `place` ends; beyond the last file if there are too few."""
         return self._stream.index(min(place + header.size - 1, self._stream.size))
 
     def _enter_rest(self, place: int, offset: int, header: RecordHeader, last: int) -> Generator[Event, None, bool]:
@@ -271,7 +271,7 @@ class Walk:
         return False
 
     def _first_record(self, offset: int) -> FirstRecord:
-        """The first record of the file begins at `offset`: it has to be where the file's header says."""
+        """Check that the first record of the file, at `offset`, is where the file's header says."""
         file_header = self._entered[-1].header
         assert file_header is not None
         expected = file_header.first_record_offset

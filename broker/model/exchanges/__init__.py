@@ -1,1 +1,1 @@
-"""Exchanges: which queues a message goes to. One module for each type; `types` is the table of them."""
+"""Exchanges: they route messages to queues. One module for each type; `types` is the table of them."""

@@ -1,20 +1,19 @@
-"""What a binding of a headers exchange asks of a message's headers.
+"""The criteria of a headers exchange's binding.
 
-The binding's arguments say it: `x-match` is "all" or "any", and every other name that does not begin with "x-" is that
-of a header which must be there, with the same value; a void value asks only that it is there. With "any" one of them is
-enough, so a binding without any never matches; with "all" and none, it matches everything.
+They are in the binding's arguments: `x-match` is "all" or "any", and every other name that does not begin with "x-" is
+that of a required header, with the same value; a void value only requires the header to be present. With "any" one
+header is enough, so a binding without any never matches; with "all" and none, it matches everything.
 
-Values are the same by what they are, not by how they travel:
+Values are compared by meaning, not by encoding:
 
-    integers of any width             by number; they are never the same as a boolean, a float or a text
+    integers of any width             by number; never equal to a boolean, a float or a text
     float, double                     by number
-    text of any encoding, vbin*       by text: clients send text as either
-    void                              only to be there
+    text of any encoding, vbin*       as text: clients send text as either
+    void                              matches any value
     map, list, array                  item by item
     all others                        by type and value
 
-Source: AMQP 0-10, class exchange, type headers; `x-match` is required in the seeds, and by qpidd,
-which answers internal-error.
+Source: AMQP 0-10, class exchange, type headers; `x-match` is required as in qpidd, which answers internal-error.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.model.errors import InternalError
-from formats.values import TypedArray, TypedMap, TypedValue
+from qstore.broker.model.errors import InternalError
+from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
 _MATCH: Final = "x-match"
 _IGNORED: Final = "x-"
@@ -33,18 +32,18 @@ _PRESENT: Final = ("NoneType", None)
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a binding asks for. Two of them are equal if they ask for the same.
+    """The criteria of a binding. Equal if they match the same messages.
 
     Attributes:
-        is_all: whether all headers have to match; if not, one.
-        headers: name -> value, as `comparable` makes it.
+        is_all: whether all headers must match, or any one.
+        headers: name -> value in the form of `comparable`.
     """
 
     is_all: bool
     headers: Mapping[str, Hashable]
 
     def match(self, headers: Mapping[str, Hashable]) -> bool:
-        """Whether a message with these headers, all as `comparable` makes them, is asked for."""
+        """Whether a message with these headers matches; their values are in the form of `comparable`."""
         for name, wanted in self.headers.items():
             found = headers.get(name)
             is_match = found is not None and wanted in (_PRESENT, found)
@@ -54,7 +53,7 @@ class Criteria:
 
 
 def parse_criteria(arguments: TypedMap) -> Criteria:
-    """What a binding with these arguments asks for.
+    """The criteria of a binding with these arguments.
 
     Raises:
         InternalError: `x-match` is missing, or neither "all" nor "any".
@@ -62,13 +61,13 @@ def parse_criteria(arguments: TypedMap) -> Criteria:
     values = dict(arguments.entries)
     match = comparable(values.pop(_MATCH, None))
     if match not in (comparable("all"), comparable("any")):
-        raise InternalError(f'a binding to a headers exchange needs the argument {_MATCH}, "all" or "any"')
+        raise InternalError(f'a binding to a headers exchange needs the argument {_MATCH} with value "all" or "any"')
     headers = {name: comparable(typed) for name, typed in values.items() if not name.startswith(_IGNORED)}
     return Criteria(match == comparable("all"), headers)
 
 
 def comparable(value: Any) -> Hashable:
-    """A value in a form that is equal, and of equal hash, for values that are the same."""
+    """A hashable form of a value that is equal for equal values."""
     match value:
         case TypedValue():
             return comparable(value.value)

@@ -1,8 +1,8 @@
-"""The default exchange, whose name is empty: to the queue whose name is the routing key.
+"""The default exchange, whose name is empty: routes to the queue named by the routing key.
 
-Every queue is bound to it under its name from its first day to its last, so it keeps no bindings: it looks the queue
-up among the broker's. What it finds it remembers like all exchanges, so a queue that goes is to be forgotten. Whoever
-makes a queue sets how many there are. Nothing else can be bound to it, and it can be neither declared nor deleted.
+Every queue is bound to it under its name for its whole lifetime, so it stores no bindings, but looks the queue up in
+the broker's. Like all exchanges it caches routes, so a deleted queue must be removed with `forget`. The code that
+creates a queue updates `binding_count`. Nothing else can be bound to it, and it cannot be declared or deleted.
 Source: AMQP 0-10, exchange, default-exchange.
 """
 
@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.errors import NotAllowedError
-from broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
-from broker.model.exchanges.route import Binding, Route
-from formats.values import TypedMap
+from qstore.broker.model.errors import NotAllowedError
+from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.queues.queue import Queue
 
 
 class DefaultExchange(Exchange):
     """The default exchange.
 
     Args:
-        queues: all queues by name, kept up to date by whoever makes and deletes them.
+        queues: all queues by name, maintained by the code that creates and deletes them.
     """
 
     type_name: ClassVar[str] = "direct"
@@ -36,31 +36,31 @@ class DefaultExchange(Exchange):
         self._queues = queues
 
     def match(self, key: str) -> Route:
-        """To the queue of this name."""
+        """The queue with this name."""
         queue = self._queues.get(key)
         return self.no_route if queue is None else Route((Binding(queue, key),))
 
     def find(self, key: str) -> Route:
-        """As `match`; and remember it in `routes`, unless there is no such queue: there may be one at any time."""
+        """As `match`, and cache the route in `routes`, unless there is no such queue: it may be created at any time."""
         route = self.match(key)
         if route is self.no_route:
             return route
         if len(self.routes) >= MAX_ROUTES:
             self.forget_routes()
         self.routes[key] = route
-        return self._kept(route)
+        return self._register(route)
 
     def forget(self, name: str) -> None:
-        """A queue is gone, or its name is another's now."""
+        """A queue was deleted, or its name is reused."""
         self.binding_count.set(len(self._queues))
         route = self.routes.pop(name, None)
         if route is not None:
             del self._live[route]
-            self._take_in(route)
+            self._retire(route)
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:  # noqa: ARG002 – all are refused
         """Refuse every binding. Raises NotAllowedError."""
-        raise NotAllowedError(f'queue "{queue.name}" is bound to the default exchange by its name, not by "{key}"')
+        raise NotAllowedError(f'queue "{queue.name}" is bound to the default exchange by its name, not by key "{key}"')
 
     def bound(
         self,

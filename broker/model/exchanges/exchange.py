@@ -1,21 +1,22 @@
-"""What all exchanges have in common: bindings, and the routes that were found.
+"""The common part of all exchanges: bindings, and the cache of routes.
 
-An exchange holds bindings, each of a queue under a key, and says to which queues a message goes: each of them once,
-however many of its bindings match. Most types look at nothing but the message's routing key. What was found for a key
-is then kept in `routes`, so that a message usually costs one look-up in a dictionary:
+An exchange holds bindings, each of a queue under a key, and routes a message to queues: each of them once, however many
+of its bindings match. Most types use only the message's routing key. The route for a key is then cached in `routes`, so
+that routing a message usually costs one dictionary look-up:
 
     route = exchange.routes.get(key)
     if route is None:
         route = exchange.find(key)
 
-`routes` is the same dictionary for as long as the exchange lives. Every change of the bindings empties it, and so does
-a route for which there is no room: publishers may send ever new keys, and one key may lead to very many queues. Where
-that is not all, `routes_by_key` is False: the type looks at more than the key, and is asked by `route`, or the exchange
-does more with messages than to route them, and has `sent`. Exchanges that do not, pay nothing for those that do.
+`routes` is the same dictionary for the lifetime of the exchange. Every change of the bindings empties it, and so does a
+route for which there is no room: publishers may send ever new keys, and one key may match very many queues.
+`routes_by_key` is False if a look-up is not enough: the type uses more than the key and must be asked with `route`, or
+the exchange numbers or keeps messages (`sent`). Other exchanges pay nothing for that.
 
-A binding is known by its queue and its key; a queue can be bound under many keys, each of them once. Two steps make a
-binding, because a store may come between them: `prepare` says whether it may be made, `put` makes it. Nothing here
-waits, stores or checks rights; names, durability and so on are the business of `broker.model.topology.wiring`.
+A binding is identified by its queue and its key; a queue can be bound with many keys, once with each. Bindings are
+created in two steps, so that they can be stored in between: `prepare` checks whether the binding is allowed, `put` adds
+it. Nothing here waits, stores or checks rights; names, durability and so on are handled by
+`broker.model.topology.topology`.
 
 Source: AMQP 0-10, class exchange.
 """
@@ -27,23 +28,23 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
-from broker.model.exchanges.route import Binding, Route, RoutedCounts
-from broker.model.exchanges.sent_messages import sent_messages
-from broker.model.watermark import Watermark
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
+from qstore.broker.model.exchanges.sent_messages import sent_messages
+from qstore.broker.model.watermark import Watermark
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.queue import Queue
 
-#: So many keys an exchange remembers, and so many queues of theirs: 6 MiB of references in the worst case, to queues,
-#: bindings and back.
+#: Limits of keys in the cache, and of all their queues: in the worst case 6 MiB of references to queues, bindings and
+#: back.
 MAX_ROUTES: Final = 16_384
 MAX_ROUTED_QUEUES: Final = 262_144
 
 
 class BoundResult(NamedTuple):
-    """What is not there of a binding that was asked for (0-10, struct exchange-bound-result). All False: it is."""
+    """Which part of a queried binding does not match (0-10, struct exchange-bound-result). All False if it exists."""
 
     queue_not_matched: bool = False
     key_not_matched: bool = False
@@ -55,21 +56,21 @@ class Exchange(ABC):
 
     Args:
         name: its name.
-        durable: whether it outlives the broker.
-        auto_delete: whether it goes with its last binding.
-        alternate: where messages go that match no binding, if they may.
-        arguments: as it was declared with.
+        durable: whether it survives a restart.
+        auto_delete: whether it is deleted with its last binding.
+        alternate: the exchange for messages that match no binding, unless they set discard-unroutable.
+        arguments: of its declaration.
 
     Attributes:
-        type_name: the name of its type, as clients know it.
-        is_keyed: whether the type looks at nothing but the routing key.
-        routes_by_key: whether `routes` and `find` say all that is to be done with a message that is sent to it.
-        sent: what else is done with it; None for nothing.
-        routes: routing key -> where messages go, for some keys. To be read only.
-        no_route: where messages go that are dropped, whatever their key.
-        binding_count: how many bindings it has.
-        store_id: its number in the store; None where it is not stored.
-        is_deleted: it is gone, and routes nothing.
+        type_name: the name of its type in the protocols.
+        is_keyed: whether the type uses only the routing key.
+        routes_by_key: whether `routes` and `find` are all that is needed to route a message.
+        sent: numbers and keeps published messages; None if the exchange does neither.
+        routes: routing key -> route, for some keys. Read-only.
+        no_route: the route of messages that match no queue, for any key.
+        binding_count: number of bindings.
+        store_id: its number in the store; None if it is not stored.
+        is_deleted: it was deleted, and routes nothing.
     """
 
     type_name: ClassVar[str]
@@ -97,9 +98,9 @@ class Exchange(ABC):
         self.store_id: int | None = None
         self.is_deleted = False
         self.routes: dict[str, Route] = {}
-        self._routed_queues = 0  # in `routes`, all keys together
-        self._live: dict[Route, None] = {}  # routes that were found since the bindings have changed
-        self._counted = RoutedCounts()  # what those had counted that are forgotten
+        self._routed_queues = 0  # in `routes`, summed over all keys
+        self._live: dict[Route, None] = {}  # routes found since the last change of bindings
+        self._counted = RoutedCounts()  # sums of dropped routes
         self.no_route = Route()
         self.binding_count = Watermark()
         self._by_queue: dict[Queue, dict[str, Binding]] = {}
@@ -112,33 +113,33 @@ class Exchange(ABC):
 
     @abstractmethod
     def match(self, key: str) -> Route:
-        """Where messages with this routing key go, found from the bindings."""
+        """The route for this routing key, computed from the bindings."""
 
     def find(self, key: str) -> Route:
-        """As `match`; and remember it in `routes`."""
+        """As `match`, and cache the route in `routes`."""
         if len(self.routes) >= MAX_ROUTES:
             self.forget_routes()
         route = self.match(key)
         self._routed_queues += len(route.queues)
         if self._routed_queues > MAX_ROUTED_QUEUES:
             self.forget_routes()
-            route = self.match(key)  # not the one from above, which may be forgotten now
+            route = self.match(key)  # again: the one from above may have been dropped
             self._routed_queues = len(route.queues)
         if self._routed_queues <= MAX_ROUTED_QUEUES:
             self.routes[key] = route
-        return self._kept(route)
+        return self._register(route)
 
     def route(self, message: Message) -> Route:
-        """Where a message goes."""
+        """The route of a message."""
         route = self.routes.get(message.routing_key)
         return self.find(message.routing_key) if route is None else route
 
     def _route_by(self, bindings: Collection[Binding]) -> Route:
-        """The route by these bindings, one for each queue."""
+        """The route with these bindings, one for each queue."""
         return Route(tuple(bindings)) if bindings else self.no_route
 
-    def _kept(self, route: Route) -> Route:
-        """The route, which counts from now on, until it is forgotten."""
+    def _register(self, route: Route) -> Route:
+        """Register a route, so that its counters are included until it is dropped."""
         if route not in self._live and route is not self.no_route:
             self._live[route] = None
             for binding in route.bindings:
@@ -146,33 +147,33 @@ class Exchange(ABC):
         return route
 
     def forget_routes(self) -> None:
-        """Empty `routes`: what was found may not hold any more."""
+        """Empty `routes`, because they may be outdated."""
         self.routes.clear()
         self._routed_queues = 0
         for route in self._live:
-            self._take_in(route)
+            self._retire(route)
         self._live.clear()
 
-    def _take_in(self, route: Route) -> None:
-        """Remember what a route has counted that is forgotten, with all others of its bindings."""
-        self._counted.take_in(route)
+    def _retire(self, route: Route) -> None:
+        """Add the counters of a dropped route to the sums; all routes of its bindings are dropped together."""
+        self._counted.add(route)
         for binding in route.bindings:
             binding.matched_before += route.messages
             binding.routes.clear()
 
     @property
     def counts(self) -> RoutedCounts:
-        """What it has counted so far."""
+        """Its counters."""
         counts = replace(self._counted)
         for route in (*self._live, self.no_route):
-            counts.take_in(route)
+            counts.add(route)
         return counts
 
     # ---- bindings ----
 
     @property
     def bindings(self) -> Iterator[Binding]:
-        """All bindings, queue by queue. None may be added or removed meanwhile."""
+        """All bindings, queue by queue. None may be added or removed during iteration."""
         return (binding for held in self._by_queue.values() for binding in held.values())
 
     @property
@@ -181,28 +182,28 @@ class Exchange(ABC):
         return bool(self._by_queue)
 
     def bindings_of(self, queue: Queue) -> list[Binding]:
-        """The bindings of one queue, in the order in which they were made."""
+        """The bindings of one queue, in order of creation."""
         return list(self._by_queue.get(queue, {}).values())
 
     def find_binding(self, queue: Queue, key: str) -> Binding | None:
-        """The binding that is known by this queue and key."""
+        """The binding of this queue and key."""
         return self._by_queue.get(queue, {}).get(key)
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
-        """A binding for `put`; None if it is there already.
+        """A binding for `put`; None if it already exists.
 
         Raises:
-            ModelError: there can be no such binding.
+            ModelError: such a binding is not allowed.
         """
         return Binding(queue, key, arguments) if self.find_binding(queue, key) is None else None
 
     def put(self, binding: Binding) -> list[Binding]:
-        """Have a binding that `prepare` made. Returns those whose place it has taken."""
+        """Add a binding that `prepare` created. Returns those that it has replaced."""
         self.add(binding)
         return []
 
     def add(self, binding: Binding) -> None:
-        """Have a binding that is not there, beside those that are: one that `remove` removed, for example."""
+        """Add a binding without replacing any: a removed one that is restored, for example."""
         assert self.find_binding(binding.queue, binding.key) is None
         self._add(binding)
         self.binding_count.change(1)
@@ -214,7 +215,7 @@ class Exchange(ABC):
         self.forget_routes()
 
     def remove(self, binding: Binding) -> None:
-        """Do without a binding that is there."""
+        """Remove an existing binding."""
         self._remove(binding)
         self.binding_count.change(-1)
         binding.queue.binding_count.change(-1)
@@ -225,36 +226,36 @@ class Exchange(ABC):
         self.forget_routes()
 
     def bind(self, queue: Queue, key: str, arguments: TypedMap = EMPTY_MAP) -> Binding | None:
-        """Bind a queue: the binding, or None if it was there. Raises as `prepare` does."""
+        """Bind a queue. Returns the binding, or None if it already existed. Raises as `prepare` does."""
         binding = self.prepare(queue, key, arguments)
         if binding is not None:
             self.put(binding)
         return binding
 
     def unbind(self, queue: Queue, key: str) -> Binding | None:
-        """Remove a binding: what it was, or None if there was none."""
+        """Remove a binding, and return it; None if there was none."""
         binding = self.find_binding(queue, key)
         if binding is not None:
             self.remove(binding)
         return binding
 
     def unbind_queue(self, queue: Queue) -> list[Binding]:
-        """Remove all bindings of a queue: what they were."""
+        """Remove all bindings of a queue, and return them."""
         bindings = self.bindings_of(queue)
         for binding in bindings:
             self.remove(binding)
         return bindings
 
     def delete(self) -> None:
-        """It is gone, with all its bindings."""
+        """Mark it as deleted, and remove all its bindings."""
         for queue in list(self._by_queue):
             self.unbind_queue(queue)
         self.is_deleted = True
 
-    # ---- what is bound ----
+    # ---- queries ----
 
-    def is_asked_for(self, message: Message, binding: Binding) -> bool:
-        """Whether a binding, on its own, would have this message routed to its queue."""
+    def would_route(self, message: Message, binding: Binding) -> bool:
+        """Whether a binding, on its own, would route this message to its queue."""
         alone = type(self)(self.name)
         alone._add(Binding(binding.queue, binding.key, binding.arguments))
         return bool(alone.route(message).queues)
@@ -262,10 +263,10 @@ class Exchange(ABC):
     def bound(
         self, queue: Queue | None = None, key: str | None = None, arguments: TypedMap | None = None
     ) -> BoundResult:
-        """Whether there is a binding like this; None for what does not matter.
+        """Whether there is a binding like this; None matches anything.
 
-        What was found so far narrows what comes next: the key is looked for among the bindings of the queue, if that
-        has any, and the arguments among those of queue and key.
+        Each match narrows the next one: the key is looked up among the bindings of the queue, if that has any, and the
+        arguments among those of queue and key.
         """
         held = None if queue is None else self._by_queue.get(queue)
         alike: Iterable[Binding]
@@ -278,11 +279,11 @@ class Exchange(ABC):
         key_not_matched = key is not None and not alike
         if key_not_matched:
             alike = self.bindings if held is None else held.values()
-        args_not_matched = arguments is not None and not any(self.is_alike(each, arguments) for each in alike)
+        args_not_matched = arguments is not None and not any(self.is_equivalent(each, arguments) for each in alike)
         return BoundResult(queue is not None and held is None, key_not_matched, args_not_matched)
 
-    def is_alike(self, binding: Binding, arguments: TypedMap) -> bool:  # noqa: ARG002 – to most types they say nothing
-        """Whether a binding's arguments say the same to exchanges of this type as these."""
+    def is_equivalent(self, binding: Binding, arguments: TypedMap) -> bool:  # noqa: ARG002 – most types ignore them
+        """Whether these arguments are equivalent to a binding's for this type of exchange."""
         return True
 
 
@@ -291,7 +292,7 @@ _Inner = TypeVar("_Inner", bound=Hashable)
 
 
 def _discard(index: dict[_Outer, dict[_Inner, Binding]], outer: _Outer, inner: _Inner) -> None:
-    """Take an entry out of a dictionary of dictionaries, with the inner one if nothing is left of it."""
+    """Remove an entry from a dictionary of dictionaries, and the inner dictionary if it becomes empty."""
     held = index[outer]
     del held[inner]
     if not held:

@@ -1,19 +1,19 @@
-"""The fanout exchange: to every queue that is bound, whatever the key.
+"""The fanout exchange: routes to every queue that is bound, whatever the key.
 
-A queue is bound once: another binding of it, under any key, is the one that is there, and any key unbinds it. qpidd
-keeps it so, also when it recovers the bindings of a store (`store.catalogue.wiring.effective_bindings`).
+A queue is bound once: another binding of it, with any key, is the existing one, and any key unbinds it. So does qpidd,
+also when it recovers the bindings of a store (`store.catalogue.topology.effective_bindings`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.exchanges.exchange import BoundResult, Exchange
-from broker.model.exchanges.route import Binding, Route
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.exchanges.exchange import BoundResult, Exchange
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.queues.queue import Queue
 
 
 class FanoutExchange(Exchange):
@@ -35,26 +35,26 @@ class FanoutExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._all: Route | None = None
 
-    def match(self, key: str) -> Route:  # noqa: ARG002 – the key says nothing
-        """To all queues that are bound."""
+    def match(self, key: str) -> Route:  # noqa: ARG002 – the key is ignored
+        """All queues that are bound."""
         if self._all is None:
             self._all = self._route_by(tuple(self.bindings))
         return self._all
 
     def forget_routes(self) -> None:
-        """Empty `routes`, and gather the bindings anew."""
+        """As `Exchange.forget_routes`."""
         super().forget_routes()
         self._all = None
 
-    def find_binding(self, queue: Queue, key: str) -> Binding | None:  # noqa: ARG002 – the key says nothing
-        """The queue's one binding."""
+    def find_binding(self, queue: Queue, key: str) -> Binding | None:  # noqa: ARG002 – the key is ignored
+        """The queue's only binding."""
         return next(iter(self._by_queue.get(queue, {}).values()), None)
 
     def bound(
         self,
         queue: Queue | None = None,
-        key: str | None = None,  # noqa: ARG002 – it says nothing
+        key: str | None = None,  # noqa: ARG002 – the key is ignored
         arguments: TypedMap | None = None,
     ) -> BoundResult:
-        """Whether the queue is bound; the key matches as soon as anything is."""
+        """Whether the queue is bound; any key matches if there is a binding."""
         return super().bound(queue, None, arguments)

@@ -1,23 +1,23 @@
-"""The headers exchange: to the queues whose bindings ask for the headers that a message has.
+"""The headers exchange: routes to queues whose bindings match the message's headers.
 
-What they ask is in the bindings' arguments, and `criteria` says how it is matched. The binding key matches nothing; it
-only tells the bindings of one queue from each other, so the same key with other arguments is refused, not ignored.
-Every message is held against every binding. Source: AMQP 0-10, class exchange, type headers.
+The criteria are in the bindings' arguments; `criteria` defines how they match. The binding key matches nothing; it only
+distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored. Every message
+is matched against every binding. Source: AMQP 0-10, class exchange, type headers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.errors import InternalError, NotAllowedError
-from broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
-from broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
-from broker.model.exchanges.route import Binding, Route
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.errors import InternalError, NotAllowedError
+from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
+from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.queue import Queue
 
 
 class HeadersExchange(Exchange):
@@ -39,12 +39,12 @@ class HeadersExchange(Exchange):
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._criteria: dict[Binding, Criteria] = {}
-        self._found: dict[tuple[Binding, ...], Route] = {}  # by what has matched
+        self._found: dict[tuple[Binding, ...], Route] = {}  # by matching bindings
 
     # ---- routing ----
 
     def route(self, message: Message) -> Route:
-        """To the queues with a binding that asks for the headers of this message."""
+        """The queues with a binding that matches the headers of this message."""
         if not self._criteria:
             return self.no_route
         headers = {name: comparable(typed) for name, typed in message.headers().entries}
@@ -63,7 +63,7 @@ class HeadersExchange(Exchange):
             self.forget_routes()
             self._routed_queues = len(bindings)
         route = self._found[bindings] = Route(bindings)
-        return self._kept(route)
+        return self._register(route)
 
     def forget_routes(self) -> None:
         """As `Exchange.forget_routes`."""
@@ -71,23 +71,23 @@ class HeadersExchange(Exchange):
         self._found.clear()
 
     def match(self, key: str) -> Route:
-        """Not to be asked: a key says nothing here (`is_keyed`)."""
+        """Never called: this exchange does not route by key (`is_keyed`)."""
         raise AssertionError(f"the headers exchange {self.name!r} does not route by key ({key!r})")
 
     # ---- bindings ----
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
-        """A binding for `put`; None if it is there already.
+        """A binding for `put`; None if it already exists.
 
         Raises:
-            InternalError: the arguments ask for nothing.
-            NotAllowedError: the queue is bound under this key, with other arguments.
+            InternalError: the arguments have no valid `x-match`.
+            NotAllowedError: the queue is bound with this key and different arguments.
         """
         criteria = parse_criteria(arguments)
         binding = self.find_binding(queue, key)
         if binding is not None and self._criteria[binding] != criteria:
             raise NotAllowedError(
-                f'queue "{queue.name}" is bound to exchange "{self.name}" under the key "{key}" with other arguments: '
+                f'queue "{queue.name}" is bound to exchange "{self.name}" with key "{key}" and different arguments: '
                 "unbind it first, or use another key"
             )
         return super().prepare(queue, key, arguments)
@@ -100,8 +100,8 @@ class HeadersExchange(Exchange):
         super()._remove(binding)
         del self._criteria[binding]
 
-    def is_alike(self, binding: Binding, arguments: TypedMap) -> bool:
-        """Whether a binding asks for what these arguments do."""
+    def is_equivalent(self, binding: Binding, arguments: TypedMap) -> bool:
+        """Whether a binding has the same criteria as these arguments."""
         try:
             return self._criteria[binding] == parse_criteria(arguments)
         except InternalError:

@@ -1,11 +1,11 @@
-"""Bindings, and where they make an exchange send messages: how many has it sent there?
+"""Bindings, and the routes built from them, with their message counters.
 
-A route counts its own messages, so that whoever publishes adds to two numbers, however many queues and bindings there
-are. What an exchange and its bindings have counted is found when somebody asks: what the routes of today have counted,
-and what those had that are forgotten (`RoutedCounts`).
+A route counts its own messages, so that publishing increments two numbers, however many queues and bindings match. The
+counters of exchanges and bindings are computed on demand: those of current routes, plus the accumulated ones of routes
+that were dropped (`RoutedCounts`).
 
-A message that two bindings would send to the same queue goes there by the first, which alone has matched it: as in
-qpidd, so that what all bindings have matched is what the exchange has routed.
+A message that two bindings would send to the same queue counts for the first of them only: as in qpidd, so that the
+matches of all bindings add up to the messages that the exchange has routed.
 
 Source: qpidd, Exchange::doRoute.
 """
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from formats.catalogue import BindingEntry
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.catalogue import BindingEntry
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.queues.queue import Queue
 
 
 @dataclass(slots=True, eq=False)
@@ -30,10 +30,10 @@ class Binding:
     Attributes:
         queue: the queue.
         key: the binding key.
-        arguments: as they came with it.
-        entry: what deletes it from the store; None where it is not stored.
-        routes: those of its exchange that go by it; the exchange keeps them.
-        matched_before: messages that went by routes that are forgotten.
+        arguments: as received.
+        entry: the handle for deleting it from the store; None if it is not stored.
+        routes: routes of its exchange that use it; maintained by the exchange.
+        matched_before: messages counted by routes that were dropped.
     """
 
     queue: Queue
@@ -45,22 +45,22 @@ class Binding:
 
     @property
     def messages_matched(self) -> int:
-        """How many messages have gone to its queue by it."""
+        """How many messages it has routed to its queue."""
         return self.matched_before + sum(route.messages for route in self.routes)
 
 
 class Route:
-    """The queues that some messages go to.
+    """The queues for some messages.
 
     Args:
-        bindings: by which they go there, one for each queue.
+        bindings: the bindings that match, one for each queue.
 
     Attributes:
         bindings: as above.
         queues: the queues, each once; empty if no binding matches.
-        sole: the queue, if it is only one.
-        messages, bytes: what has gone by it, or was dropped if there are no queues. Whoever has put a message on its
-            queues adds to them.
+        sole: the queue, if there is exactly one.
+        messages, bytes: messages routed, or dropped if there are no queues. Incremented by the code that has enqueued a
+            message.
     """
 
     __slots__ = ("bindings", "bytes", "messages", "queues", "sole")
@@ -75,19 +75,19 @@ class Route:
         return f"<route to {self.queues}>"
 
     def count(self, size: int) -> None:
-        """A message of `size` bytes has gone by it."""
+        """Count a message of `size` bytes."""
         self.messages += 1
         self.bytes += size
 
 
 @dataclass(slots=True)
 class RoutedCounts:
-    """What an exchange has counted since it is there.
+    """The counters of an exchange since it was created or recovered.
 
     Attributes:
-        messages_received, bytes_received: what was sent to it, or came to it as an alternate exchange.
-        messages_dropped, bytes_dropped: for which there was no queue; an alternate exchange may have had one.
-        messages_routed, bytes_routed: what it has put on queues, once for each queue.
+        messages_received, bytes_received: messages published to it, or routed to it as an alternate exchange.
+        messages_dropped, bytes_dropped: those that matched no queue; an alternate exchange may have routed them.
+        messages_routed, bytes_routed: messages put on queues, once for each queue.
     """
 
     messages_received: int = 0
@@ -97,8 +97,8 @@ class RoutedCounts:
     messages_routed: int = 0
     bytes_routed: int = 0
 
-    def take_in(self, route: Route) -> None:
-        """Add what a route has counted."""
+    def add(self, route: Route) -> None:
+        """Add the counters of a route."""
         queues = len(route.queues)
         self.messages_received += route.messages
         self.bytes_received += route.bytes

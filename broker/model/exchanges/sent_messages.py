@@ -1,21 +1,21 @@
-"""What an exchange does with the messages that are sent to it, beside routing them. Most exchanges do nothing.
+"""What an exchange does with published messages besides routing them. Most exchanges do nothing.
 
-`qpid.msg_sequence`: each message gets its number, an int64, as the application header `qpid.msg_sequence`; what was in
-that header before is replaced. The first is 0, and after the largest int64 comes the smallest.
+`qpid.msg_sequence`: each message gets a sequence number, an int64, as the application header `qpid.msg_sequence`, which
+replaces an existing one. The first number is 0; after the largest int64 comes the smallest.
 
-`qpid.ive`: the last message is kept, its number included, and offered to each binding that is made later. One message
-is kept, so the memory for it is bounded by the largest message that the broker takes.
+`qpid.ive` (initial value exchange): the last message is kept, with its number, and offered to each later binding. Only
+one message is kept, so its memory is bounded by the maximum message size.
 
-Rules, where the sources leave a choice:
+Rules where the sources leave a choice:
 
-    sent        by a client, to this exchange. What comes because it is the alternate exchange of another, or of a
-                queue, is neither numbered nor kept: a message bears the number of the exchange that it was sent to.
-    unroutable  counts, as any other.
-    refused     by a full queue: its number is not given again, and the message that was the last stays so.
-    commit      a message of a transaction is sent when that is committed, so that numbers rise on every queue.
-    restart     numbers begin again at 0, and no message is kept: neither is on the disk, as in qpidd
-                (formats/broker_records/README.md, 4.3). So a consumer that sees a number go back knows that the
-                broker was started again.
+    published   by a client, to this exchange. Messages that arrive because it is an alternate exchange are neither
+                numbered nor kept: a message has the number of the exchange that it was published to.
+    unroutable  messages count like any other.
+    refused     by a full queue: the number is not reused, and the last message is unchanged.
+    commit      a message of a transaction is numbered at commit, so that numbers ascend on every queue.
+    restart     numbers begin again at 0, and no message is kept: neither is stored, as in qpidd
+                (formats/broker_records/README.md, 4.3). So a consumer that sees a number decrease knows that the broker
+                was restarted.
 
 Sources: Qpid C++ Broker Book, 1.3.1.1 and 1.3.1.2; MRG 2 Messaging User Guide, 2.2.
 """
@@ -24,25 +24,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.model.exchanges.arguments import INITIAL_VALUE, SEQUENCE, is_switched_on
-from formats.values import TypedMap
+from qstore.broker.model.exchanges.arguments import INITIAL_VALUE, SEQUENCE, is_switched_on
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
+    from qstore.broker.model.message import Message
 
-_MOST: Final = (1 << 63) - 1
-_LEAST: Final = -(1 << 63)
+_MAX: Final = (1 << 63) - 1
+_MIN: Final = -(1 << 63)
 
 
 class SentMessages:
-    """What is done with the messages that are sent to one exchange.
+    """The numbering and the last message of one exchange.
 
     Args:
-        numbers: whether they are numbered.
+        numbers: whether messages are numbered.
         keeps_last: whether the last one is kept.
 
     Attributes:
-        next_number: that of the next message.
+        next_number: the number of the next message.
         last: the last message, if it is kept and there was one.
     """
 
@@ -54,25 +54,25 @@ class SentMessages:
         self.last: Message | None = None
 
     def number(self, message: Message) -> Message:
-        """The message as it goes to queues.
+        """The message with its number, if messages are numbered.
 
         Raises:
-            InvalidArgumentError: it cannot be given a number.
+            InvalidArgumentError: its headers cannot be decoded.
         """
         if not self._numbers:
             return message
         number = self.next_number
         numbered = message.with_number(SEQUENCE, number)
-        self.next_number = _LEAST if number == _MOST else number + 1
+        self.next_number = _MIN if number == _MAX else number + 1
         return numbered
 
     def keep(self, message: Message) -> None:
-        """A message that `number` returned is on its queues."""
+        """Keep a message that `number` returned, after it was enqueued."""
         if self._keeps_last:
             self.last = message
 
 
 def sent_messages(arguments: TypedMap) -> SentMessages | None:
-    """What an exchange with these arguments does with messages; None for nothing."""
+    """The state for an exchange with these arguments; None if it does neither."""
     numbers, keeps_last = is_switched_on(arguments, SEQUENCE), is_switched_on(arguments, INITIAL_VALUE)
     return SentMessages(numbers=numbers, keeps_last=keeps_last) if numbers or keeps_last else None

@@ -1,20 +1,20 @@
-"""The topic exchange: to the queues whose binding key, a pattern, matches the message's routing key.
+"""The topic exchange: routes to queues whose binding key, a pattern, matches the message's routing key.
 
-Patterns and the way in which they are matched are those of `topic_index`. A binding is known by its key as it was
-given: "#" and "#.#" match the same messages, and are two bindings. Source: AMQP 0-10, class exchange, type topic.
+`topic_index` defines patterns and matching. A binding is identified by its key as given: "#" and "#.#" match the same
+messages, but are two bindings. Source: AMQP 0-10, class exchange, type topic.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Binding, Route
-from broker.model.exchanges.topic_index import TopicIndex
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.queues.queue import Queue
+    from qstore.broker.model.queues.queue import Queue
 
 
 class TopicExchange(Exchange):
@@ -47,7 +47,7 @@ class TopicExchange(Exchange):
             self._index.remove(binding.key)
 
     def match(self, key: str) -> Route:
-        """To the queues that are bound with a pattern that matches this key."""
+        """The queues bound with a pattern that matches this key."""
         patterns = self._index.match(key)
         if len(patterns) == 1:
             return self._route_by(self._by_key[patterns[0]].values())

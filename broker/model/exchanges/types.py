@@ -1,13 +1,13 @@
-"""The types of exchange, and the exchanges that every broker has.
+"""The exchange types, and the standard exchanges.
 
-    type       class             there from the start
+    type       class             standard exchanges
     -------    ---------------   ----------------------------------------------
     direct     DirectExchange    amq.direct, and the default exchange, named ""
     topic      TopicExchange     amq.topic
     fanout     FanoutExchange    amq.fanout
     headers    HeadersExchange   amq.match
 
-The four are durable where there is a store, and stored like others, as in qpidd
+The four named ones are durable if there is a store, and stored like others, as in qpidd
 (formats/broker_records/README.md, 4.3); the default exchange is not. Source: AMQP 0-10, class exchange, required-types
 and required-instances.
 """
@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.model.errors import NotFoundError
-from broker.model.exchanges.direct import DirectExchange
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.fanout import FanoutExchange
-from broker.model.exchanges.headers import HeadersExchange
-from broker.model.exchanges.topic import TopicExchange
+from qstore.broker.model.errors import NotFoundError
+from qstore.broker.model.exchanges.direct import DirectExchange
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.fanout import FanoutExchange
+from qstore.broker.model.exchanges.headers import HeadersExchange
+from qstore.broker.model.exchanges.topic import TopicExchange
 
 #: Type name -> class, for all types that can be declared.
 EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
@@ -35,14 +35,14 @@ EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
     }
 )
 
-#: Name -> type name of the exchanges that are there from the start; in this order qpidd numbers them in its store.
+#: Name -> type name of the standard exchanges, in the order in which qpidd numbers them in its store.
 STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
     {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 )
 
 
 def exchange_type(type_name: str) -> type[Exchange]:
-    """The class of a type of exchange.
+    """The class of an exchange type.
 
     Raises:
         NotFoundError: there is no such type.

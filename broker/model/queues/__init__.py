@@ -1,1 +1,1 @@
-"""Queues: messages in their order, those who take them, and those who look on."""
+"""Queues: messages in order, and the consumers that take or browse them."""

@@ -1,11 +1,12 @@
-"""Arguments of a queue's declaration that ask for something that this broker does not have.
+"""Queue arguments that ask for features which this broker does not implement.
 
-Each key has one row: which values ask for something, what the queue does instead, and whether that is REFUSED or only
-TOLD. The rule: a queue that would lose, reorder or multiply messages, hand them to the wrong consumer or not keep a
-copy that somebody counts on is refused, so that nobody finds out from the messages. What only tunes a queue, or only
-watches it, is accepted, and the log says that it has no effect. When such a kind of queue is there, its rows go.
+Each key has one row: which values ask for the feature, what the queue does instead, and whether the declaration is
+REFUSED or the argument only LOGGED. The rule: if without the feature a queue would lose, reorder or duplicate messages,
+deliver them to the wrong consumer, or lack a copy that a user relies on, the declaration is refused, so that users do
+not discover the problem from their messages. Arguments for tuning or monitoring are accepted, and the log says that
+they have no effect. A row is deleted when the broker implements the feature.
 
-Arguments that are in no row, here or in `arguments`, mean nothing to anybody (Qpid C++ Broker Book, 1.2.1.4).
+Arguments without a row, here or in `arguments`, have no meaning (Qpid C++ Broker Book, 1.2.1.4).
 
 Sources: qpidd, QueueSettings.cpp and QueueFactory.cpp; Qpid C++ Broker Book, 1.2, 1.3, 1.6 to 1.8, 1.11 and 1.12;
 MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP".
@@ -17,25 +18,25 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.values import TypedMap
+from qstore.formats.values import TypedMap
 
 _Asks: TypeAlias = Callable[[object], bool]
 
 
 class Effect(Enum):
-    """What becomes of a declaration."""
+    """What happens to a declaration."""
 
-    REFUSED = auto()  # as not implemented
-    TOLD = auto()  # accepted, and the log says that the argument has no effect
+    REFUSED = auto()  # with not-implemented
+    LOGGED = auto()  # accepted, and the log says that the argument has no effect
 
 
 class Row(NamedTuple):
     """One argument.
 
     Attributes:
-        key: its name; one that ends in `*` stands for all names that begin so.
-        asks: whether a value asks for something; bytes come as text.
-        effect: what becomes of a declaration that does.
+        key: its name; a final `*` matches all names with this prefix.
+        asks: whether a value asks for the feature; bytes are passed as text.
+        effect: what happens to a declaration that asks for it.
         instead: what a queue of this broker does, in a few words.
     """
 
@@ -45,8 +46,8 @@ class Row(NamedTuple):
     instead: str
 
 
-class Unmet(NamedTuple):
-    """An argument of a declaration that asks for what is not there."""
+class UnsupportedArgument(NamedTuple):
+    """An argument of a declaration that asks for a missing feature."""
 
     row: Row
     name: str
@@ -54,7 +55,7 @@ class Unmet(NamedTuple):
 
     @property
     def is_refused(self) -> bool:
-        """Whether a declaration that asks for it is refused."""
+        """Whether the declaration is refused."""
         return self.row.effect is Effect.REFUSED
 
     def __str__(self) -> str:
@@ -62,17 +63,17 @@ class Unmet(NamedTuple):
 
 
 def _given(_value: object) -> bool:
-    """Whatever its value is: qpidd looks no further either."""
+    """Any value counts: qpidd does not look at it either."""
     return True
 
 
 def _set(value: object) -> bool:
-    """Neither empty nor a way to say no."""
+    """Neither empty nor a form of "no"."""
     return not (isinstance(value, str) and value.lower() in ("", "0", "false", "no", "none")) and bool(value)
 
 
 def _several(value: object) -> bool:
-    """More than one level; what is no number is taken for a wish, too."""
+    """More than one level; a value that is not a number counts, too."""
     return value not in (0, 1, "", "0", "1")
 
 
@@ -80,18 +81,18 @@ def _not_reject(value: object) -> bool:
     return value != "reject"
 
 
-_ORDER: Final = "messages are delivered in the order in which they came"
+_ORDER: Final = "messages are delivered in the order in which they arrived"
 _ALL_KEPT: Final = "every message is kept, whether or not a newer one has the same key"
-_AT_LIMIT: Final = "the queue drops or moves no message, and refuses more when it is full"
+_AT_LIMIT: Final = "a full queue refuses messages; it does not drop or move any"
 _NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
-_NO_COPY: Final = "its messages and its state are copied to no other broker"
-_NO_TRACE: Final = "messages are not marked with the brokers that they have passed, and none is left out for it"
-_NO_FLOW: Final = "publishers are not stopped before the queue is full; then it refuses messages"
+_NO_COPY: Final = "its messages and state are not replicated to other brokers"
+_NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
+_NO_FLOW: Final = "there is no flow control by queue depth; a full queue refuses messages"
 _NO_ALERT: Final = "no events are raised"
 _NO_PAGING: Final = "its messages stay in memory"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 
-_REFUSED, _TOLD = Effect.REFUSED, Effect.TOLD
+_REFUSED, _LOGGED = Effect.REFUSED, Effect.LOGGED
 
 TABLE: Final = (
     Row("qpid.policy_type", _not_reject, _REFUSED, _AT_LIMIT),
@@ -109,31 +110,31 @@ TABLE: Final = (
     Row("qpid.browse-only", _set, _REFUSED, "a consumer that takes messages removes them"),
     Row("qpid.filter", _set, _REFUSED, "the queue takes every message that is routed to it"),
     Row("qpid.queue_msg_sequence", _set, _REFUSED, "the queue does not number messages"),
-    Row("qpid.lifetime-policy", _set, _REFUSED, "only the declaration's auto-delete says when the queue goes"),
+    Row("qpid.lifetime-policy", _set, _REFUSED, "only the declaration's auto-delete decides when it is deleted"),
     Row("qpid.queue_event_generation", _set, _REFUSED, _NO_COPY),
     Row("qpid.replicate", _set, _REFUSED, _NO_COPY),
     Row("qpid.trace.id", _set, _REFUSED, _NO_TRACE),
     Row("qpid.trace.exclude", _set, _REFUSED, _NO_TRACE),
     Row("qpid.trace.excludes", _set, _REFUSED, _NO_TRACE),
-    Row("qpid.persist_last_node", _set, _TOLD, "a broker stands alone, and is never the last of a cluster"),
-    Row("qpid.flow_stop_count", _set, _TOLD, _NO_FLOW),
-    Row("qpid.flow_stop_size", _set, _TOLD, _NO_FLOW),
-    Row("qpid.flow_resume_count", _set, _TOLD, _NO_FLOW),
-    Row("qpid.flow_resume_size", _set, _TOLD, _NO_FLOW),
-    Row("x-qpid-capacity", _set, _TOLD, _NO_FLOW),
-    Row("x-qpid-flow-resume-capacity", _set, _TOLD, _NO_FLOW),
-    Row("qpid.alert_*", _set, _TOLD, _NO_ALERT),
-    Row("x-qpid-maximum-message-count", _set, _TOLD, _NO_ALERT),
-    Row("x-qpid-maximum-message-size", _set, _TOLD, _NO_ALERT),
-    Row("x-qpid-maximum-message-age", _set, _TOLD, _NO_ALERT),
-    Row("x-qpid-minimum-alert-repeat-gap", _set, _TOLD, _NO_ALERT),
-    Row("qpid.paging", _set, _TOLD, _NO_PAGING),
-    Row("qpid.max_pages_loaded", _set, _TOLD, _NO_PAGING),
-    Row("qpid.page_factor", _set, _TOLD, _NO_PAGING),
-    Row("qpid.efp_partition_num", _set, _TOLD, _RING_JOURNAL),
-    Row("qpid.efp_pool_file_size", _set, _TOLD, _RING_JOURNAL),
-    Row("qpid.wcache-page-size", _set, _TOLD, "the broker's option wcache-page-size holds for all queues"),
-    Row("qpid.wcache-num-pages", _set, _TOLD, "write cache pages are not counted"),
+    Row("qpid.persist_last_node", _set, _LOGGED, "the broker is standalone, never the last node of a cluster"),
+    Row("qpid.flow_stop_count", _set, _LOGGED, _NO_FLOW),
+    Row("qpid.flow_stop_size", _set, _LOGGED, _NO_FLOW),
+    Row("qpid.flow_resume_count", _set, _LOGGED, _NO_FLOW),
+    Row("qpid.flow_resume_size", _set, _LOGGED, _NO_FLOW),
+    Row("x-qpid-capacity", _set, _LOGGED, _NO_FLOW),
+    Row("x-qpid-flow-resume-capacity", _set, _LOGGED, _NO_FLOW),
+    Row("qpid.alert_*", _set, _LOGGED, _NO_ALERT),
+    Row("x-qpid-maximum-message-count", _set, _LOGGED, _NO_ALERT),
+    Row("x-qpid-maximum-message-size", _set, _LOGGED, _NO_ALERT),
+    Row("x-qpid-maximum-message-age", _set, _LOGGED, _NO_ALERT),
+    Row("x-qpid-minimum-alert-repeat-gap", _set, _LOGGED, _NO_ALERT),
+    Row("qpid.paging", _set, _LOGGED, _NO_PAGING),
+    Row("qpid.max_pages_loaded", _set, _LOGGED, _NO_PAGING),
+    Row("qpid.page_factor", _set, _LOGGED, _NO_PAGING),
+    Row("qpid.efp_partition_num", _set, _LOGGED, _RING_JOURNAL),
+    Row("qpid.efp_pool_file_size", _set, _LOGGED, _RING_JOURNAL),
+    Row("qpid.wcache-page-size", _set, _LOGGED, "the broker's option wcache-page-size applies to all queues"),
+    Row("qpid.wcache-num-pages", _set, _LOGGED, "the number of write cache pages is not configurable"),
 )  # fmt: skip
 
 _BY_KEY: Final = {row.key: row for row in TABLE if not row.key.endswith("*")}
@@ -145,23 +146,23 @@ def _row(name: str) -> Row | None:
     return row or next((found for prefix, found in _BY_PREFIX if name.startswith(prefix)), None)
 
 
-def unmet(arguments: TypedMap) -> list[Unmet]:
-    """What a declaration asks for and this broker does not have, in the order of its arguments."""
+def unsupported_arguments(arguments: TypedMap) -> list[UnsupportedArgument]:
+    """The arguments of a declaration that ask for missing features, in order."""
     found = []
     for name, typed in arguments.entries:
         value = as_text(typed.value)
         row = _row(name)
         if row is not None and row.asks(value):
-            found.append(Unmet(row, name, value))
+            found.append(UnsupportedArgument(row, name, value))
     return found
 
 
 def as_text(value: object) -> object:
-    """Bytes as a text: the C++ client sends so what nobody has told it to be one."""
+    """Bytes as text: the C++ client sends strings as bytes unless told otherwise."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def shown(value: object) -> str:
-    """A value, for a message: printable, and not too long."""
+    """A value for a log line or error: printable, and truncated to 64 characters."""
     text = ascii(value)
     return text if len(text) <= 64 else f"{text[:64]}..."

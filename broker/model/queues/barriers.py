@@ -1,10 +1,10 @@
-"""Where on a queue delivery has to stop, because what stands there is not on the disk.
+"""Barriers: positions on a queue beyond which delivery must wait for the disk.
 
-    held       messages that were written, and whose flush has not begun: from the first of them on nothing is delivered
-    barrier    what was held becomes one when its flush begins; it is lowered when that is on the disk
+    held       written messages whose flush has not begun: nothing is delivered from the first of them on
+    barrier    held messages get a barrier when their flush begins; it is lowered when they are on the disk
 
-Barriers stand in the order of the positions where they begin, and are lowered in any: another journal's flush, which a
-transaction waits for as well, may take longer. `limit` is where the first begins that still stands.
+Barriers are ordered by position, and may be lowered in any order: a transaction also waits for flushes of other
+journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ NO_LIMIT: Final = 1 << 62
 
 
 class Barrier:
-    """Messages that are not to be delivered before something is on the disk.
+    """Messages that must not be delivered before their records are on the disk.
 
     Attributes:
         first: position of the first of them.
-        is_open: whether it is.
+        is_open: whether the barrier was lowered.
     """
 
     __slots__ = ("first", "is_open")
@@ -34,44 +34,44 @@ class Barriers:
     """The barriers of one queue.
 
     Attributes:
-        limit: the first position that may not be delivered yet.
+        limit: the first position that must not be delivered yet.
     """
 
-    __slots__ = ("_held_from", "_standing", "limit")
+    __slots__ = ("_held_from", "_raised", "limit")
 
     def __init__(self) -> None:
         self.limit = self._held_from = NO_LIMIT
-        self._standing: deque[Barrier] = deque()
+        self._raised: deque[Barrier] = deque()
 
     def hold(self, position: int) -> None:
-        """A message was written: it, and what follows, is held."""
+        """A message was written: hold it and all later ones."""
         if self._held_from == NO_LIMIT:
             self._held_from = position
             if self.limit == NO_LIMIT:
                 self.limit = position
 
     def raise_held(self) -> Barrier:
-        """What is held is on its way to the disk."""
+        """The flush of the held messages begins: put a barrier before them."""
         barrier = Barrier(self._held_from)
         self._held_from = NO_LIMIT
-        standing = self._standing
-        at = len(standing)
-        while at and standing[at - 1].first > barrier.first:
-            at -= 1  # of a transaction, which came later
-        standing.insert(at, barrier)
+        raised = self._raised
+        at = len(raised)
+        while at and raised[at - 1].first > barrier.first:
+            at -= 1  # a transaction's barrier, raised later
+        raised.insert(at, barrier)
         return barrier
 
     def raise_at(self, position: int) -> Barrier:
-        """What comes at `position`, the end of the queue, and after it, is waited for."""
+        """Put a barrier at `position`, the end of the queue."""
         barrier = Barrier(position)
         self.limit = min(self.limit, position)
-        self._standing.append(barrier)
+        self._raised.append(barrier)
         return barrier
 
     def lower(self, barrier: Barrier) -> None:
-        """What the barrier was for is on the disk."""
+        """The records that this barrier waits for are on the disk."""
         barrier.is_open = True
-        standing = self._standing
-        while standing and standing[0].is_open:
-            standing.popleft()
-        self.limit = min(standing[0].first, self._held_from) if standing else self._held_from
+        raised = self._raised
+        while raised and raised[0].is_open:
+            raised.popleft()
+        self.limit = min(raised[0].first, self._held_from) if raised else self._held_from

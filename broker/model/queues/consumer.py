@@ -1,25 +1,25 @@
-"""What a queue needs of those who take its messages, or look at them."""
+"""What a queue requires of its consumers."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Final, Protocol
 
-from broker.model.queues.entry import Entry
+from qstore.broker.model.queues.entry import Entry
 
-REFUSED: Final = 0  # it cannot take this one now, and is not to be asked again until it says so
-TAKEN: Final = 1  # it has it, and can take more
-TAKEN_LAST: Final = 2  # it has it, and can take no more until it says so
-NOT_FOR_ME: Final = 3  # it can never take this one; it goes on with the next, and consumers of other kinds may have it
+REFUSED: Final = 0  # it cannot take this message now, and is not ready until it wakes the queue
+TAKEN: Final = 1  # it took the message, and is ready for more
+TAKEN_LAST: Final = 2  # it took the message, and is not ready until it wakes the queue
+NOT_FOR_ME: Final = 3  # it can never take this message, but is ready for the next; other kinds may take this one
 
 
 class Consumer(Protocol):
-    """One who is offered messages.
+    """A consumer of a queue.
 
     Attributes:
-        acquires: whether it takes messages; one that does not only looks on.
-        cursor: the next entry that one who looks on has to see; the queue keeps it.
-        is_waiting: whether the queue has it among those who can take messages; the queue keeps it.
+        acquires: whether it is a taker; otherwise it is a browser.
+        cursor: the next entry for a browser; maintained by the queue.
+        is_waiting: whether it is ready for messages; maintained by the queue.
     """
 
     acquires: bool
@@ -28,14 +28,14 @@ class Consumer(Protocol):
 
     @property
     def kind(self) -> Hashable:
-        """The same for consumers that can take the same messages: what one of them declines, the others do as well."""
+        """Equal for consumers that can take the same messages: if one of them declines a message, all would."""
 
     @property
     def has_credit(self) -> bool:
         """Whether it can take a message now."""
 
     def deliver(self, entry: Entry) -> int:
-        """Take the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
+        """Offer the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
 
     def queue_deleted(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""

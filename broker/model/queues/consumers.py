@@ -1,13 +1,13 @@
 """The consumers of one queue.
 
-    takers      take messages. Those that can take one stand in a ring, and are offered one each in turn
-    browsers    look on, and take none. Each has a cursor of its own, and sees every message once
+    takers      acquire messages. Those that are ready form a ring, and are offered messages round-robin
+    browsers    only read messages. Each has its own cursor, and sees every message once
 
-A taker is offered a message again only if it could not take it for the moment. What it can never take is passed over
-(`passed_over`) when all that stand in the ring have declined it.
+A taker that declines a message only for the moment is offered it again. A message that all ready takers can never take
+is passed over (`passed_over`).
 
-What somebody has acquired, or has expired, when a browser's cursor comes to it is not shown; what comes back behind the
-cursor is not shown again.
+A message that is acquired or expired when a browser's cursor reaches it is not shown; a message that becomes available
+again before the cursor is not shown again.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
-from broker.model.queues.entry import AVAILABLE, END, GONE, Entry
-from broker.model.queues.passed_over import PassedOver
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
+from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, Entry
+from qstore.broker.model.queues.passed_over import PassedOver
 
-_NOBODY: Final[frozenset[Hashable]] = frozenset()
+_NO_KINDS: Final[frozenset[Hashable]] = frozenset()
 
 
 class Consumers:
     """The consumers of one queue.
 
     Attributes:
-        takers: those who take messages.
-        browsers: those who look on.
-        waiting: the ring of takers that can take a message; the first is the next that is offered one.
-        declined: entry -> kinds of takers that have declined it; empty nearly always. To be read only.
+        takers: consumers that acquire messages.
+        browsers: consumers that only read them.
+        waiting: the ring of ready takers; the first is offered the next message.
+        declined: entry -> kinds of takers that have declined it; usually empty. Read-only.
     """
 
     __slots__ = ("_passed_over", "browsers", "declined", "takers", "waiting")
@@ -46,7 +46,7 @@ class Consumers:
         return len(self.takers) + len(self.browsers)
 
     def add(self, consumer: Consumer, first: Entry) -> None:
-        """There is one more, which does not wait yet; `first` is the queue's first entry."""
+        """Add a consumer, which is not ready yet; `first` is the queue's first entry."""
         consumer.is_waiting = False
         if consumer.acquires:
             self.takers.append(consumer)
@@ -55,18 +55,18 @@ class Consumers:
             self.browsers.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """One is gone."""
+        """Remove a consumer."""
         if consumer.acquires:
             self.takers.remove(consumer)
             if consumer.is_waiting:
                 self.waiting.remove(consumer)
         else:
             self.browsers.remove(consumer)
-            del consumer.cursor  # or it would keep the message there for as long as its session knows it
+            del consumer.cursor  # it would keep the message alive as long as the session keeps the consumer
         consumer.is_waiting = False
 
     def wake(self, consumer: Consumer) -> Entry | None:
-        """One can take messages. Returns the first that was passed over, and that it has to be offered."""
+        """Mark a consumer as ready. Returns the first passed-over entry that must be offered to it."""
         consumer.is_waiting = True
         if not consumer.acquires:
             return None
@@ -76,16 +76,16 @@ class Consumers:
     # ---- messages ----
 
     def offer(self, entry: Entry, result: int | None) -> bool:
-        """Offer an entry to those that wait, one after the other. Whether one has taken it.
+        """Offer an entry to the ready takers in turn. Returns whether one has taken it.
 
-        If none has, and some still wait, it is passed over.
+        If none has, and some are still ready, it is passed over.
 
         Args:
             entry: the entry.
-            result: what the first of them has answered (`Consumer.deliver`); None if it was not asked yet.
+            result: the answer of the first taker (`Consumer.deliver`); None if it was not asked yet.
         """
         waiting = self.waiting
-        before = declined = self.declined.get(entry, _NOBODY)
+        before = declined = self.declined.get(entry, _NO_KINDS)
         for _ in range(len(waiting)):
             consumer = waiting[0]
             if result is None:
@@ -109,7 +109,7 @@ class Consumers:
         return True
 
     def show(self, limit: int, clock: Callable[[], float]) -> None:
-        """Show browsers what they have not seen, up to the position `limit`, for as long as they take it."""
+        """Show browsers the entries they have not seen, up to the position `limit`, while they accept them."""
         for browser in list(self.browsers):
             while browser.is_waiting:
                 entry = browser.cursor
@@ -125,12 +125,12 @@ class Consumers:
                 browser.cursor = entry.next if entry.state != GONE else browser.cursor
 
     def acquired(self, entry: Entry) -> None:
-        """Somebody has an entry that was not offered."""
+        """An entry was acquired without being offered."""
         if self.declined:
             self._passed_over.discard(entry)
 
     def removed(self, entry: Entry, following: Entry) -> None:
-        """An entry is gone: browsers that had come to it go on with the one that followed it."""
+        """An entry was removed: browsers whose cursor is on it move to the following one."""
         for browser in self.browsers:
             if browser.cursor is entry:
                 browser.cursor = following

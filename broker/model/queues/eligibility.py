@@ -1,11 +1,12 @@
-"""Which messages a queue takes at all.
+"""Eligibility: which messages a queue accepts.
 
-    no-local    all but those that come over its owner's connection: the owner is the session to which the queue is
+    no-local    all except those published over its owner's connection: the owner is the session to which the queue is
                 exclusive, or else its exclusive consumer
 
-What is dropped was routed all the same: it goes to no alternate exchange. A message is known as its publisher's for as
-long as it lives in this broker, also when it comes by way of another queue that was deleted; after a restart that is
-not known. In a transaction it has a place on the queue until the commit. A queue that takes every message has none.
+A message that is dropped counts as routed: it is not sent to an alternate exchange. The publisher of a message is known
+as long as this broker runs, even if the message moved from another, deleted queue; after a restart it is unknown. In a
+transaction such a message takes a place on the queue until the commit. A queue that accepts every message has no such
+object.
 
 Source: MRG 2 Messaging User Guide, 3 (no-local).
 """
@@ -15,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
-    from broker.model.queues.consumer import Consumer
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.consumer import Consumer
 
 
 class Owned(Protocol):
-    """Who has a queue alone.
+    """The exclusive owner of a queue.
 
     Attributes:
         owner: the session to which it is exclusive; None if there is none.
@@ -32,13 +33,13 @@ class Owned(Protocol):
 
 
 class NoLocal:
-    """Drops what the queue's owner publishes."""
+    """Drops messages published by the queue's owner."""
 
     __slots__ = ()
 
     @staticmethod
     def admits(queue: Owned, message: Message) -> bool:
-        """Whether the message came over another connection than that of the queue's present owner."""
+        """Whether the message was published over a connection other than that of the queue's present owner."""
         publisher = message.handling.publisher
         owner = queue.owner if queue.owner is not None else queue.exclusive_consumer
         return publisher is None or owner is None or getattr(owner, "publisher", None) is not publisher

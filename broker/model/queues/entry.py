@@ -1,8 +1,8 @@
 """One message's place on one queue.
 
-Entries are linked in the order in which the messages came. One that is taken stays where it is, so that it can come
-back to its place; one that is gone is unlinked, and only those who stand at it still see what followed it. At the end
-of each queue stands an entry without a message; it becomes the next message's.
+Entries are linked in order of arrival. An acquired entry stays linked, so that it can be released at its position; a
+removed one is unlinked, and only browsers whose cursor was on it move to its successor. The end of each queue is an
+entry without a message; it becomes the entry of the next message.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
+    from qstore.broker.model.message import Message
 
-AVAILABLE: Final = 0  # it waits to be delivered
-ACQUIRED: Final = 1  # a consumer, or a transaction, has it
-GONE: Final = 2  # it is not on the queue any more
-END: Final = 3  # the entry at the end, which has no message
-UNCOMMITTED: Final = 4  # its transaction is being committed: it is not on the queue yet, but has its place
-LEAVING: Final = 5  # it is being moved, or its removal committed: whoever had it can do nothing with it any more
+AVAILABLE: Final = 0  # waits to be delivered
+ACQUIRED: Final = 1  # held by a consumer or a transaction
+GONE: Final = 2  # removed from the queue
+END: Final = 3  # the entry at the end, without a message
+UNCOMMITTED: Final = 4  # its transaction is being committed: it has its position, but cannot be delivered
+LEAVING: Final = 5  # its dequeue is being committed: the consumer can no longer settle it
+MOVING: Final = 6  # being moved to another queue: the consumer that acquired it can still accept it
 
 
 class Entry:
-    """A message's place.
+    """A message's place on a queue.
 
     Attributes:
         message: the message.
         position: its number on the queue, counted from 1.
-        rid: its record id in the queue's journal; 0 where it is not kept there.
-        state: AVAILABLE, ACQUIRED, GONE, END, UNCOMMITTED or LEAVING.
-        is_redelivered: whether it was delivered before, and has to say so.
+        rid: its record id in the queue's journal; 0 if it is not stored.
+        state: AVAILABLE, ACQUIRED, GONE, END, UNCOMMITTED, LEAVING or MOVING.
+        is_redelivered: whether it was delivered before, and must be marked so.
         next, previous: its neighbours.
     """
 
@@ -44,7 +45,7 @@ class Entry:
 
 
 def end_entry(position: int) -> Entry:
-    """The entry at the end of a queue whose next message gets `position`."""
+    """The end entry of a queue whose next message gets `position`."""
     entry = Entry()
     entry.position = position
     entry.rid = 0

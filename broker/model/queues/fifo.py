@@ -1,13 +1,13 @@
-"""First in, first out: the order of a queue's entries, and where in it the queue has got to.
+"""First in, first out: the order of a queue's entries, and the position of its cursor.
 
-    head <-> entry <-> entry <-> ... <-> end      linked in the order in which the messages came
+    head <-> entry <-> entry <-> ... <-> end      linked in order of arrival
                          ^ cursor                 no entry before it is available
 
-A new message takes the place of the end, and another end follows. An entry that is acquired stays linked, so that it
-can be put back where it was; one that is removed is unlinked, and holds nothing of the queue any more.
+A new message takes the end entry, and a new end entry follows. An acquired entry stays linked, so that it can be
+released at its position; a removed one is unlinked, and keeps no references into the queue.
 
-What another order has to offer a queue is what is public here. All of it is constant work, but for `next_available`,
-which walks over what is not available, and over each such entry once until something is put back before it.
+The public methods are the interface of any order. All take constant time, except `next_available`, which walks over
+entries that are not available; it passes each of them only once until an entry before the cursor is released.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.model.queues.entry import AVAILABLE, END, GONE, Entry, end_entry
+from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, Entry, end_entry
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
+    from qstore.broker.model.message import Message
 
 _new_entry: Final = Entry.__new__
 
@@ -35,16 +35,16 @@ class Fifo:
         self._cursor = self._end
 
     def __del__(self) -> None:
-        # Of a queue that was deleted with messages: they are linked both ways, and would stay until they are collected,
-        # which the server has done seldom.
+        # For a queue that was deleted with messages: the links form cycles, which would wait for the garbage
+        # collector, and the server seldom runs it.
         for entry in self:
             del entry.next, entry.previous
         del self._head.next, self._end.previous
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries, in order; the one that was yielded last may be removed meanwhile.
+        """All entries, in order; the one yielded last may be removed during iteration.
 
-        No copy is made: a queue can be emptied when there is no memory left.
+        No copy is made: a queue can be emptied when memory is exhausted.
         """
         entry = self._head.next
         while entry.state != END:
@@ -54,19 +54,19 @@ class Fifo:
 
     @property
     def first(self) -> Entry:
-        """The first entry; the one at the end if there is no message."""
+        """The first entry; the end entry if there is no message."""
         return self._head.next
 
     @property
     def next_position(self) -> int:
-        """The position that the next message gets."""
+        """The position of the next message."""
         return self._end.position
 
     def append(self, message: Message, rid: int) -> Entry:
-        """An available entry for a message that has come.
+        """Append an available entry for a message.
 
         Raises:
-            MemoryError: nothing was done: all that takes memory comes first.
+            MemoryError: nothing was changed: all allocations come first.
         """
         entry = self._end
         end = _new_entry(Entry)
@@ -82,7 +82,7 @@ class Fifo:
         return entry
 
     def next_available(self, limit: int) -> Entry | None:
-        """The next available entry, which the cursor passes; None if there is none before the position `limit`."""
+        """The next available entry, which the cursor then passes; None if there is none before the position `limit`."""
         entry = self._cursor
         while entry.position < limit:
             state = entry.state
@@ -96,7 +96,7 @@ class Fifo:
         return None
 
     def put_back(self, entry: Entry) -> None:
-        """An entry is available again: the cursor goes back to it, if it has passed it."""
+        """An entry is available again: move the cursor back to it, if it is past it."""
         if entry.position < self._cursor.position:
             self._cursor = entry
 
@@ -107,5 +107,5 @@ class Fifo:
         entry.state = GONE
         if entry is self._cursor:
             self._cursor = following
-        del entry.next, entry.previous  # or one that is still looked at would keep all that came after it
+        del entry.next, entry.previous  # a reference to the entry would keep all later entries alive
         return following

@@ -1,8 +1,8 @@
-"""Auto-delete queues that nobody uses any more, and that stay for a while.
+"""Unused auto-delete queues that are deleted after a timeout.
 
-The time begins when the last consumer or the owner is gone, and anew when that happens again. Whoever asks what is due
-looks whether it is used by then. A queue whose time was not over when the broker stopped stays until it was used again:
-nobody knows then whether it ever was.
+The timeout starts when the last consumer or the owner is gone, and restarts when that happens again. The code that
+takes due queues checks whether they are still unused. If the broker stops before the timeout is over, the queue stays
+after the restart until it has been used again, because it is then unknown whether it ever was.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from broker.model.queues.queue import Queue
+from qstore.broker.model.queues.queue import Queue
 
 
 class IdleQueues:
-    """The queues whose time runs.
+    """The queues whose timeout is running.
 
     Args:
-        clock: seconds; when the time of a queue is over is told by it.
+        clock: seconds; decides when a timeout is over.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._until: dict[Queue, float] = {}
-        self._next = inf  # nothing is due before
+        self._next = inf  # nothing is due before this time
 
     def __contains__(self, queue: Queue) -> bool:
         return queue in self._until
@@ -32,16 +32,16 @@ class IdleQueues:
         return len(self._until)
 
     def begin(self, queue: Queue) -> None:
-        """A queue is not used any more: it stays for its `auto_delete_seconds`, from now on."""
+        """Start the timeout of a queue: its `auto_delete_seconds`, from now on."""
         until = self._until[queue] = self._clock() + queue.auto_delete_seconds
         self._next = min(self._next, until)
 
     def forget(self, queue: Queue) -> None:
-        """A queue is gone."""
+        """Forget a queue that was deleted."""
         self._until.pop(queue, None)
 
     def take_due(self) -> list[Queue]:
-        """Take those whose time is over."""
+        """Remove and return the queues whose timeout is over."""
         now = self._clock()
         if now < self._next:
             return []

@@ -1,8 +1,8 @@
-"""How much a queue holds, and what becomes of a message that is one too many.
+"""The limit of a queue, and what happens to a message that exceeds it.
 
-    reject      its publisher is refused: resource-limit-exceeded
+    reject      the message is refused: its publisher gets resource-limit-exceeded
 
-A queue without a limit has none of these. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
+A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.errors import ResourceLimitExceededError
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
+    from qstore.broker.model.message import Message
 
 
 class Depth(Protocol):
-    """How much a queue holds, those that consumers hold included.
+    """The depth of a queue, including messages that consumers hold.
 
     Attributes:
-        name: the queue's.
-        messages_enqueued, messages_dequeued: messages that have come so far, and gone.
+        name: the queue's name.
+        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
         bytes_enqueued, bytes_dequeued: their headers and content.
     """
 
@@ -33,17 +33,17 @@ class Depth(Protocol):
 
 
 class Reject:
-    """Refuses what is one too many.
+    """Refuses messages beyond the limit.
 
     Args:
-        max_messages: that the queue holds, those that consumers hold included; 0 for no limit.
-        max_bytes: that they take; 0 for no limit.
-        overhead: bytes that each message counts besides its header and content.
+        max_messages: messages on the queue, including those that consumers hold; 0 for no limit.
+        max_bytes: their bytes; 0 for no limit.
+        overhead: bytes added for each message.
 
     Attributes:
         max_messages, max_bytes: as above, `sys.maxsize` for no limit.
         overhead: as above.
-        refused: how many messages there was no room for.
+        refused: number of messages refused.
     """
 
     __slots__ = ("max_bytes", "max_messages", "overhead", "refused")
@@ -54,7 +54,7 @@ class Reject:
         self.refused = 0
 
     def check(self, queue: Depth, message: Message) -> None:
-        """Raises ResourceLimitExceededError if the queue has no room for the message."""
+        """Raise ResourceLimitExceededError if the queue has no room for the message."""
         overhead, count = self.overhead, queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued + message.size + overhead * count + overhead
         if size > self.max_bytes or count >= self.max_messages:

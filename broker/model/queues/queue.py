@@ -1,17 +1,17 @@
-"""A queue: messages come, wait, are given to consumers, come back or go.
+"""A queue: enqueues messages, offers them to consumers, and dequeues or releases them.
 
     order        an entry for each message, and which is next (`fifo`)
-    consumers    who is offered the next one, and who only looks on (`consumers`)
-    barriers     from where on nothing may be delivered yet (`barriers`)
+    consumers    takers, which acquire messages, and browsers (`consumers`)
+    barriers     the position from which on nothing may be delivered yet (`barriers`)
     limit        how much it holds (`limits`)
-    eligibility  which messages it takes (`eligibility`)
+    eligibility  which messages it accepts (`eligibility`)
 
-A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
-after it before: that is what the barriers are for. Everything else may be delivered at once. A message that comes back
-(release, a session that ends) is again where it was.
+A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
+that is what the barriers are for. All other messages may be delivered at once. A message that is released (by its
+consumer, or at the end of its session) is available again at its position.
 
-Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
-called when all that came with it is in.
+Enqueueing a message does not deliver it: the queue is marked as ready in the tick, and `dispatch` is called when all
+input of the tick was processed.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.model.errors import InternalError, ResourceLimitExceededError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.queues.barriers import Barrier, Barriers
-from broker.model.queues.consumer import TAKEN
-from broker.model.queues.consumers import Consumers
-from broker.model.queues.counters import QueueCounters, QueueTotals
-from broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, UNCOMMITTED, Entry
-from broker.model.queues.fifo import Fifo
-from broker.model.watermark import Watermark
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.barriers import Barrier, Barriers
+from qstore.broker.model.queues.consumer import TAKEN
+from qstore.broker.model.queues.consumers import Consumers
+from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
+from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.watermark import Watermark
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.message import Message
-    from broker.model.queues.consumer import Consumer
-    from broker.model.queues.eligibility import NoLocal
-    from broker.model.queues.limits import Reject
-    from broker.model.store_protocol import Store
-    from broker.model.turn import Turn
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.eligibility import NoLocal
+    from qstore.broker.model.queues.limits import Reject
+    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.tick import Tick
 
 
 class Routed(Protocol):
-    """Where an exchange sends a message."""
+    """The result of routing a message."""
 
     @property
     def queues(self) -> Sequence[Queue]:
         """The queues, each once."""
 
     def count(self, size: int) -> None:
-        """A message of `size` bytes has gone there."""
+        """Count a message of `size` bytes."""
 
 
 class Alternate(Protocol):
-    """An exchange, as a queue's alternate one: where what is rejected goes, and what is left over."""
+    """An alternate exchange of a queue: gets rejected messages, and those left when the queue is deleted."""
 
     name: str
 
     @property
     def alternate(self) -> Alternate | None:
-        """Where goes in turn what it has no queue for."""
+        """The exchange for messages that match no queue here."""
 
     def route(self, message: Message) -> Routed:
-        """Where a message goes."""
+        """The queues for a message."""
 
 
 class Queue:
@@ -70,34 +70,34 @@ class Queue:
 
     Args:
         name: its name.
-        turn: serves it.
-        durable: whether it is there after a restart.
-        auto_delete: whether it goes with its last consumer.
+        tick: dispatches it.
+        durable: whether it survives a restart.
+        auto_delete: whether it is deleted with its last consumer.
         arguments: of its declaration.
-        store: the store that keeps it; None if it is not kept.
-        journal: its journal in the store; any type that the store likes.
-        order: which message is next (`fifo`); a new `Fifo` unless it is given.
-        limit: how much it holds, and what becomes of what is too much (`limits`); None for no limit.
-        eligibility: which messages it takes (`eligibility`); None for all.
+        store: the store that persists it; None if it is not stored.
+        journal: its journal in the store; of a type the store chooses.
+        order: the order of messages (`fifo`); by default a new `Fifo`.
+        limit: how much it holds, and what happens beyond that (`limits`); None for no limit.
+        eligibility: which messages it accepts (`eligibility`); None for all.
         clock: seconds since 1970.
 
     Attributes:
         name, durable, auto_delete, arguments, store, journal, limit, eligibility: as above.
-        alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
-        owner: whose it is alone; None if everybody may use it.
-        exclusive_consumer: the consumer that alone has it; None if there is none.
-        messages_enqueued, messages_dequeued: messages that have come so far, and gone.
+        alternate: the exchange for rejected messages, and for those left when the queue is deleted.
+        owner: the session or channel to which it is exclusive; None if it is not exclusive.
+        exclusive_consumer: its exclusive consumer; None if there is none.
+        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
         bytes_enqueued, bytes_dequeued: their headers and content.
-        counters: what else it counts (`totals`).
-        binding_count, consumer_marks: its bindings, that to the default exchange included, and its consumers.
+        counters: its other counters (`totals`).
+        binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         creator: the user who has declared it.
-        counted_memory: its `memory` when that was last counted as growth.
-        auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.
-        is_deleted: it is gone; nothing can be done with it any more.
+        counted_memory: its `memory` when growth was last counted.
+        auto_delete_seconds: how long an unused auto-delete queue is kept.
+        is_deleted: it was deleted, and cannot be used any more.
     """
 
     __slots__ = (
-        "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_turn", "alternate", "arguments",
+        "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments",
         "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued", "consumer_marks",
         "counted_memory", "counters", "creator", "durable", "eligibility", "exclusive_consumer", "is_deleted",
         "journal", "limit", "messages_dequeued", "messages_enqueued", "name", "owner", "store",
@@ -106,7 +106,7 @@ class Queue:
     def __init__(
         self,
         name: str,
-        turn: Turn,
+        tick: Tick,
         *,
         durable: bool = False,
         auto_delete: bool = False,
@@ -122,7 +122,7 @@ class Queue:
         self.store, self.journal = store, journal
         self.limit, self.eligibility = limit, eligibility
         self._append = None if store is None else store.append
-        self._turn, self._clock = turn, clock
+        self._tick, self._clock = tick, clock
         self.alternate: Alternate | None = None
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
@@ -137,18 +137,18 @@ class Queue:
         self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
-    # ---- messages come ----
+    # ---- enqueue ----
 
     def admits(self, message: Message) -> bool:
-        """Whether the queue takes the message at all; otherwise it is dropped."""
+        """Whether the queue accepts the message; otherwise it is dropped."""
         return self.eligibility is None or self.eligibility.admits(self, message)
 
-    def keeps(self, message: Message) -> bool:
-        """Whether the message is kept in the queue's journal."""
+    def stores(self, message: Message) -> bool:
+        """Whether the message is stored in the queue's journal."""
         return message.is_persistent and self.journal is not None and self.admits(message)
 
     def check_room(self, message: Message) -> None:
-        """Raises ResourceLimitExceededError if the queue has no room for the message."""
+        """Raise ResourceLimitExceededError if the queue has no room for the message."""
         if self.limit is not None and self.admits(message):
             self.limit.check(self, message)
 
@@ -158,10 +158,10 @@ class Queue:
             self.limit.check_all(self, count, size)
 
     def publish(self, message: Message) -> bool:
-        """Put a message at the end, and into the journal if it is kept there.
+        """Enqueue a message, and append it to the journal if it is stored.
 
         Returns:
-            Whether it is promised only when what was written in this turn is on the disk.
+            Whether its completion must wait until the records of this tick are on the disk.
 
         Raises:
             ResourceLimitExceededError: there is no room for it.
@@ -185,35 +185,35 @@ class Queue:
         return False
 
     def add(self, message: Message, rid: int) -> Entry:
-        """Put a message at the end; it is in the journal already, or is not to be.
+        """Enqueue a message that is already in the journal, or is not stored.
 
         Raises:
-            MemoryError: nothing was done: all that takes memory comes first.
+            MemoryError: nothing was changed: all allocations come first.
         """
-        self._turn.ready[self] = None
+        self._tick.ready[self] = None
         count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
         if message.is_persistent is not self.durable:
-            self.counters.unlike_came(message.size)
+            self.counters.atypical_enqueue(message.size)
         entry = self._order.append(message, rid)
         self.messages_enqueued, self.bytes_enqueued = count, enqueued
         return entry
 
-    # ---- what is on the disk may be delivered ----
+    # ---- waiting for the disk ----
 
     def add_held(self, message: Message, rid: int) -> None:
-        """As `add`, for a record of this turn: it, and what follows, is delivered when that is on the disk."""
+        """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
         self._barriers.hold(self.add(message, rid).position)
-        self._turn.written[self] = None
-        self._turn.journals[self.journal] = None
+        self._tick.written[self] = None
+        self._tick.journals[self.journal] = None
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
-        """As `add`, but nobody sees it before `commit`."""
+        """As `add`, but the message is not delivered before `commit`."""
         entry = self.add(message, rid)
         entry.state = UNCOMMITTED
         return entry
 
     def commit(self, entry: Entry) -> None:
-        """The transaction that brought it is committed."""
+        """The transaction that enqueued the entry is committed."""
         if entry.rid == 0 and not self.admits(entry.message):
             self.withdraw(entry)
         else:
@@ -221,37 +221,37 @@ class Queue:
             self.counters.txn_enqueued(entry.message.size)
 
     def withdraw(self, entry: Entry) -> None:
-        """The transaction that brought it has failed, or the queue does not take it."""
+        """Remove an entry whose transaction has failed, or which the queue does not accept."""
         self.counters.withdrawn += 1
         self.remove(entry)
 
     def raise_barrier(self) -> Barrier:
-        """What was added and held so far is waited for, until `lower` is called with this."""
+        """Block delivery of the entries held so far until `lower` is called with this barrier."""
         return self._barriers.raise_held()
 
     def raise_barrier_at_end(self) -> Barrier:
-        """What is added from now on is waited for, until `lower` is called with this."""
+        """Block delivery of entries added from now on until `lower` is called with this barrier."""
         return self._barriers.raise_at(self._order.next_position)
 
     def lower(self, barrier: Barrier) -> None:
-        """What the barrier was for is on the disk."""
+        """The records that this barrier waits for are on the disk."""
         self._barriers.lower(barrier)
-        self._turn.ready[self] = None
-        self._turn.schedule()
+        self._tick.ready[self] = None
+        self._tick.schedule()
 
-    # ---- messages go ----
+    # ---- acquire, release, dequeue ----
 
     def dequeue(self, entry: Entry) -> bool:
-        """A message that somebody had acquired is done with; if it is gone already, nothing happens.
+        """Dequeue an acquired message; does nothing if it is already gone.
 
         Returns:
-            Whether its removal is promised only when what was written in this turn is on the disk.
+            Whether completion must wait until the records of this tick are on the disk.
 
         Raises:
             InternalError: its journal cannot be written. Then it stays acquired.
         """
-        if entry.state != ACQUIRED:
-            return False  # it was moved, or is being moved, since the queue is about to be deleted
+        if entry.state not in (ACQUIRED, MOVING):
+            return False  # it was removed, or moved because the queue is being deleted
         rid = entry.rid
         if rid:
             assert self._append is not None
@@ -260,7 +260,7 @@ class Queue:
                 self._append.dequeue(self.journal, rid)
             except self.store.errors as error:
                 raise InternalError(str(error)) from error
-            self._turn.journals[self.journal] = None
+            self._tick.journals[self.journal] = None
         self.remove(entry)
         return rid != 0
 
@@ -271,60 +271,60 @@ class Queue:
         message = entry.message
         self.bytes_dequeued += message.size
         if message.is_persistent is not self.durable:
-            self.counters.unlike_went(message.size)
+            self.counters.atypical_dequeue(message.size)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
 
     def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
-        """Take the message of an entry: for a consumer, unless the broker removes it. False if somebody else has it."""
+        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if it is not available."""
         if entry.state != AVAILABLE:
             return False
         entry.state = ACQUIRED
         self._acquired += 1
-        self.counters.own_acquires += not is_consumed
+        self.counters.internal_acquires += not is_consumed
         self._consumers.acquired(entry)
         return True
 
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
-        """An acquired message is to be delivered again, from its old place."""
+        """Make an acquired message available again, at its position."""
         if entry.state != ACQUIRED:
             return
         entry.state = AVAILABLE
         self.counters.releases += 1
         entry.is_redelivered = entry.is_redelivered or is_redelivered
         self._order.put_back(entry)
-        self._turn.ready[self] = None
-        self._turn.schedule()
+        self._tick.ready[self] = None
+        self._tick.schedule()
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, in order; the one that was yielded last may be removed meanwhile."""
+        """All entries, in order; the one yielded last may be removed during iteration."""
         return iter(self._order)
 
     def available(self) -> Iterator[Entry]:
-        """The entries that nobody has acquired."""
+        """The available entries."""
         return (entry for entry in self._order if entry.state == AVAILABLE)
 
     def outstanding(self) -> Iterator[Entry]:
-        """The entries whose messages wait, or are acquired and not settled."""
+        """The entries that are available, or acquired and not settled."""
         return (entry for entry in self._order if entry.state in (AVAILABLE, ACQUIRED))
 
     def delivered_rids(self) -> list[int]:
-        """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
-        held = (ACQUIRED, LEAVING)
+        """Record ids of messages that were delivered, to be recovered as redelivered."""
+        held = (ACQUIRED, LEAVING, MOVING)
         return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]
 
-    def purge(self, most: int = 0) -> tuple[int, bool]:
-        """Remove the messages that wait, at most `most` of them unless that is 0.
+    def purge(self, max_messages: int = 0) -> tuple[int, bool]:
+        """Remove at most `max_messages` available messages; 0 for all.
 
         Returns:
-            How many; and whether some of them are promised to be gone only when what was written is on the disk.
+            How many; and whether completion must wait until the records of this tick are on the disk.
 
         Raises:
             InternalError: as `dequeue`.
         """
         count, is_written = 0, False
         for entry in self.available():
-            if most and count == most:
+            if max_messages and count == max_messages:
                 break
             self.acquire(entry, is_consumed=False)
             is_written = self.dequeue(entry) or is_written
@@ -333,57 +333,60 @@ class Queue:
         return count, is_written
 
     def expire(self) -> int:
-        """Remove the messages that wait and have expired. Returns how many."""
+        """Remove available messages that have expired. Returns how many."""
         now, count = self._clock(), 0
         for entry in self.available():
             if 0 < entry.message.expires_at <= now:
                 self._drop_expired(entry)
                 count += 1
         if count:
-            self._turn.schedule()
+            self._tick.schedule()
         return count
 
     def _drop_expired(self, entry: Entry) -> None:
         self.acquire(entry, is_consumed=False)
-        with contextlib.suppress(InternalError):  # it stays acquired, so that nobody gets it
+        with contextlib.suppress(InternalError):  # it stays acquired, so it is not delivered
             self.dequeue(entry)
             self.counters.expired += 1
 
-    # ---- counts ----
+    # ---- counters ----
 
     @property
     def message_count(self) -> int:
-        """Messages on it, those that consumers hold included."""
+        """Messages on the queue, including those that consumers hold."""
         return self.messages_enqueued - self.messages_dequeued
 
     @property
     def message_bytes(self) -> int:
-        """Their headers and content."""
+        """Bytes of their headers and content."""
         return self.bytes_enqueued - self.bytes_dequeued
 
     @property
     def acquired_count(self) -> int:
-        """Messages that consumers or transactions hold."""
+        """Messages held by consumers or transactions."""
         counters = self.counters
         return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
 
     @property
     def totals(self) -> QueueTotals:
-        """What it has counted so far."""
-        come, gone = (self.messages_enqueued, self.bytes_enqueued), (self.messages_dequeued, self.bytes_dequeued)
+        """All its counters."""
+        enqueued, dequeued = (
+            (self.messages_enqueued, self.bytes_enqueued),
+            (self.messages_dequeued, self.bytes_dequeued),
+        )
         refused = 0 if self.limit is None else self.limit.refused
-        return self.counters.totals(come, gone, self._acquired, refused, is_durable=self.durable)
+        return self.counters.totals(enqueued, dequeued, self._acquired, refused, is_durable=self.durable)
 
     # ---- consumers ----
 
     @property
     def consumer_count(self) -> int:
-        """How many subscriptions it has."""
+        """Number of consumers, takers and browsers."""
         return len(self._consumers)
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that its messages take, as the broker's ceiling counts them."""
+        """Bytes of memory taken by its messages, as counted for the memory ceiling."""
         return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
 
     @property
@@ -393,38 +396,38 @@ class Queue:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody uses it: it has no owner, and no subscriptions."""
+        """Whether it has neither an owner nor consumers."""
         return self.owner is None and not len(self._consumers)
 
     def has_taker(self) -> bool:
-        """Whether a consumer can take one more message now, when what waits was given to those who can take it."""
+        """Whether a consumer can take one more message now, after available messages were dispatched."""
         self.dispatch()
         return any(consumer.has_credit for consumer in self._consumers.takers)
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Offer messages to one more, when `wake` has been called for it."""
+        """Add a consumer, which is offered messages after a call of `wake`."""
         self._consumers.add(consumer, self._order.first)
         self.consumer_marks.set(self.consumer_count)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """One is gone."""
+        """Remove a consumer."""
         self._consumers.remove(consumer)
         self.consumer_marks.set(self.consumer_count)
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
 
     def wake(self, consumer: Consumer) -> None:
-        """A consumer can take messages."""
+        """A consumer is ready for messages."""
         if consumer.is_waiting:
             return
         passed_over = self._consumers.wake(consumer)
         if passed_over is not None:
             self._order.put_back(passed_over)
-        self._turn.ready[self] = None
-        self._turn.schedule()
+        self._tick.ready[self] = None
+        self._tick.schedule()
 
     def deleted(self) -> list[Consumer]:
-        """The queue is gone. Returns the consumers that it had, which are to be told."""
+        """Mark the queue as deleted. Returns its consumers, which must be notified."""
         self.is_deleted = True
         consumers = self._consumers.takers + self._consumers.browsers
         for consumer in consumers:
@@ -434,7 +437,7 @@ class Queue:
     # ---- delivery ----
 
     def dispatch(self) -> None:
-        """Give messages to consumers, as long as there are both; who is first is asked here, which saves a call."""
+        """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call."""
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
         waiting, declined = consumers.waiting, consumers.declined
         if consumers.browsers:
@@ -456,5 +459,5 @@ class Queue:
             elif not consumers.offer(entry, result):
                 entry.state = AVAILABLE
                 self._acquired -= 1
-                if not waiting:  # else they have passed it over
+                if not waiting:  # otherwise it was passed over
                     order.put_back(entry)

@@ -1,1 +1,1 @@
-"""The topology: exchanges, queues and bindings are created, changed and deleted here."""
+"""Changes of the topology: exchanges, queues and bindings are created and deleted here."""

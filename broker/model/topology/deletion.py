@@ -1,13 +1,13 @@
-"""How a queue goes.
+"""Deleting a queue.
 
-    1. it leaves the broker's queues and all exchanges: no message comes any more
-    2. its messages, those that consumers hold included, move to the alternate exchange: each is kept there before it
-       leaves the queue, and one that no queue wants is dropped
-    3. its consumers are taken off, and it is marked as deleted: nothing is appended to its journal any more
-    4. the store deletes it, with its journal and bindings: from here on it is gone for good
-    5. its consumers are told
+    1. it leaves the broker's queues and all exchanges: no message is routed to it any more
+    2. its messages, including those that consumers hold, move to the alternate exchange: each is stored there before it
+       leaves the queue; unroutable ones are dropped
+    3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more
+    4. the store deletes it with its journal and bindings: this is the commit point
+    5. its consumers are notified
 
-If 2 or 4 fails, everything is as it was before, but for the messages that have moved.
+If 2 or 4 fails, everything is restored, except that messages already moved stay moved.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.model.errors import InternalError, ModelError
-from broker.model.exchanges.default import DefaultExchange
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Binding
-from broker.model.queues.counters import QueueTotals, sum_of
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.model.topology.kept_wiring import KeptWiring
+from qstore.broker.model.errors import InternalError, ModelError
+from qstore.broker.model.exchanges.default import DefaultExchange
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.queues.counters import QueueTotals, sum_of
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.topology_storage import TopologyStorage
 
 if TYPE_CHECKING:
-    from broker.model.queues.queue import Alternate
-    from broker.model.router import Router
+    from qstore.broker.model.queues.queue import Alternate
+    from qstore.broker.model.router import Router
 
-#: So many messages move at once; then others have their turn.
+#: Messages moved before yielding to other work.
 MOVED_AT_ONCE: Final = 1000
 
 
 class QueueRemoval:
-    """Removes the queues of one broker.
+    """Deletes the queues of one broker.
 
     Args:
         queues: name -> queue.
         exchanges: name -> exchange.
         router: moves messages.
-        kept: what the store keeps.
+        storage: stores the topology.
 
     Attributes:
         leaving: queues that are being deleted.
-        deleted: what those have counted that are, as if their last messages had been dequeued.
-        abandoned: messages that have gone with their queue.
-        abandoned_moved: messages that went to the alternate exchange of their queue instead.
+        deleted: counters of deleted queues, with their last messages counted as dequeued.
+        abandoned: messages deleted with their queue.
+        abandoned_moved: messages moved to the alternate exchange of their queue instead.
     """
 
     def __init__(
-        self, queues: dict[str, Queue], exchanges: Mapping[str, Exchange], router: Router, kept: KeptWiring
+        self, queues: dict[str, Queue], exchanges: Mapping[str, Exchange], router: Router, storage: TopologyStorage
     ) -> None:
-        self._queues, self._exchanges, self._router, self._kept = queues, exchanges, router, kept
+        self._queues, self._exchanges, self._router, self._storage = queues, exchanges, router, storage
         self.leaving: dict[Queue, None] = {}
         self.deleted = QueueTotals()
         self.abandoned = self.abandoned_moved = 0
 
     async def remove(self, queue: Queue) -> list[Exchange]:
-        """Remove a queue. Returns the exchanges that it was bound to.
+        """Delete a queue. Returns the exchanges that it was bound to.
 
         Raises:
-            ResourceLimitExceededError: there is no room for its messages where they are to go.
+            ResourceLimitExceededError: there is no room for its messages at their destination.
             InternalError: the store fails.
         """
-        left = self._leave(queue)
+        left = self._unroute(queue)
         try:
             if queue.alternate is not None:
                 await self._move_messages(queue, queue.alternate)
             await self._delete(queue)
         except BaseException:
-            self._return(queue, left)
+            self._restore(queue, left)
             raise
         del self.leaving[queue]
         self.abandoned += queue.message_count
@@ -81,14 +81,14 @@ class QueueRemoval:
 
     # ---- exchanges ----
 
-    def _leave(self, queue: Queue) -> dict[Exchange, list[Binding]]:
+    def _unroute(self, queue: Queue) -> dict[Exchange, list[Binding]]:
         self.leaving[queue] = None
         del self._queues[queue.name]
         self._default.forget(queue.name)
         left = ((exchange, exchange.unbind_queue(queue)) for exchange in self._exchanges.values())
         return {exchange: bindings for exchange, bindings in left if bindings}
 
-    def _return(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
+    def _restore(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
         del self.leaving[queue]
         self._queues[queue.name] = queue
         self._default.binding_count.set(len(self._queues))
@@ -108,13 +108,13 @@ class QueueRemoval:
         while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
             failures = await self._move(queue, entries, exchange)
             if failures:
-                raise failures.pop(0)  # an error that is kept by a frame that it has passed would stay, with the queue
+                raise failures.pop(0)  # popped: a reference in this frame would keep the error and the queue alive
             await asyncio.sleep(0)
 
     async def _move(self, queue: Queue, entries: list[Entry], exchange: Alternate) -> list[ModelError]:
-        """Move messages. What fails stays, and so does all that would come after it."""
+        """Move messages. A message that fails stays, and so do all after it."""
         failures: list[ModelError] = []
-        acquired: set[Entry] = set()  # here, and not by a consumer, who keeps what cannot be moved
+        acquired: set[Entry] = set()  # here, not by a consumer: consumers keep messages that cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
         for entry in entries:
             if queue.acquire(entry, is_consumed=False):
@@ -125,7 +125,7 @@ class QueueRemoval:
             except ModelError as error:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
-                failures.append(_told(error))
+                failures.append(_without_traceback(error))
                 break
             moving.append((entry, moved))
         for entry, moved in moving:
@@ -133,7 +133,7 @@ class QueueRemoval:
             if failure is not None:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
-                failures.append(_told(failure))
+                failures.append(_without_traceback(failure))
             else:
                 self.abandoned_moved += 1
         return failures
@@ -144,7 +144,7 @@ class QueueRemoval:
         exclusive = queue.exclusive_consumer
         consumers = queue.deleted()
         try:
-            await self._kept.delete_queue(queue)
+            await self._storage.delete_queue(queue)
         except BaseException:
             queue.is_deleted = False
             for consumer in consumers:
@@ -156,8 +156,8 @@ class QueueRemoval:
             consumer.queue_deleted()
 
 
-def _told(error: Exception) -> ModelError:
-    """What whoever asked is told: one that has passed no frame yet, for this one is kept."""
+def _without_traceback(error: Exception) -> ModelError:
+    """The error for the caller: a new one without traceback, because it is stored for a while."""
     return type(error)(str(error)) if isinstance(error, ModelError) else InternalError(str(error))
 
 

@@ -1,8 +1,7 @@
-"""Work that is done one piece after the other, each to its end.
+"""Runs coroutines one at a time, each to completion.
 
-Changes of the wiring wait for the disk between what they check and what they do, so no two may be under way at the same
-time. And none may be broken off in between, when whoever asked for it is gone: the store would have what the model has
-not. So each is a task of its own.
+A change of the topology waits for the disk between its checks and its effects, so no two may overlap. Nor may one be
+cancelled half-way when its client disconnects: the store and the model would differ. So each runs in its own task.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
-class OneByOne:
-    """Does one piece of work after the other, in the order in which they come."""
+class SerialExecutor:
+    """Runs coroutines serially, in the order of the calls."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
 
-    async def do(self, work: Callable[[], Coroutine[Any, Any, _Made]]) -> _Made:
-        """Do this when all that came before it is done. It goes on if the caller is cancelled."""
+    async def do(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Run `work` after all earlier work is done. It continues even if the caller is cancelled."""
 
-        async def in_turn() -> _Made:
+        async def in_turn() -> _Result:
             async with self._lock:
                 return await work()
 
@@ -34,14 +33,14 @@ class OneByOne:
         try:
             return await asyncio.shield(task)
         finally:
-            del task  # an error has passed this frame, and holds it; it is held by the task
+            del task  # breaks a cycle: the task references its exception, whose traceback references this frame
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not complain where the caller was cancelled
+            task.exception()  # retrieved, so that asyncio does not warn if the caller was cancelled
 
     async def finish(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no work is pending."""
         while self._under_way:
             await asyncio.wait(self._under_way)

@@ -1,1 +1,1 @@
-"""Transactions: what is done together, or not at all."""
+"""Transactions: several operations that take effect together, or not at all."""

@@ -1,12 +1,11 @@
-"""A local transaction: what a session publishes and accepts between two commits.
+"""A local transaction: the messages that a session publishes and accepts between two commits.
 
-Until `commit` nothing of it happens: messages that are published are on no queue, and messages that are accepted stay
-acquired. At commit everything is checked first, then all that durable queues keep is written as one transaction of the
-store; messages are put on their queues at once, behind barriers that are lowered when the commit is on the disk. Until
-then nobody sees them.
+Nothing takes effect before `commit`: published messages are on no queue, and accepted messages stay acquired. Commit
+first checks everything, then writes the records of all durable queues as one transaction of the store. The messages are
+enqueued at once, after barriers that are lowered when the commit is on the disk. Until then they are not delivered.
 
-If the store then says that nobody knows whether the commit is on the disk, what it keeps stays where it is, unseen,
-until a restart tells; what nobody keeps is as if the transaction had not been.
+If the store reports that the outcome of a commit is unknown, stored messages stay in place, undelivered, until the next
+start determines the outcome; for messages that are not stored, the transaction is undone.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.sent_messages import SentMessages
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.message import Message
-from broker.model.queues.barriers import Barrier
-from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
-from broker.model.queues.queue import Queue, Routed
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.sent_messages import SentMessages
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.barriers import Barrier
+from qstore.broker.model.queues.entry import ACQUIRED, LEAVING, MOVING, Entry
+from qstore.broker.model.queues.queue import Queue, Routed
 
 if TYPE_CHECKING:
-    from broker.model.memory import MemoryCeiling
-    from broker.model.router import Router
-    from broker.model.store_protocol import Store
-    from broker.model.turn import Turn
+    from qstore.broker.model.memory import MemoryCeiling
+    from qstore.broker.model.router import Router
+    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.tick import Tick
 
 Done = Callable[[ModelError | None], None]
 
@@ -36,31 +35,31 @@ class LocalTransaction:
     """One transaction.
 
     Args:
-        router: finds the queues that messages go to.
-        store: what keeps durable messages; None if nothing is kept.
-        turn: is told which journals were written to.
-        ceiling: is told how the transaction grows.
-        max_bytes: memory that the messages published in it take, at most; 0 for no limit.
+        router: finds the queues for messages.
+        store: persists durable messages; None without persistence.
+        tick: records which journals were written to.
+        ceiling: counts the growth of the transaction.
+        max_bytes: memory that the messages published in it may take; 0 for no limit.
 
     Attributes:
         memory: bytes that they take now.
     """
 
     __slots__ = (
-        "__weakref__", "_accepted", "_ceiling", "_max_bytes", "_published", "_router", "_sent", "_store", "_turn",
+        "__weakref__", "_accepted", "_ceiling", "_max_bytes", "_published", "_router", "_sent", "_store", "_tick",
         "memory",
     )  # fmt: skip
 
-    def __init__(self, router: Router, store: Store | None, turn: Turn, ceiling: MemoryCeiling, max_bytes: int) -> None:
-        self._router, self._store, self._turn = router, store, turn
+    def __init__(self, router: Router, store: Store | None, tick: Tick, ceiling: MemoryCeiling, max_bytes: int) -> None:
+        self._router, self._store, self._tick = router, store, tick
         self._ceiling, self._max_bytes = ceiling, max_bytes
         self._published: list[tuple[Message, Sequence[Queue]]] = []
-        self._sent: dict[int, SentMessages] = {}  # place in `_published` -> what its exchange does with it at commit
+        self._sent: dict[int, SentMessages] = {}  # index in `_published` -> its exchange's numbering
         self._accepted: dict[Entry, Queue] = {}
         self.memory = 0
 
     def publish(self, message: Message, exchange: Exchange) -> None:
-        """Publish a message at commit, to the queues to which it is routed now.
+        """Publish a message at commit, to the queues that it is routed to now.
 
         Raises:
             ResourceLimitExceededError: the transaction is too large.
@@ -68,12 +67,12 @@ class LocalTransaction:
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> None:
-        """As `publish`, by a route that was found before. The message counts as routed, whatever becomes of it."""
+        """As `publish`, with a known route. The message is counted as routed even if the transaction fails."""
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
         self._ceiling.grown += size
         if self._max_bytes and self.memory > self._max_bytes:
-            raise ResourceLimitExceededError(f"a transaction of more than {self._max_bytes} bytes")
+            raise ResourceLimitExceededError(f"the transaction is larger than {self._max_bytes} bytes")
         if exchange.sent is not None:
             self._sent[len(self._published)] = exchange.sent
         self._published.append((message, route.queues))
@@ -84,17 +83,17 @@ class LocalTransaction:
         self._accepted[entry] = queue
 
     def withdraw(self, entry: Entry) -> None:
-        """The message is not accepted after all, if it was."""
+        """Cancel the acceptance of a message, if it was accepted."""
         self._accepted.pop(entry, None)
 
     def commit(self, done: Done) -> None:
-        """Do all of it.
+        """Commit the transaction.
 
         Args:
-            done: called when it is done and on the disk, or with the error because of which nobody can say.
+            done: called when it is on the disk, or with an error if the outcome is unknown.
 
         Raises:
-            ModelError: it cannot be done, and nothing was.
+            ModelError: it cannot be committed, and nothing was changed.
         """
         for place, sent in self._sent.items():
             message, queues = self._published[place]
@@ -105,7 +104,7 @@ class LocalTransaction:
         accepted = [
             (queue, entry)
             for entry, queue in self._accepted.items()
-            if not queue.is_deleted and entry.state == ACQUIRED
+            if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
         ]
         self._check_room(published)
         added: list[tuple[Queue, Entry]] = []
@@ -118,12 +117,12 @@ class LocalTransaction:
                 _end_accepting(queue, entry, error)
             for queue, barrier in barriers:
                 queue.lower(barrier)
-            done(None if error is None else InternalError(f"the transaction may be committed or not: {error}"))
+            done(None if error is None else InternalError(f"the outcome of the transaction is unknown: {error}"))
 
         rids = iter(self._write(published, accepted, committed))
         barriers += [(queue, queue.raise_barrier_at_end()) for queue in dict.fromkeys(queue for _, queue in published)]
         for message, queue in published:
-            added.append((queue, queue.add_uncommitted(message, next(rids) if queue.keeps(message) else 0)))
+            added.append((queue, queue.add_uncommitted(message, next(rids) if queue.stores(message) else 0)))
         for _, entry in accepted:
             entry.state = LEAVING
         for place, sent in self._sent.items():
@@ -139,7 +138,7 @@ class LocalTransaction:
             queue.check_room_for(len(sizes), sum(sizes))
 
     def _is_written(self, published: list[tuple[Message, Queue]], accepted: list[tuple[Queue, Entry]]) -> bool:
-        return any(queue.keeps(message) for message, queue in published) or any(entry.rid for _, entry in accepted)
+        return any(queue.stores(message) for message, queue in published) or any(entry.rid for _, entry in accepted)
 
     def _write(
         self,
@@ -147,14 +146,14 @@ class LocalTransaction:
         accepted: list[tuple[Queue, Entry]],
         committed: Callable[[Exception | None], None],
     ) -> list[int]:
-        """Write what is kept. Returns the record ids of the messages that are."""
+        """Write the records of durable queues. Returns the record ids of the stored messages."""
         store = self._store
         if store is None or not self._is_written(published, accepted):
             return []
         enqueues = [
             store.transaction_enqueue(queue.journal, *message.stored_form())
             for message, queue in published
-            if queue.keeps(message)
+            if queue.stores(message)
         ]
         dequeues = [store.transaction_dequeue(queue.journal, entry.rid) for queue, entry in accepted if entry.rid]
         try:
@@ -163,19 +162,20 @@ class LocalTransaction:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
             raise InternalError(str(error)) from error
-        turn = self._turn
+        tick = self._tick
         for message, queue in published:
-            if queue.keeps(message):
-                turn.journals[queue.journal] = None
+            if queue.stores(message):
+                tick.journals[queue.journal] = None
         for queue, entry in accepted:
             if entry.rid:
-                turn.journals[queue.journal] = None
-        turn.schedule()
+                tick.journals[queue.journal] = None
+        tick.is_urgent = True
+        tick.schedule()
         return rids
 
 
 def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None:
-    """A message that was published is on its queue; with an error it is not, or nobody can say."""
+    """Commit a published message; after an error withdraw it, unless it is stored: then the outcome is unknown."""
     if error is None:
         queue.commit(entry)
     elif not entry.rid:
@@ -183,7 +183,7 @@ def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None
 
 
 def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
-    """A message that was accepted is gone; with an error it is not, or nobody can say."""
+    """Remove an accepted message; after an error release it, unless it is stored: then the outcome is unknown."""
     if queue.is_deleted:
         return
     if error is None:

@@ -1,15 +1,15 @@
-"""The options of `qpidd`: what there is, where it may be said, and what it means.
+"""The options of `qpidd`: their table, their sources and their values.
 
 Modules, in the order in which they build on each other:
 
-    option          what an option is, and what can be wrong with it
+    option          the declaration of an option, and its errors
     table           the options of this broker
-    table_others    those of qpidd's that this broker does not have: accepted, or refused
-    lookup          all options, by name, alias and letter
-    command_line    from words to what was given
-    config_file     from a file's lines, likewise
-    environment     from QPID_… variables, likewise
-    sources         the three together: which comes before which
-    values          what was given, with its meaning
-    help            what --help shows
+    table_others    options of qpidd that this broker does not support: ignored or refused
+    lookup          all options by name, alias and letter
+    command_line    parses the command line
+    config_file     parses the configuration file
+    environment     reads the QPID_… variables
+    sources         combines the three by precedence
+    values          the typed values of the options
+    help            the text of --help
 """

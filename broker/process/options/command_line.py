@@ -1,27 +1,28 @@
 """Options on a command line.
 
     --name VALUE   --name=VALUE   -n VALUE   -nVALUE      an option with a value
-    --name         --name=yes                             a flag; it takes no word of its own
-    --name         --name yes     --name=no               a switch: yes, true, 1, or no, false, 0; alone it is yes
+    --name         --name=yes                             a flag; the next word is never its value
+    --name         --name yes     --name=no               a switch: yes, true, 1, or no, false, 0; without a value yes
 
-Options of modules are known once their modules are: `words_of` finds those in a command line before it is read.
+The options of a module are known only when the module is loaded. `words_of` finds the values of one option, such as
+--load-module, before the command line is parsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.process.options.lookup import Table, add
-from broker.process.options.option import TRUTH, Given, Kind, Option, OptionError, shown
+from qstore.broker.process.options.lookup import Table, add
+from qstore.broker.process.options.option import TRUTH, Given, Kind, Option, OptionError, shown
 
 
 def words_of(name: str, arguments: Sequence[str], *, has_value: bool = True) -> list[str]:
-    """What a command line gives for one option. A command line that is wrong otherwise is no matter here.
+    """The values of one option on a command line. Errors elsewhere on the command line are ignored.
 
     Args:
-        name: of the option.
+        name: the option's name.
         arguments: the command line.
-        has_value: whether the option has a value; else each time that it is there is a "yes".
+        has_value: whether the option has a value; otherwise each occurrence gives "yes".
     """
     found: list[str] = []
     for place, argument in enumerate(arguments):
@@ -34,7 +35,7 @@ def words_of(name: str, arguments: Sequence[str], *, has_value: bool = True) -> 
 
 
 def read_arguments(arguments: Sequence[str], table: Table) -> dict[str, list[Given]]:
-    """What a command line says: option -> what was given for it. Raises OptionError."""
+    """Parse a command line: option name -> values given for it. Raises OptionError."""
     given: dict[str, list[Given]] = {}
     rest = list(reversed(arguments))
     while rest:
@@ -47,24 +48,24 @@ def read_arguments(arguments: Sequence[str], table: Table) -> dict[str, list[Giv
             letter, value = argument[1], argument[2:]
             found = table.by_letter.get(letter)
             if found is None:
-                raise OptionError(f"-{shown(letter)} is no option; see --help")
+                raise OptionError(f"-{shown(letter)}: unknown option; see --help")
             option, name = found, found.name
             if value and option.kind is Kind.FLAG and not value.startswith("="):
                 rest.append("-" + value)  # several flags in one word: -dc
                 value = ""
             text = value.removeprefix("=") if value else _own_word(option, name, rest)
         else:
-            raise OptionError(f'"{shown(argument)}" is not expected here: options begin with --; see --help')
+            raise OptionError(f'"{shown(argument)}": unexpected argument: options begin with --; see --help')
         add(given, option, table.given(name, text, f"--{name}"))
     return given
 
 
 def _own_word(option: Option, name: str, rest: list[str]) -> str:
-    """The value of an option that is not in the same word."""
+    """The value of an option that has none in the same word."""
     if option.kind is Kind.FLAG:
         return "yes"
     if option.kind is Kind.SWITCH:
         return rest.pop() if rest and rest[-1].lower() in TRUTH else "yes"
     if not rest or rest[-1].startswith("--"):
-        raise OptionError(f"--{name} needs a value: --{name} {option.value}")
+        raise OptionError(f"--{name} requires a value: --{name} {option.value}")
     return rest.pop()

@@ -1,12 +1,12 @@
-"""Options in a file (Qpid C++ Broker Book, 1.1.3.3 and 1.1.5).
+"""The configuration file (Qpid C++ Broker Book, 1.1.3.3 and 1.1.5).
 
-    # a comment, and blank lines
-    name=value              blanks around both are passed over
-    name="value"            quoted: with blanks at its ends, or a # in it
-    daemon=yes              flags are yes (true, 1), or no
+    # a comment; blank lines are ignored
+    name=value              whitespace around name and value is ignored
+    name="value"            a value with leading or trailing whitespace, or with a #, is quoted
+    daemon=yes              flags are yes (true, 1) or no
 
-Names are those of the command line without the dashes, each on a line of its own. A `#` at the beginning of a line, or
-after a blank, begins a comment. What is no option is no error: a file may be made for a qpidd with other modules.
+Names are those of the command line without the dashes, one per line. A `#` at the beginning of a line or after
+whitespace begins a comment. An unknown option is not an error: the file may be for a qpidd with other modules.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from broker.process.options.option import OptionError, shown
-from formats.wording import printable
+from qstore.broker.process.options.option import OptionError, shown
+from qstore.formats.wording import printable
 
 DEFAULT_FILE: Final = "/etc/qpidd.conf"
 """Qpid C++ Broker Book, 1.1.5."""
@@ -31,12 +31,12 @@ _FIRST_WORD: Final = re.compile(r"[^\s=:]+")
 
 
 class Entry(NamedTuple):
-    """An option in a source of options.
+    """An option in the configuration file or the environment.
 
     Attributes:
-        name: the option's, without dashes.
+        name: the option's name, without dashes.
         text: its value.
-        place: where it stands, for errors.
+        place: where it was found, for errors.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Entry(NamedTuple):
 
 
 class ConfigFile(NamedTuple):
-    """What a file says.
+    """The contents of a configuration file.
 
     Attributes:
         entries: its options, in order.
-        warnings: a line for each thing about it that somebody should know.
+        warnings: for the log, one line each.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -57,14 +57,14 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: str, *, is_optional: bool) -> ConfigFile:
-    """Read a file of options.
+    """Read a configuration file.
 
     Args:
         path: the file.
-        is_optional: whether it is no error if there is none.
+        is_optional: whether the file may be missing.
 
     Raises:
-        OptionError: it cannot be read, is no file of options, or has a line that is none.
+        OptionError: the file cannot be read, is not a configuration file, or has an invalid line.
     """
     where = printable(path)
     try:
@@ -77,36 +77,36 @@ def read_config_file(path: str, *, is_optional: bool) -> ConfigFile:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise OptionError(f"{where}: the configuration file cannot be read: {reason}; see --config") from None
     if b"\0" in data:
-        raise OptionError(f"{where}: this is no configuration file: it has a NUL at byte {data.index(0)}; see --config")
+        raise OptionError(f"{where}: not a configuration file: NUL character at byte {data.index(0)}; see --config")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise OptionError(
-            f"{where}: this is no configuration file: it is no UTF-8 at byte {error.start}; see --config"
+            f"{where}: not a configuration file: invalid UTF-8 at byte {error.start}; see --config"
         ) from None
     return ConfigFile(tuple(_entries(text, where)), warnings)
 
 
 def _contents(path: str, where: str) -> tuple[bytes, tuple[str, ...]]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe is not waited for
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # do not block on a FIFO
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OptionError(f"{where}: this is no configuration file, but a directory or a device; see --config")
+            raise OptionError(f"{where}: not a configuration file, but a directory or a device; see --config")
         data = bytearray()
         while len(data) <= MAX_BYTES and (more := os.read(descriptor, MAX_BYTES + 1 - len(data))):
             data += more
     finally:
         os.close(descriptor)
     if len(data) > MAX_BYTES:
-        raise OptionError(f"{where}: this is no configuration file: it has more than {MAX_BYTES:,} bytes; see --config")
+        raise OptionError(f"{where}: not a configuration file: larger than {MAX_BYTES:,} bytes; see --config")
     warnings = []
     if status.st_uid not in (0, os.geteuid()):
         warnings.append(
-            f"{where}: the configuration file belongs to user {status.st_uid}, who decides what the broker does"
+            f"{where}: the configuration file belongs to user {status.st_uid}, who can change the broker's options"
         )
     if status.st_mode & stat.S_IWOTH:
-        warnings.append(f"{where}: the configuration file can be written by everybody; take that from it: chmod o-w")
+        warnings.append(f"{where}: the configuration file is world-writable; fix this with chmod o-w")
     return bytes(data), tuple(warnings)
 
 
@@ -123,14 +123,14 @@ def _entries(text: str, where: str) -> Iterator[Entry]:
 
 
 def _beginning(line: str) -> str:
-    """The first word of a line: what follows may be a password."""
+    """The first word of a line; the rest is hidden, since it may be a password."""
     found = _FIRST_WORD.match(line)
     word = found[0] if found else ""
     return shown(word) if word == line else shown(word) + "…"
 
 
 def _value(text: str) -> str | None:
-    """The value that stands behind `=`, without quotes and comment; None if it is none."""
+    """The value after `=`, without quotes and comment; None if it is invalid."""
     if text.startswith('"'):
         value, quote, rest = text[1:].partition('"')
         is_whole = quote and (not rest.strip() or rest.strip().startswith("#"))

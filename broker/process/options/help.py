@@ -1,20 +1,20 @@
-"""What `--help` shows: every option with its default, and those of the modules that are loaded."""
+"""The text of `--help`: every option with its default, including those of loaded modules."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import Final
 
-from broker.process.options.lookup import Table
-from broker.process.options.option import Effect, Option
+from qstore.broker.process.options.lookup import Table
+from qstore.broker.process.options.option import Effect, Option
 
 _COLUMN: Final = 34
 _WIDTH: Final = 100
 _EFFECTS: Final = {
     Effect.WORKS: "",
-    Effect.NOT_NEEDED: " (not needed here, and without effect)",
-    Effect.LATER: " (without effect yet)",
-    Effect.REFUSED: " (refused: not to be had yet)",
+    Effect.NOT_NEEDED: " (ignored: not needed by this broker)",
+    Effect.LATER: " (ignored: not supported yet)",
+    Effect.REFUSED: " (refused: not supported yet)",
 }
 
 
@@ -22,16 +22,16 @@ _EXAMPLES: Final = """\
 
 Examples:
   qpidd --load-module store                            durable, in the foreground, on port 5672
-  qpidd --load-module store --data-dir DIR --daemon    as a daemon; returns when it listens
-  qpidd --data-dir DIR --quit                          ends that broker; --check says its process id
-  qpidd --load-module store --help                     shows the store's options, too
+  qpidd --load-module store --data-dir DIR --daemon    as a daemon; returns when it is listening
+  qpidd --data-dir DIR --quit                          shut that broker down; --check prints its pid
+  qpidd --load-module store --help                     show the store's options as well
 
-Exit codes: 0 it was closed cleanly, or what was asked for was done; 1 it was not, or the options
-cannot be used."""
+Exit codes: 0 clean shutdown, or the command succeeded; 1 the shutdown was not clean, the command
+failed, or the options are invalid."""
 
 
 def help_text(table: Table) -> str:
-    """What `--help` prints."""
+    """The text of `--help`."""
     lines = ["Usage: qpidd OPTIONS"]
     for group in table.groups:
         lines += ["", f"{group.title}:"]

@@ -1,11 +1,11 @@
-"""What an option is.
+"""The declaration of an option.
 
-Options have qpidd's names, defaults and forms. What is read of them, wherever it stands, is text (`Given`); only
-`values` gives it a meaning. So whatever reads a source of options needs to know little of them.
+Options have qpidd's names, defaults and syntax. The sources give their values as text (`Given`); `values` converts
+them, so the parsers of the sources need to know little about the options.
 
-An option of qpidd's that has no effect here is in the table all the same, since old command lines and files have it.
-`Effect` says what becomes of it: a line in the log, if the broker is none the worse for it, or a refusal, if somebody
-would rely on it and not get it. A security option that is passed over is a hole.
+The table also has the options of qpidd that have no effect here, since existing command lines and files use them.
+`Effect` says whether such an option is ignored with a log line, because the broker works as well without it, or
+refused, because an operator relies on it: a security option that is silently ignored is a vulnerability.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from formats.wording import printable
+from qstore.formats.wording import printable
 
 TRUTH: Final = {
     "yes": True,
@@ -26,21 +26,21 @@ TRUTH: Final = {
     "0": False,
     "off": False,
 }
-"""What is yes, and what is no, in small letters."""
+"""The words for yes and no, in lower case."""
 
 YES_NO: Final = "yes|no"
 
-_SHOWN: Final = 60  # characters of what was given that an error shows
+_SHOWN: Final = 60  # characters of a value that an error shows
 
 
 class OptionError(Exception):
-    """What was given cannot be understood, or not be done. The text is one line for a person."""
+    """An option is unknown, invalid or not supported. The text is one line for the user."""
 
 
 class Kind(Enum):
-    """What an option's value is."""
+    """The type of an option's value."""
 
-    FLAG = auto()  # there or not
+    FLAG = auto()  # given or not
     SWITCH = auto()  # yes or no
     NUMBER = auto()
     SIZE = auto()  # bytes, or with a unit of 1024: 512M, 4GiB
@@ -49,7 +49,7 @@ class Kind(Enum):
 
 
 class Source(Enum):
-    """Where an option may stand, the first before the second and the third."""
+    """The sources of options, highest precedence first."""
 
     COMMAND_LINE = auto()
     ENVIRONMENT = auto()
@@ -57,33 +57,33 @@ class Source(Enum):
 
 
 class Effect(Enum):
-    """What an option does here."""
+    """Whether an option has an effect in this broker."""
 
     WORKS = auto()
     NOT_NEEDED = auto()
-    LATER = auto()  # not yet, and the broker is none the worse for it
-    REFUSED = auto()  # not yet, and somebody would rely on it
+    LATER = auto()  # not supported yet; can be ignored safely
+    REFUSED = auto()  # not supported yet; ignoring it would be unsafe
 
 
 class Option(NamedTuple):
     """One option.
 
     Attributes:
-        name: as it is written after `--`.
-        kind: what its value is.
-        value: what help calls its value; empty for a flag.
-        default: what it is if it is not given, as text; empty if that is nothing, or follows from something else.
-        help: what it is for.
-        short: its letter, or nothing.
-        alias: another name for it.
-        opposite: a name that says the opposite, of a switch: `no-auth` is `auth=no`.
-        contrary: an option that cannot hold together with it: of the two, the one with the higher source holds.
+        name: the name, without `--`.
+        kind: the type of its value.
+        value: the placeholder for its value in --help; empty for a flag.
+        default: the default as text; empty if there is none, or if it depends on other options.
+        help: its text in --help.
+        short: its letter; empty if it has none.
+        alias: another name.
+        opposite: a name for the opposite of a switch: `no-auth` is `auth=no`.
+        conflicts_with: the option that excludes this one: the one from the source with higher precedence applies.
         repeatable: whether it may be given several times.
-        adds_up: whether what several sources give counts together; else the highest source's counts alone.
-        words: those to choose from, if a text is one of some.
-        least, most: bounds of a number or a duration.
-        sources: where it may stand.
-        effect: what it does here.
+        accumulates: whether the values of all sources apply; otherwise only those of the highest source do.
+        choices: the allowed values of a text; empty if any is allowed.
+        minimum, maximum: bounds of a number, size or duration, inclusive.
+        sources: the sources in which it is allowed.
+        effect: whether it has an effect.
         reason: why it has no effect, or is refused.
     """
 
@@ -95,19 +95,19 @@ class Option(NamedTuple):
     short: str = ""
     alias: str = ""
     opposite: str = ""
-    contrary: str = ""
+    conflicts_with: str = ""
     repeatable: bool = False
-    adds_up: bool = False
-    words: Sequence[str] = ()
-    least: int = 0
-    most: int = 1 << 53
+    accumulates: bool = False
+    choices: Sequence[str] = ()
+    minimum: int = 0
+    maximum: int = 1 << 53
     sources: Sequence[Source] = (Source.COMMAND_LINE, Source.ENVIRONMENT, Source.FILE)
     effect: Effect = Effect.WORKS
     reason: str = ""
 
 
 class Group(NamedTuple):
-    """Options that help shows under one heading."""
+    """Options under one heading of --help."""
 
     title: str
     options: Sequence[Option]
@@ -118,7 +118,7 @@ class Given(NamedTuple):
 
     Attributes:
         text: the value.
-        place: where, for errors: `--port`, `QPID_PORT`, or `/etc/qpidd.conf, line 3: port`.
+        place: where it was given, for errors: `--port`, `QPID_PORT`, or `/etc/qpidd.conf, line 3: port`.
     """
 
     text: str
@@ -126,5 +126,5 @@ class Given(NamedTuple):
 
 
 def shown(text: str) -> str:
-    """What was given, as an error shows it: printable, and not too long."""
+    """A value for an error message: printable and shortened."""
     return printable(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

@@ -1,11 +1,11 @@
-"""The sources of options together.
+"""The sources of options, combined.
 
-The command line comes before the environment, and that before the file: of an option that several of them give, the
-highest source's value counts. What adds up (modules, rules of the log) is taken from all of them, the file's first.
-Where two options are contrary to each other, as data-dir and no-data-dir, a lower source's gives way to a higher one's;
-of one source that gives both the flag counts, with a warning.
+The command line takes precedence over the environment, and the environment over the configuration file. Options that
+accumulate (modules, log rules) take the values of all sources, the file's first. If two options exclude each other,
+such as data-dir and no-data-dir, the one from the source with higher precedence applies; if one source gives both, the
+flag applies, with a warning.
 
-What the environment and the file have that is no option gets a warning; on the command line it is an error.
+An unknown option is an error on the command line, and a warning in the environment and the file.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.process.options.command_line import read_arguments, words_of
-from broker.process.options.config_file import DEFAULT_FILE, ConfigFile, Entry, read_config_file
-from broker.process.options.environment import read_environment
-from broker.process.options.lookup import Table, add
-from broker.process.options.option import TRUTH, Given, Kind, Option, OptionError, Source
+from qstore.broker.process.options.command_line import read_arguments, words_of
+from qstore.broker.process.options.config_file import DEFAULT_FILE, ConfigFile, Entry, read_config_file
+from qstore.broker.process.options.environment import read_environment
+from qstore.broker.process.options.lookup import Table, add
+from qstore.broker.process.options.option import TRUTH, Given, Kind, Option, OptionError, Source
 
-_MOST_UNKNOWN: Final = 20  # names that are warned of one by one
+_MAX_UNKNOWN: Final = 20  # unknown options with a warning each
 
 
 class Sources(NamedTuple):
-    """What there is to read, before it is known what options there are.
+    """The sources, read before all options are known, since modules add theirs.
 
     Attributes:
         arguments: the command line.
-        environment: what the environment gives.
-        file: what the file gives.
+        environment: the options in the environment.
+        file: the options in the configuration file.
     """
 
     arguments: Sequence[str]
@@ -36,11 +36,11 @@ class Sources(NamedTuple):
     file: ConfigFile
 
     def modules(self) -> list[str]:
-        """The names of all modules that are to be loaded, but for those of a directory."""
+        """The names of all modules to load, except those of the module directory."""
         return [name for names in self._by_source("load-module") for name in names]
 
     def module_directory(self) -> str | None:
-        """The directory whose modules are to be loaded; None if there is none."""
+        """The directory whose modules are to be loaded; None if none is given."""
         refusals = self._by_source("no-module-dir", "no-module", has_value=False)
         for refusal, directories in zip(refusals, self._by_source("module-dir"), strict=True):
             if any(TRUTH.get(word.lower(), False) for word in refusal):
@@ -50,7 +50,7 @@ class Sources(NamedTuple):
         return None
 
     def _by_source(self, *names: str, has_value: bool = True) -> list[list[str]]:
-        """What is given for one option, which has these names, by each source, the highest first."""
+        """The values of one option under any of its names, a list per source, highest precedence first."""
         return [
             [word for name in names for word in words_of(name, self.arguments, has_value=has_value)],
             *(
@@ -61,35 +61,35 @@ class Sources(NamedTuple):
 
 
 def open_sources(arguments: Sequence[str], variables: Mapping[str, str]) -> Sources:
-    """Read the environment and the file. Raises OptionError."""
+    """Read the environment and the configuration file. Raises OptionError."""
     environment = read_environment(variables)
     named = [*words_of("config", arguments), *(entry.text for entry in environment if entry.name == "config")]
     if any(not name or "\0" in name for name in named):
-        raise OptionError("--config: an empty value, or one with NUL, cannot be used")
+        raise OptionError("--config: the value must not be empty or contain NUL")
     file = read_config_file(named[0] if named else DEFAULT_FILE, is_optional=not named)
     return Sources(arguments, environment, file)
 
 
-class Said(NamedTuple):
-    """What all sources say.
+class GivenOptions(NamedTuple):
+    """The options from all sources.
 
     Attributes:
-        given: option -> what was given for it.
-        warnings: a line for each thing that somebody should know.
+        given: option name -> values.
+        warnings: for the log, one line each.
     """
 
     given: dict[str, list[Given]]
     warnings: list[str]
 
 
-def read_sources(sources: Sources, table: Table) -> Said:
-    """What was given for each option. Raises OptionError."""
+def read_sources(sources: Sources, table: Table) -> GivenOptions:
+    """Combine the sources. Raises OptionError."""
     warnings = list(sources.file.warnings)
     command_line = read_arguments(sources.arguments, table)
     environment = _read(sources.environment, Source.ENVIRONMENT, table, warnings)
     file = _read(sources.file.entries, Source.FILE, table, warnings)
     given = _joined((file, environment, command_line), table)
-    return Said(given, [*warnings, *_contradictions(given, table)])
+    return GivenOptions(given, [*warnings, *_contradictions(given, table)])
 
 
 def _read(entries: Iterable[Entry], source: Source, table: Table, warnings: list[str]) -> dict[str, list[Given]]:
@@ -99,20 +99,20 @@ def _read(entries: Iterable[Entry], source: Source, table: Table, warnings: list
         option = table.by_name.get(entry.name)
         if option is None:
             unknown += 1
-            if unknown > _MOST_UNKNOWN:
+            if unknown > _MAX_UNKNOWN:
                 continue
             if whose := table.owner(entry.name):
-                warnings.append(f"{entry.place} has no effect: it {whose}")
+                warnings.append(f"{entry.place} is ignored: it {whose}")
                 continue
             near = table.near(entry.name)
-            advice = f"do you mean {near}?" if near else "see --help"
-            warnings.append(f"{entry.place} is no option, and has no effect; {advice}")
+            advice = f"did you mean {near}?" if near else "see --help"
+            warnings.append(f"{entry.place}: unknown option, ignored; {advice}")
         elif source not in option.sources:
-            warnings.append(f"{entry.place} has no effect: it is for the command line")
+            warnings.append(f"{entry.place} is ignored: it is allowed on the command line only")
         else:
             add(given, option, table.given(entry.name, entry.text, entry.place))
-    if unknown > _MOST_UNKNOWN:
-        warnings.append(f"{unknown - _MOST_UNKNOWN:,} more are no options, and have no effect")
+    if unknown > _MAX_UNKNOWN:
+        warnings.append(f"{unknown - _MAX_UNKNOWN:,} more unknown options are ignored")
     return given
 
 
@@ -121,9 +121,9 @@ def _joined(lowest_first: Iterable[Mapping[str, list[Given]]], table: Table) -> 
     for given in lowest_first:
         for name, values in given.items():
             option = table.by_name[name]
-            joined[name] = [*joined.get(name, ()), *values] if option.adds_up else values
-            if option.contrary not in given and not _is_off(option, values):
-                joined.pop(option.contrary, None)
+            joined[name] = [*joined.get(name, ()), *values] if option.accumulates else values
+            if option.conflicts_with not in given and not _is_off(option, values):
+                joined.pop(option.conflicts_with, None)
     return joined
 
 
@@ -132,8 +132,8 @@ def _is_off(option: Option, values: Sequence[Given]) -> bool:
 
 
 def _contradictions(given: Mapping[str, Sequence[Given]], table: Table) -> Iterator[str]:
-    """A line for each option that one source gives together with the flag that refuses it."""
+    """A warning for each option that one source gives together with the flag that excludes it."""
     for name, values in given.items():
         option = table.by_name[name]
-        if option.kind is Kind.FLAG and option.contrary in given and not _is_off(option, values):
-            yield f"{given[option.contrary][-1].place} has no effect: {values[-1].place} is given, too"
+        if option.kind is Kind.FLAG and option.conflicts_with in given and not _is_off(option, values):
+            yield f"{given[option.conflicts_with][-1].place} is ignored: {values[-1].place} is given as well"

@@ -1,6 +1,6 @@
 """The options of this broker, with qpidd's names and defaults (Qpid C++ Broker Book, 1.1 to 1.12).
 
-Where the documents have two names for one option, both are taken:
+Where the documents have two names for one option, both are accepted:
 
     realm                  also auth-realm             (1.1.4.1)
     auth                   no-auth is its opposite     (1.1.4.2)
@@ -8,40 +8,40 @@ Where the documents have two names for one option, both are taken:
     no-module-dir          also no-module              (Qpid wiki, "Client configuration")
     log-output FILE        log-to-file FILE; and stderr, stdout, syslog are log-to-… (Qpid wiki, "RASC")
 
-Those of qpidd's options that do nothing here are in `table_others`.
+The options of qpidd that this broker does not support are in `table_others`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.log.logs import CATEGORIES, DEFAULT_RULE, LEVELS
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.process.options.config_file import DEFAULT_FILE
-from broker.process.options.option import YES_NO, Effect, Group, Kind, Option, Source
-from broker.process.options.table_others import OTHERS
+from qstore.broker.log.logs import CATEGORIES, DEFAULT_RULE, LEVELS
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.process.options.config_file import DEFAULT_FILE
+from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Option, Source
+from qstore.broker.process.options.table_others import OTHERS
 
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _COMMAND_LINE: Final = (Source.COMMAND_LINE,)
-_NO_CYRUS: Final = "the mechanisms are the broker's own, and users are in the user file"
-_NO_FLOW: Final = "a queue that is full refuses messages, and does not stop publishers before that"
-_ONE_LOOP: Final = "one event loop does all the work"
+_NO_CYRUS: Final = "the broker implements SASL itself, with the users of the user file"
+_NO_FLOW: Final = "a full queue refuses messages, and publishers are not stopped before it is full"
+_ONE_LOOP: Final = "the broker has a single event loop"
 
 _RULE_HELP: Final = (
-    f"RULE is LEVEL[+-][:PATTERN]. LEVEL is one of {' '.join(LEVELS)}; + is this level and above, - this level and "
-    f"below. PATTERN is a category, or part of a function's name. Categories: {' '.join(CATEGORIES)}. May be repeated"
+    f"RULE is LEVEL[+-][:PATTERN]. LEVEL is one of {' '.join(LEVELS)}; + means this level and above, - this level and "
+    f"below. PATTERN is a category or a part of a function name. Categories: {' '.join(CATEGORIES)}. May be repeated"
 )
 
 _GENERAL: Final = Group(
     "Options",
     (
         Option(
-            "help", _FLAG, "", "", "Displays this, with the options of all modules that are loaded", "h",
+            "help", _FLAG, "", "", "Show this help, including the options of all loaded modules", "h",
             sources=_COMMAND_LINE,
         ),
-        Option("version", _FLAG, "", "", "Displays version information", "v", sources=_COMMAND_LINE),
+        Option("version", _FLAG, "", "", "Show the version", "v", sources=_COMMAND_LINE),
         Option(
-            "config", _TEXT, "FILE", DEFAULT_FILE, "Reads options from FILE: a line of name=value for each",
+            "config", _TEXT, "FILE", DEFAULT_FILE, "Read options from FILE, one name=value per line",
             sources=(Source.COMMAND_LINE, Source.ENVIRONMENT),
         ),
     ),
@@ -50,16 +50,16 @@ _MODULES: Final = Group(
     "Module options",
     (
         Option(
-            "load-module", _TEXT, "NAME", "", "Loads a module, such as store. May be repeated", repeatable=True,
-            adds_up=True,
+            "load-module", _TEXT, "NAME", "", "Load a module, such as store. May be repeated", repeatable=True,
+            accumulates=True,
         ),
         Option(
-            "module-dir", _TEXT, "DIR", "", "Loads the modules that the .so files in DIR are named for. Without it no "
-            "directory is searched", contrary="no-module-dir",
+            "module-dir", _TEXT, "DIR", "", "Load the modules that have the names of the .so files in DIR. By default "
+            "no directory is searched", conflicts_with="no-module-dir",
         ),
         Option(
-            "no-module-dir", _FLAG, "", "", "Loads no modules but those of load-module", alias="no-module",
-            contrary="module-dir",
+            "no-module-dir", _FLAG, "", "", "Load only the modules given with load-module", alias="no-module",
+            conflicts_with="module-dir",
         ),
     ),
 )  # fmt: skip
@@ -67,92 +67,98 @@ _BROKER: Final = Group(
     "Broker options",
     (
         Option(
-            "data-dir", _TEXT, "DIR", "", "Directory for persistent data: ~/.qpidd, or /var/lib/qpidd for a daemon, if "
-            "it is not given", contrary="no-data-dir",
+            "data-dir", _TEXT, "DIR", "", "Directory for persistent data. Default: ~/.qpidd, or /var/lib/qpidd for a "
+            "daemon", conflicts_with="no-data-dir",
         ),
         Option(
-            "no-data-dir", _FLAG, "", "", "No data directory: nothing persistent is loaded or stored",
-            contrary="data-dir",
+            "no-data-dir", _FLAG, "", "", "Use no data directory: nothing persistent is loaded or stored",
+            conflicts_with="data-dir",
         ),
-        Option("port", _NUMBER, "PORT", "5672", "Listens on PORT; 0 to have one chosen and printed", "p", most=65_535),
+        Option("port", _NUMBER, "PORT", "5672", "Listen on PORT; 0 chooses a free port and prints it", "p",
+               maximum=65_535),
         Option(
-            "interface", _TEXT, "ADDRESS", "", "Listens on this address or host name, else on the loopback addresses "
-            "only. 0.0.0.0 and :: are all of IPv4 and IPv6. May be repeated", repeatable=True,
+            "interface", _TEXT, "ADDRESS", "", "Listen on this address or host name. Default: the loopback addresses "
+            "only. 0.0.0.0 and :: are all IPv4 and IPv6 addresses. May be repeated", repeatable=True,
         ),
-        Option("max-connections", _NUMBER, "N", "500", "Connections at one time", least=1, most=1_000_000),
+        Option("max-connections", _NUMBER, "N", "500", "Maximum number of open connections", minimum=1,
+               maximum=1_000_000),
         Option(
-            "connection-backlog", _NUMBER, "N", "512", "Connections that wait to be accepted, as far as the system "
-            "allows (net.core.somaxconn). With qpidd's default, 10, many clients that come at once wait for seconds",
-            least=1, most=65_535,
+            "connection-backlog", _NUMBER, "N", "512", "Maximum number of connections that wait to be accepted; the "
+            "system's limit is net.core.somaxconn. With qpidd's default of 10, many clients that connect at the same "
+            "time wait for seconds", minimum=1, maximum=65_535,
         ),
-        Option("max-negotiate-time", _NUMBER, "MS", "10000", "Until a connection must be open, in ms", least=1),
-        Option("tcp-nodelay", _SWITCH, YES_NO, "yes", "Sends at once, and does not wait for more to go with it"),
-        Option("transport", _TEXT, "NAME", "tcp", "Kind of connections", words=("tcp",)),
-        Option("max-message-size", _NUMBER, "BYTES", "268435456", "Headers and content of a message at most", least=1),
-        Option("enable-timestamp", _SWITCH, YES_NO, "no", "Messages get the time at which they arrive"),
+        Option("max-negotiate-time", _NUMBER, "MS", "10000", "Time limit for opening a connection, in ms", minimum=1),
+        Option("tcp-nodelay", _SWITCH, YES_NO, "yes", "Set TCP_NODELAY on connections, to send data without delay"),
+        Option("transport", _TEXT, "NAME", "tcp", "Transport for connections", choices=("tcp",)),
+        Option("max-message-size", _NUMBER, "BYTES", "268435456", "Maximum size of a message, headers and content",
+               minimum=1),
+        Option("enable-timestamp", _SWITCH, YES_NO, "no", "Add the time of arrival to each message"),
         Option(
-            "queue-purge-interval", _DURATION, "SECONDS", "600", "Time between looks for messages that have expired "
-            "on queues that nobody reads; 0: never",
+            "queue-purge-interval", _DURATION, "SECONDS", "600", "Interval between purges of expired messages from "
+            "all queues; 0: never",
         ),
-        Option("auth", _SWITCH, YES_NO, "yes", "Clients have to say who they are; see also user-file",
+        Option("auth", _SWITCH, YES_NO, "yes", "Require clients to authenticate; see also user-file",
                opposite="no-auth"),
-        Option("realm", _TEXT, "REALM", "QPID", "What follows the @ in a user's id", alias="auth-realm"),
+        Option("realm", _TEXT, "REALM", "QPID", "Realm of all users: the part of a user id after @",
+               alias="auth-realm"),
         Option(
-            "user-file", _TEXT, "FILE", "", "Names and passwords, made by qstore-passwd. Without it, auth lets clients "
-            "of this host in and nobody else",
+            "user-file", _TEXT, "FILE", "", "File of user names and passwords, written by qstore-passwd. Without it, "
+            "auth=yes accepts clients on this host only",
         ),
-        Option("sasl-config", _TEXT, "DIR", "", "Configuration of SASL", effect=Effect.NOT_NEEDED, reason=_NO_CYRUS),
-        Option("worker-threads", _NUMBER, "N", "", "Threads", effect=Effect.NOT_NEEDED, reason=_ONE_LOOP),
+        Option("sasl-config", _TEXT, "DIR", "", "SASL configuration", effect=Effect.NOT_NEEDED, reason=_NO_CYRUS),
+        Option("worker-threads", _NUMBER, "N", "", "Number of worker threads", effect=Effect.NOT_NEEDED,
+               reason=_ONE_LOOP),
     ),
 )  # fmt: skip
 _QUEUES: Final = Group(
     "Queue options",
     (
         Option(
-            "default-queue-limit", _NUMBER, "BYTES", "104857600", "Memory that a queue's messages take at most: "
+            "default-queue-limit", _NUMBER, "BYTES", "104857600", "Default limit of the memory of a queue's messages: "
             f"header, content, and {MESSAGE_OVERHEAD} bytes each; 0: no limit. qpid.max_size counts header and content",
         ),
         Option(
-            "broker-memory", Kind.SIZE, "SIZE", "", "Memory that all messages take at most, in bytes or with K, M, G "
-            "or T. Publishers are not read from 90 % on, and refused at 100 %. 0: no ceiling; not given: half of "
-            "what the machine, the control group and the process's limits allow",
+            "broker-memory", Kind.SIZE, "SIZE", "", "Limit of the memory of all messages, in bytes or with K, M, G or "
+            "T. From 90 % on publishers are throttled, at 100 % messages are refused. 0: no limit. Default: half of "
+            "the memory that the machine, the control group and the process limits allow",
         ),
         Option(
-            "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Of a queue's limit, above which its publishers "
-            "are stopped", most=100, effect=Effect.LATER, reason=_NO_FLOW,
+            "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its limit, "
+            "that stops its publishers", maximum=100, effect=Effect.LATER, reason=_NO_FLOW,
         ),
         Option(
-            "default-flow-resume-threshold", _NUMBER, "PERCENT", "70", "Of a queue's limit, below which they go on",
-            most=100, effect=Effect.LATER, reason=_NO_FLOW,
+            "default-flow-resume-threshold", _NUMBER, "PERCENT", "70", "Fill level of a queue that resumes them",
+            maximum=100, effect=Effect.LATER, reason=_NO_FLOW,
         ),
         Option(
-            "default-event-threshold-ratio", _NUMBER, "PERCENT", "80", "Of a queue's limit, from which an event is "
-            "raised; 0: never", most=100, effect=Effect.LATER, reason="no events are raised yet",
+            "default-event-threshold-ratio", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its "
+            "limit, that raises an event; 0: never", maximum=100, effect=Effect.LATER,
+            reason="no events are raised yet",
         ),
         Option(
-            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages that name none",
-            alias="default-msg-group", effect=Effect.LATER, reason="queues have no groups of messages yet",
+            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group",
+            alias="default-msg-group", effect=Effect.LATER, reason="queues have no message groups yet",
         ),
     ),
 )  # fmt: skip
 _DAEMON: Final = Group(
     "Daemon options",
     (
-        Option("daemon", _FLAG, "", "", "Runs as a daemon", "d"),
+        Option("daemon", _FLAG, "", "", "Run as a daemon", "d"),
         Option(
             "pid-dir", _TEXT, "DIR", "",
-            "Directory of the daemon's pid file: /var/run/qpidd, or ~/.qpidd if not run by root, if it is not given",
+            "Directory of the daemon's pid file. Default: /var/run/qpidd, or ~/.qpidd if not run by root",
         ),
         Option(
-            "wait", _DURATION, "SECONDS", "10", "Waits no longer for the daemon to be ready, or to end; then "
-            "prints an error and returns 1", "w",
+            "wait", _DURATION, "SECONDS", "10", "Maximum time to wait for the daemon to start or to shut down; after "
+            "it an error is printed and the exit code is 1", "w",
         ),
         Option(
-            "check", _FLAG, "", "", "Prints the process id of a running broker and returns 0, else 1", "c",
+            "check", _FLAG, "", "", "Print the process id of the running broker; exit code 1 if none is running", "c",
             sources=_COMMAND_LINE,
         ),
         Option(
-            "quit", _FLAG, "", "", "Tells a running broker to shut down, and waits until it has", "q",
+            "quit", _FLAG, "", "", "Shut down the running broker, and wait until it has ended", "q",
             sources=_COMMAND_LINE,
         ),
     ),
@@ -160,39 +166,40 @@ _DAEMON: Final = Group(
 _LOGGING: Final = Group(
     "Logging options",
     (
-        Option("trace", _FLAG, "", "", "Logs everything", "t"),
+        Option("trace", _FLAG, "", "", "Log everything", "t"),
         Option(
-            "log-enable", _TEXT, "RULE", DEFAULT_RULE, f"Logs what the rule says. {_RULE_HELP}", repeatable=True,
-            adds_up=True,
+            "log-enable", _TEXT, "RULE", DEFAULT_RULE, f"Log messages that match RULE. {_RULE_HELP}", repeatable=True,
+            accumulates=True,
         ),
         Option(
-            "log-disable", _TEXT, "RULE", "", "Does not log what the rule says", repeatable=True, adds_up=True,
+            "log-disable", _TEXT, "RULE", "", "Do not log messages that match RULE. May be repeated", repeatable=True,
+            accumulates=True,
         ),
-        Option("log-time", _SWITCH, YES_NO, "yes", "Lines have the time"),
-        Option("log-level", _SWITCH, YES_NO, "yes", "Lines have the level"),
-        Option("log-source", _SWITCH, YES_NO, "no", "Lines have file and line of the source"),
-        Option("log-thread", _SWITCH, YES_NO, "no", "Lines have the thread's id"),
-        Option("log-function", _SWITCH, YES_NO, "no", "Lines have the function's name"),
-        Option("log-hires-timestamp", _SWITCH, YES_NO, "no", "Times have microseconds"),
-        Option("log-category", _SWITCH, YES_NO, "yes", "Lines have the category"),
-        Option("log-prefix", _TEXT, "STRING", "", "Lines begin with this"),
+        Option("log-time", _SWITCH, YES_NO, "yes", "Log the time"),
+        Option("log-level", _SWITCH, YES_NO, "yes", "Log the level"),
+        Option("log-source", _SWITCH, YES_NO, "no", "Log the source file and line number"),
+        Option("log-thread", _SWITCH, YES_NO, "no", "Log the thread id"),
+        Option("log-function", _SWITCH, YES_NO, "no", "Log the function name"),
+        Option("log-hires-timestamp", _SWITCH, YES_NO, "no", "Log the time with microseconds"),
+        Option("log-category", _SWITCH, YES_NO, "yes", "Log the category"),
+        Option("log-prefix", _TEXT, "STRING", "", "Prefix of all lines"),
     ),
 )  # fmt: skip
 _SINKS: Final = Group(
     "Logging sink options",
     (
-        Option("log-to-stderr", _SWITCH, YES_NO, "yes", "Logs to standard error; never from a daemon"),
-        Option("log-to-stdout", _SWITCH, YES_NO, "no", "Logs to standard output; never from a daemon"),
-        Option("log-to-file", _TEXT, "FILE", "", "Logs to FILE"),
-        Option("log-to-syslog", _SWITCH, YES_NO, "", "Logs to syslog: a daemon does, unless it logs to a file"),
+        Option("log-to-stderr", _SWITCH, YES_NO, "yes", "Log to standard error; a daemon never does"),
+        Option("log-to-stdout", _SWITCH, YES_NO, "no", "Log to standard output; a daemon never does"),
+        Option("log-to-file", _TEXT, "FILE", "", "Log to FILE"),
+        Option("log-to-syslog", _SWITCH, YES_NO, "", "Log to syslog. Default for a daemon without a log file"),
         Option(
-            "log-output", _TEXT, "FILE", "", "Logs to FILE, or to stderr, stdout or syslog, and where the options "
-            "above say, but nowhere by default",
+            "log-output", _TEXT, "FILE", "", "Log to FILE, stderr, stdout or syslog, and to the outputs that the "
+            "options above enable explicitly, instead of the default outputs",
         ),
         Option("syslog-name", _TEXT, "NAME", "qpidd", "Name in syslog"),
-        Option("syslog-facility", _TEXT, "LOG_XXX", "LOG_DAEMON", "Facility of syslog"),
+        Option("syslog-facility", _TEXT, "LOG_XXX", "LOG_DAEMON", "Syslog facility"),
     ),
 )  # fmt: skip
 
 GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _DAEMON, _LOGGING, _SINKS, *OTHERS)
-"""All of the broker's own options, in the order in which help shows them."""
+"""All options of the broker itself, in the order of --help."""

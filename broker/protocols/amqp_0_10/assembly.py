@@ -1,19 +1,19 @@
-"""From bytes to commands: frames are cut out of what a socket brought, and put together to controls and commands.
+"""From bytes to commands: splits input into frames, and assembles them into controls and commands.
 
-A command has up to three segments (command, header, body), each of one frame or of several. Nearly every command that
-comes often is either one frame, or a transfer of exactly three; those are taken from the read buffer as they lie there.
-All others go through `_Partial`, one for each channel, which keeps what has come so far; content stays in the pieces
-that it came in (`broker.model.content`).
+A command has up to three segments (command, header, body), each of one or several frames. Nearly all frequent commands
+are either one frame, or a transfer of exactly three; those are sliced directly from the read buffer. All others go
+through `_Partial`, one per channel, which collects them; content stays in the pieces in which it arrived
+(`broker.model.content`).
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
-The session of a channel may be over before its peer knows: what was under way still comes, and may begin or stop within
-a command. From `drop` until `accept` the frames of commands on that channel are passed over one by one, in whatever
-order they come, and nothing of them is kept. Controls come as ever, and so does a command that is whole in the read
-buffer: the receiver knows that nobody wants it.
+The session of a channel may have ended before its peer knows: frames in flight still arrive, and may begin or end in
+the middle of a command. Between `drop` and `accept` the command frames of that channel are discarded, in whatever order
+they arrive. Controls are still passed on, and so is a command that is complete in the read buffer: the receiver ignores
+it.
 
-Limits: a frame is as large as was agreed at most; command and header segments hold 65,523 bytes, since that is what
-one frame of a stored message holds; all commands that a connection has begun, together, hold what its limit says.
+Limits: a frame has at most the negotiated size; command and header segments together have at most 65,523 bytes, the
+capacity of one frame of a stored message; all incomplete commands of a connection together have a limit, too.
 
 Source: AMQP 0-10, transport (frames, segments, tracks).
 """
@@ -23,8 +23,8 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple, Protocol
 
-from broker.model.content import Content, Gathering
-from formats.amqp_0_10.frames import (
+from qstore.broker.model.content import Content, IncomingContent
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
@@ -38,7 +38,7 @@ from formats.amqp_0_10.frames import (
     TRACK_CONTROL,
 )
 
-MOST_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
+MAX_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
 
 _HEAD: Final = FRAME.size
 _TRANSFER: Final = b"\x04\x01"
@@ -51,49 +51,49 @@ _unpack: Final = FRAME.unpack_from
 
 
 class FramingError(Exception):
-    """What came is no AMQP 0-10 frame, or not one that may come here. The connection cannot go on."""
+    """The input is not a valid AMQP 0-10 frame, or not valid in this state. The connection must be closed."""
 
 
 class Budget:
-    """What messages may hold of which a part has come, over all connections together.
+    """Memory for incomplete messages, over all connections together.
 
     Attributes:
-        most: bytes that they may hold.
-        used: bytes that they hold.
+        max_bytes: the limit.
+        used: bytes in use.
     """
 
-    __slots__ = ("most", "used")
+    __slots__ = ("max_bytes", "used")
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.used = 0
 
 
 class Receiver(Protocol):
-    """Takes what an `Assembler` has put together."""
+    """Receives the controls and commands that an `Assembler` has put together."""
 
     def control(self, channel: int, payload: bytes) -> None:
-        """A control has come: class, code and fields."""
+        """A control was received: class, code and fields."""
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command has come, with its header segment and its body; None if it has none."""
+        """A command was received, with its header segment and its body; None if it has none."""
 
     def begins(self, channel: int) -> bool:
-        """A command of which not all is here begins. Whether there is a session for it; otherwise it is dropped.
+        """An incomplete command begins. Returns whether there is a session for it; otherwise it is discarded.
 
         Raises:
-            FramingError: it may not come now.
+            FramingError: it is not valid now.
         """
 
     def too_large(self, channel: int) -> None:
-        """All that has been begun holds more than it may; the command of `channel` was dropped, and its session ends.
+        """The incomplete commands exceed their limit; that of `channel` was discarded, and its session must end.
 
-        Frames of that channel are dropped from here on.
+        Later frames of that channel are discarded.
         """
 
 
-class Begun(NamedTuple):
-    """A message of which a part has come: its command and header, and what there is of its content."""
+class PartialMessage(NamedTuple):
+    """An incomplete message: its command and header, and the content received so far."""
 
     payload: bytes
     header: bytes
@@ -101,14 +101,14 @@ class Begun(NamedTuple):
 
 
 class _Partial:
-    """A command of which not all has come."""
+    """An incomplete command."""
 
     __slots__ = ("body", "header", "payload", "segment", "segment_is_open", "small_bytes")
 
     def __init__(self) -> None:
-        self.payload = bytearray()  # not a list of what came: that may come in pieces of a byte
+        self.payload = bytearray()  # not a list of pieces: they may have one byte each
         self.header: bytearray | None = None
-        self.body: Gathering | None = None
+        self.body: IncomingContent | None = None
         self.segment = COMMAND
         self.segment_is_open = True
         self.small_bytes = 0
@@ -120,30 +120,41 @@ class _Partial:
 
 
 class Assembler:
-    """Puts together what comes over one connection.
+    """Assembles the input of one connection.
 
     Args:
-        receiver: takes it.
-        max_frame: bytes of a frame at most; `Connection` sets it when it is agreed.
-        max_body: bytes that all commands in the making have at most, with their bodies.
+        receiver: receives controls and commands.
+        max_frame: maximum frame size in bytes; set by `Connection` when it is negotiated.
+        max_body: limit in bytes for all incomplete commands together, with their bodies.
 
     Attributes:
-        most_at_once: so many transfers, and frames besides, are taken at once; then others are to have their turn.
-        is_paused: nothing is put together until `resume`; set by whoever cannot go on.
-        is_behind: there was more than may be taken at once: `resume` is to be called soon.
-        frames, transfers: how many frames, and messages with them, have come; added to when a read is worked off.
+        max_at_once: transfers plus other frames processed per call, before yielding to other connections.
+        is_paused: input is buffered until `resume`; set by code that cannot process more.
+        is_behind: a full batch was processed and input is left: `resume` must be called soon.
+        frames, transfers: frames received, and messages among them; updated at the end of each read.
     """
 
     __slots__ = (
-        "_budget", "_dropping", "_partial", "_receiver", "_rest", "frames", "is_behind", "is_paused", "max_body",
-        "max_frame", "most_at_once", "pending_bytes", "transfers",
+        "_budget",
+        "_dropping",
+        "_partial",
+        "_receiver",
+        "_rest",
+        "frames",
+        "is_behind",
+        "is_paused",
+        "max_at_once",
+        "max_body",
+        "max_frame",
+        "pending_bytes",
+        "transfers",
     )  # fmt: skip
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
         self._receiver = receiver
         self.max_frame, self.max_body = max_frame, max_body
         self._budget = Budget(max_body) if budget is None else budget
-        self.most_at_once = sys.maxsize
+        self.max_at_once = sys.maxsize
         self.is_paused = self.is_behind = False
         self.pending_bytes = self.frames = self.transfers = 0
         self._rest = b""
@@ -151,10 +162,10 @@ class Assembler:
         self._dropping: set[int] = set()  # channels; none of them is in _partial
 
     def receive(self, data: bytes) -> None:
-        """Take what a socket has brought.
+        """Process bytes from the socket.
 
         Raises:
-            FramingError: it cannot be read; nothing after it can.
+            FramingError: they are not valid; the rest of the stream cannot be parsed.
         """
         if self._rest:
             data = self._rest + data
@@ -162,12 +173,12 @@ class Assembler:
         at = taken = transfers = 0
         receiver = self._receiver
         self.is_behind = False
-        for taken in range(self.most_at_once):  # noqa: B007 – how many were taken, when it is left
+        for taken in range(self.max_at_once):  # noqa: B007 – used after the loop
             if end - at < _HEAD or self.is_paused:
                 break
             flags, segment, size, _, track, channel, _ = _unpack(data, at)
             if size < _HEAD or size > self.max_frame:
-                raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} may come")
+                raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} are allowed")
             following = at + size
             if following > end:
                 break
@@ -188,19 +199,19 @@ class Assembler:
             self._take_frame(position, segment, track, channel, data[at + _HEAD : following])
             at = following
         else:
-            taken = self.most_at_once
+            taken = self.max_at_once
             self.is_behind = end - at >= _HEAD
-        self.frames += taken + 2 * transfers  # a transfer has two frames more than the one that was taken
+        self.frames += taken + 2 * transfers  # `taken` counts a transfer once, and it has three frames
         self.transfers += transfers
         self._rest = data[at:] if at < end else b""
 
     def resume(self) -> None:
-        """Go on after a pause. Raises as `receive` does."""
+        """Continue after a pause. Raises as `receive` does."""
         self.is_paused = False
         self.receive(b"")
 
     def _take_transfer(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
-        """A transfer whose three frames are all here. Returns where it ends; 0 if it is not of that kind."""
+        """Pass on a transfer whose three frames are all in the buffer. Returns where it ends; 0 if it is not one."""
         if header_at + _HEAD > end:
             return 0
         flags, segment, size, _, track, header_channel, _ = _unpack(data, header_at)
@@ -216,7 +227,7 @@ class Assembler:
             return 0
         position = flags & _POSITION
         if position == _LAST_WHOLE:
-            self.frames -= 1  # there is none for its body
+            self.frames -= 1  # it has no body frame
             self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], None)
             return int(body_at)
         if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
@@ -239,49 +250,49 @@ class Assembler:
         return int(after)
 
     def drop(self, channel: int) -> None:
-        """The session of `channel` is over: forget the command that has been begun, and pass over what comes."""
+        """The session of `channel` has ended: discard its incomplete command, and its frames from now on."""
         partial = self._partial.pop(channel, None)
         if partial is not None:
             self._count(-partial.size)
         self._dropping.add(channel)
 
     def accept(self, channel: int) -> None:
-        """A session is attached to `channel`, and its commands are put together again. None may have been begun."""
+        """A session is attached to `channel`: assemble its commands again. There must be no incomplete one."""
         assert channel not in self._partial
         self._dropping.discard(channel)
 
-    def begun(self, channel: int) -> Begun | None:
-        """The message that has been begun on `channel`; None if there is none, or nothing of its content."""
+    def partial_message(self, channel: int) -> PartialMessage | None:
+        """The incomplete message on `channel`; None if there is none, or none of its content has arrived."""
         partial = self._partial.get(channel)
         if partial is None or partial.header is None or partial.body is None:
             return None
-        return Begun(bytes(partial.payload), bytes(partial.header), partial.body.content())
+        return PartialMessage(bytes(partial.payload), bytes(partial.header), partial.body.content())
 
     def close(self) -> None:
-        """Forget all that has been begun."""
+        """Discard all incomplete commands."""
         for channel in list(self._partial):
             self.drop(channel)
         self._dropping.clear()
         self._rest = b""
 
-    def leave(self) -> None:
-        """Let go of the receiver, after `close`: each holds the other, and nothing else would free them soon."""
+    def drop_receiver(self) -> None:
+        """Drop the reference to the receiver, after `close`: it breaks a reference cycle."""
         del self._receiver
 
     def _count(self, size: int) -> None:
         self.pending_bytes += size
         self._budget.used += size
 
-    # ---- frames one by one ----
+    # ---- single frames ----
 
     def _take_frame(self, position: int, segment: int, track: int, channel: int, payload: bytes) -> None:
         if segment == CONTROL:
             if track != TRACK_CONTROL or position != _WHOLE_COMMAND:
-                raise FramingError("a control that is not one frame on the control track")
+                raise FramingError("a control must be a single frame on the control track")
             self._receiver.control(channel, payload)
             return
         if segment > BODY or track != TRACK_COMMAND:
-            raise FramingError(f"a frame of segment type {segment} on track {track}")
+            raise FramingError(f"a frame with segment type {segment} on track {track}")
         partial = self._partial.get(channel)
         if partial is not None:
             self._check_next(partial, position, segment)
@@ -293,30 +304,30 @@ class Assembler:
         elif channel in self._dropping:
             return
         else:
-            raise FramingError(f"a frame of segment type {segment} where a command should begin")
+            raise FramingError(f"a frame with segment type {segment} where a command must begin")
         if self._keep(partial, channel, segment, payload):
             partial.segment_is_open = not position & LAST_FRAME
             if position & LAST_FRAME and position & LAST_SEGMENT:
                 self._finish(channel, partial)
 
     def _check_next(self, partial: _Partial, position: int, segment: int) -> None:
-        """A frame has to go on with the segment that is open, or begin the next."""
+        """Check that a frame continues the open segment, or begins the next."""
         if position & FIRST_SEGMENT and segment != COMMAND:
-            raise FramingError("a first segment that is not the command")
+            raise FramingError("the first segment is not a command segment")
         if partial.segment_is_open:
             if segment != partial.segment or position & FIRST_FRAME:
-                raise FramingError("a segment begins within another")
+                raise FramingError("a segment begins inside another segment")
         else:
             if segment <= partial.segment or not position & FIRST_FRAME:
-                raise FramingError("a segment goes on after its last frame")
+                raise FramingError("a segment continues after its last frame")
             partial.segment = segment
 
     def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> bool:
-        """Add a frame's payload to its command. Whether there was room for it; otherwise the command is dropped."""
+        """Add a frame's payload to its command. Returns whether there was room; otherwise the command is discarded."""
         if segment != BODY:
             partial.small_bytes += len(payload)
-            if partial.small_bytes > MOST_SEGMENT_BYTES:
-                raise FramingError(f"a command with more than {MOST_SEGMENT_BYTES} bytes before its body")
+            if partial.small_bytes > MAX_SEGMENT_BYTES:
+                raise FramingError(f"a command has more than {MAX_SEGMENT_BYTES} bytes before its body")
         if segment == COMMAND:
             partial.payload += payload
         elif segment == HEADER:
@@ -325,10 +336,10 @@ class Assembler:
             partial.header += payload
         else:
             if partial.body is None:
-                partial.body = Gathering()
+                partial.body = IncomingContent()
             partial.body.add(payload)
         self._count(len(payload))
-        if self.pending_bytes > self.max_body or self._budget.used > self._budget.most:
+        if self.pending_bytes > self.max_body or self._budget.used > self._budget.max_bytes:
             self.drop(channel)
             self._receiver.too_large(channel)
             return False

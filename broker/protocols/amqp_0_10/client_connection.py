@@ -1,7 +1,7 @@
-"""The client's end of a connection: it answers what the broker asks, until it is open; then sessions are attached.
+"""The client's end of a connection: negotiates with the broker until the connection is open; then attaches sessions.
 
-Sessions are made by whoever uses the connection: `attach` gets one that is to be attached, of a subclass of `Session`
-that does something with the commands that come.
+The user of the connection creates sessions, of a subclass of `Session` that handles received commands, and passes them
+to `attach`.
 
 Source: AMQP 0-10, connection and session.
 """
@@ -15,42 +15,42 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from broker.model.content import Content
-from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
-from broker.protocols.amqp_0_10.session import Session, State
-from broker.security.mechanisms import ClientMechanism
-from formats.amqp_0_10.codes import CloseCode, DetachCode
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.broker.model.content import Content
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError
+from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
+from qstore.broker.protocols.amqp_0_10.session import Session, State
+from qstore.broker.security.mechanisms import ClientMechanism
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 
 _LOCALE: Final = "en_US"
 
 
 class ClientSession(Session):
-    """A session of a client: what comes on it."""
+    """A session of a client, with callbacks for its input."""
 
     def on_attached(self) -> None:
-        """It is attached, and commands can be sent."""
+        """The session is attached, and commands can be sent."""
 
     def on_detached(self, code: int) -> None:
-        """It is detached."""
+        """The session is detached."""
 
     def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
-        """A command has come."""
+        """A command was received."""
 
 
 class ClientConnection(Connection[ClientSession]):
     """The client's end.
 
     Args:
-        choose_mechanism: given the mechanisms that the broker offers, the one to use. Raises ValueError if none can be.
-        client_properties: what the client says about itself.
-        virtual_host: what to open.
+        choose_mechanism: selects one of the mechanisms that the broker offers. Raises ValueError if none is usable.
+        client_properties: sent to the broker.
+        virtual_host: the virtual host to open.
         heartbeat: seconds between heartbeats; 0 for none.
         max_message_bytes: as in `Connection`.
 
     Attributes:
-        server_properties: what the broker says about itself.
+        server_properties: received from the broker.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class ClientConnection(Connection[ClientSession]):
         self.server_properties: Any = None
         self.output.append(PROTOCOL_HEADER)
 
-    # ---- for those who use it ----
+    # ---- callbacks ----
 
     def on_open(self) -> None:
-        """It is open: sessions can be attached."""
+        """The connection is open: sessions can be attached."""
 
     # ---- negotiation ----
 
     def on_header(self, header: bytes) -> None:
-        """The broker's header: it has to be the one that was sent."""
+        """Check the broker's protocol header: it must equal the one that was sent."""
         if header != PROTOCOL_HEADER:
             self.close_code = CloseCode.FRAMING_ERROR
-            self.close_text = f"the peer does not speak AMQP 0-10: it answers {header!r}"
+            self.close_text = f"the peer does not speak AMQP 0-10: it answered {header!r}"
             self.closed()
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """The broker asks for something."""
+        """Answer a negotiation control of the broker."""
         if name == "connection.start":
             self._start(values)
         elif name == "connection.secure" and self._mechanism is not None:
@@ -104,7 +104,7 @@ class ClientConnection(Connection[ClientSession]):
             self.phase = Phase.OPEN
             self.on_open()
         else:
-            raise FramingError(f"{name} is not for a client")
+            raise FramingError(f"{name} is unexpected from a broker")
 
     def _start(self, values: dict[str, Any]) -> None:
         self.server_properties = values["server_properties"]
@@ -123,13 +123,12 @@ class ClientConnection(Connection[ClientSession]):
         )
 
     def _tune(self, values: dict[str, Any]) -> None:
-        offered = values["max_frame_size"] or MOST_FRAME
-        self.max_frame = max(MIN_MAX_FRAME, min(offered, MOST_FRAME))
+        offered = values["max_frame_size"] or MAX_FRAME
+        self.max_frame = max(MIN_MAX_FRAME, min(offered, MAX_FRAME))
         self._channels = (values["channel_max"] or 0) + 1
-        most = values["heartbeat_max"]
-        least = values["heartbeat_min"] or 0
-        heartbeat = max(self._wanted_heartbeat, least) if self._wanted_heartbeat else 0
-        self.heartbeat = heartbeat if most is None else min(heartbeat, most)
+        minimum, maximum = values["heartbeat_min"] or 0, values["heartbeat_max"]
+        heartbeat = max(self._wanted_heartbeat, minimum) if self._wanted_heartbeat else 0
+        self.heartbeat = heartbeat if maximum is None else min(heartbeat, maximum)
         self.send_control(
             "connection.tune-ok",
             channel_max=values["channel_max"] or 0,
@@ -141,10 +140,10 @@ class ClientConnection(Connection[ClientSession]):
     # ---- sessions ----
 
     def free_channel(self) -> int:
-        """A channel that no session is attached by.
+        """A channel without a session.
 
         Raises:
-            ValueError: there is none.
+            ValueError: all channels are in use.
         """
         for channel in range(self._channels):
             if channel not in self.sessions:
@@ -152,13 +151,13 @@ class ClientConnection(Connection[ClientSession]):
         raise ValueError(f"all {self._channels} channels of the connection are in use")
 
     def attach(self, session: ClientSession) -> None:
-        """Attach a session whose channel is free."""
+        """Attach a session; its channel must be free."""
         self.accept_commands(session.channel)
         self.sessions[session.channel] = session
         session.send_control("session.attach", name=session.name)
 
     def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
-        """A session is attached, or detached."""
+        """Handle the attaching and detaching of sessions."""
         session = self.sessions.get(channel)
         if session is None:
             return
@@ -171,7 +170,7 @@ class ClientConnection(Connection[ClientSession]):
         elif name == "session.detached":
             self._detached(session, values["code"] or 0)
         else:
-            raise FramingError(f"{name} is not for a client")
+            raise FramingError(f"{name} is unexpected from a broker")
 
     def _detached(self, session: ClientSession, code: int) -> None:
         del self.sessions[session.channel]
@@ -180,11 +179,11 @@ class ClientConnection(Connection[ClientSession]):
         session.on_detached(code)
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command has come."""
+        """Pass a command to its session."""
         session = self.sessions.get(channel)
         if session is not None and session.state is not State.ATTACHING:
             session.on_command(payload, header, None if body is None else bytes(body))
 
     def too_large(self, channel: int) -> None:
-        """A message is larger than this client takes."""
-        self.fail(CloseCode.FRAMING_ERROR, f"a message on channel {channel} is larger than this client takes")
+        """Close the connection: a message is larger than this client accepts."""
+        self.fail(CloseCode.FRAMING_ERROR, f"a message on channel {channel} is larger than this client accepts")

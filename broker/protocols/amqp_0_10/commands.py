@@ -1,8 +1,8 @@
-"""What the commands do that come from a client: message.transfer, and a table of all others.
+"""Executes the commands of a client: message.transfer, and a table of all others.
 
-A command is numbered and done at once, in order. `message_commands` and `transaction_commands` are done when their
-function returns, or say what they wait for; `declarations` change the wiring and take time: the connection is stopped
-until they are done.
+A command is numbered and executed at once, in order. `message_commands` and `transaction_commands` are done when their
+function returns, or register what they wait for; `declarations` change the topology and take time: the connection's
+input is paused until they are done.
 
 Source: AMQP 0-10, classes message and execution.
 """
@@ -12,41 +12,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.model.authorization import Action, ObjectType
-from broker.model.content import Content
-from broker.model.errors import (
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.content import Content
+from qstore.broker.model.errors import (
     InvalidArgumentError,
     ModelError,
     NotFoundError,
     NotImplementedByBrokerError,
     UnauthorizedError,
 )
-from broker.protocols.amqp_0_10.declarations import DECLARATIONS, QUERIES
-from broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
-from broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
-from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
-from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
-from formats.amqp_0_10.commands import decode_command
-from formats.amqp_0_10.errors import Amqp010Error
+from qstore.broker.protocols.amqp_0_10.declarations import DECLARATIONS, QUERIES
+from qstore.broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
+from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
+from qstore.broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
+from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
+from qstore.formats.amqp_0_10.commands import decode_command
+from qstore.formats.amqp_0_10.errors import Amqp010Error
 
 if TYPE_CHECKING:
-    from broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.exchanges.exchange import Exchange
 
-_DESTINATIONS_KEPT: Final = 256  # of one session
+_DESTINATIONS_KEPT: Final = 256  # cached by one session
 
 
 def do_command(session: ServerSession, payload: bytes, header: bytes | None, body: Content | None) -> None:
-    """A command has come: do it. One that cannot be done ends the session.
+    """Execute a command that was received. If it fails, the session ends.
 
     Raises:
-        DetachError: the client has not said where its stream begins.
+        DetachError: the client has not sent command-point.
         Amqp010Error: the command cannot be decoded.
     """
     if session.is_failed:
         return
-    turn = session.turn
-    turn.workers[session] = None
-    turn.schedule()
+    tick = session.tick
+    tick.workers[session] = None
+    tick.schedule()
     number = session.begin_command()
     if number < 0:
         return
@@ -61,11 +61,13 @@ def do_command(session: ServerSession, payload: bytes, header: bytes | None, bod
 
 def _do(session: ServerSession, number: int, payload: bytes) -> None:
     try:
-        command, _, values = decode_command(payload)
+        command, is_sync, values = decode_command(payload)
     except Amqp010Error:
         if payload[:1] in _CLASSES:
             raise
-        raise NotImplementedByBrokerError(f"there are no commands of class {payload[:1].hex()}") from None
+        raise NotImplementedByBrokerError(f"there are no commands of class 0x{payload[:1].hex()}") from None
+    if is_sync:
+        session.tick.is_urgent = True
     handler = _COMMANDS.get(command.name)
     if handler is not None:
         handler(session, number, values)
@@ -135,7 +137,7 @@ def _read_destination(session: ServerSession, payload: bytes) -> str:
 def _check_user_id(session: ServerSession, header: bytes) -> None:
     user_id = user_id_of(header)
     if user_id is not None and user_id not in (session.user, session.user.rpartition("@")[0]):
-        raise UnauthorizedError(f"user id {user_id!r} of a message is not that of the connection")
+        raise UnauthorizedError(f"the message's user id {user_id!r} is not that of the connection")
 
 
 # ---- execution ----
@@ -143,15 +145,16 @@ def _check_user_id(session: ServerSession, header: bytes) -> None:
 
 def _sync(session: ServerSession, number: int, _values: dict[str, Any]) -> None:
     session.ledger.hold_for_all_before(number)
+    session.tick.is_urgent = True
 
 
 def _nothing(_session: ServerSession, _number: int, _values: dict[str, Any]) -> None:
-    """Results and exceptions of commands that the broker has sent: it sends none that could have any."""
+    """Ignore results and exceptions of the broker's own commands: it sends none that have any."""
 
 
 _CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
 
-#: Command -> what it does, of those that are done at once.
+#: Command -> function, for commands that do not change the topology.
 _COMMANDS: Final[dict[str, Callable[[ServerSession, int, dict[str, Any]], None]]] = {
     "execution.sync": _sync,
     "execution.result": _nothing,

@@ -1,19 +1,19 @@
-"""A connection: what broker and client have in common.
+"""A connection: the part common to broker and client.
 
     client                              broker
     AMQP 1 1 0 10                 ->
                                   <-    AMQP 1 1 0 10, or another header and the end
                                   <-    connection.start       mechanisms
     connection.start-ok           ->
-                (secure, secure-ok as often as the mechanism likes)
+                (secure, secure-ok as often as the mechanism requires)
                                   <-    connection.tune        limits
     connection.tune-ok, open      ->
                                   <-    connection.open-ok
     controls and commands of sessions, on channels; heartbeats while nothing else is sent
     connection.close              <->   connection.close-ok
 
-A connection takes bytes (`receive`) and calls its own methods for what they mean; what is to be sent gathers in
-`output`. Time comes in by `tick`. Whatever the peer does wrong ends in `fail`, which says why in connection.close.
+A connection takes bytes (`receive`) and calls its own methods for what it decodes; its output collects in `output`.
+Time is passed to `tick`. A protocol violation by the peer ends in `fail`, which sends connection.close with the reason.
 
 Source: AMQP 0-10, connection and session (attach to detached).
 """
@@ -24,18 +24,18 @@ from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
-from broker.model.content import Buffer, Content
-from broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
-from broker.protocols.amqp_0_10.session import Session
-from formats.amqp_0_10.codes import CloseCode
-from formats.amqp_0_10.commands import decode_control, encode_control
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
+from qstore.broker.model.content import Buffer, Content
+from qstore.broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
+from qstore.broker.protocols.amqp_0_10.session import Session
+from qstore.formats.amqp_0_10.codes import CloseCode
+from qstore.formats.amqp_0_10.commands import decode_control, encode_control
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
 
 MIN_MAX_FRAME: Final = 4096  # constant MIN-MAX-FRAME-SIZE
-MOST_FRAME: Final = 65535
-_MISSED_HEARTBEATS: Final = 2  # so many intervals without a byte, and the peer is taken for dead
-_MOST_REPLY_TEXT: Final = 255
+MAX_FRAME: Final = 65535
+_MISSED_HEARTBEATS: Final = 2  # intervals without a byte after which the peer is presumed dead
+_MAX_REPLY_TEXT: Final = 255
 
 _ATTACHING: Final = frozenset({"session.attach", "session.attached", "session.detach", "session.detached"})
 
@@ -44,9 +44,9 @@ SessionT = TypeVar("SessionT", bound=Session)
 
 
 class Phase(Enum):
-    """How far a connection has come."""
+    """The phases of a connection."""
 
-    HEADER = auto()  # waits for the peer's protocol header
+    HEADER = auto()  # waiting for the peer's protocol header
     NEGOTIATING = auto()
     OPEN = auto()
     CLOSING = auto()  # connection.close was sent
@@ -57,19 +57,19 @@ class Connection(ABC, Generic[SessionT]):
     """One end of a connection.
 
     Args:
-        max_message_bytes: that all messages of which a part has come have together at most.
-        budget: the same for all connections together.
+        max_message_bytes: limit for all incomplete messages together.
+        budget: the same over all connections together.
 
     Attributes:
-        phase: how far it has come.
-        output: what is to be sent.
-        max_frame: bytes of a frame that is sent, at most.
-        sessions: channel -> session that is attached.
-        close_code, close_text: why it was closed, by whichever end.
+        phase: its phase.
+        output: buffers to be sent.
+        max_frame: maximum size in bytes of a frame that is sent.
+        sessions: channel -> attached session.
+        close_code, close_text: why it was closed, by either end.
         heartbeat: seconds between heartbeats; 0 for none.
-        bytes_received, bytes_sent: what has come and gone, protocol headers included.
-        frames_sent, transfers_sent: frames, and messages with them, that were put into `output`, but for those of a
-            subscription that are put there as they are.
+        bytes_received, bytes_sent: including protocol headers.
+        frames_sent, transfers_sent: frames put into `output`, and messages among them, except those that subscriptions
+            put there directly.
     """
 
     __slots__ = (
@@ -87,49 +87,49 @@ class Connection(ABC, Generic[SessionT]):
         self.close_text = ""
         self.heartbeat = 0
         self.bytes_received = self.bytes_sent = self.frames_sent = self.transfers_sent = 0
-        self._assembler = Assembler(self, MOST_FRAME, max_message_bytes, budget)
+        self._assembler = Assembler(self, MAX_FRAME, max_message_bytes, budget)
         self._header = b""
         self._last_received = self._last_sent = 0.0
         self._has_received = self._has_sent = False
 
-    # ---- for those who make it what it is ----
+    # ---- callbacks ----
 
     @abstractmethod
     def on_header(self, header: bytes) -> None:
-        """The peer's protocol header has come: eight bytes."""
+        """The peer's protocol header was received: eight bytes."""
 
     @abstractmethod
     def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """A control of class connection has come, but for close, close-ok and heartbeat."""
+        """A control of class connection was received, other than close, close-ok and heartbeat."""
 
     @abstractmethod
     def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
-        """session.attach, attached, detach or detached has come."""
+        """session.attach, attached, detach or detached was received."""
 
     @abstractmethod
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command has come."""
+        """A command was received."""
 
     def begins(self, channel: int) -> bool:
-        """A command begins, of which more is to come. Whether it is for a session."""
+        """An incomplete command begins. Returns whether it is for a session."""
         if self.phase in (Phase.HEADER, Phase.NEGOTIATING):
             raise FramingError("a command before the connection is open")
         return channel in self.sessions
 
     @abstractmethod
     def too_large(self, channel: int) -> None:
-        """A message on `channel` is larger than may be, and was dropped."""
+        """A message on `channel` exceeds the limit, and was discarded."""
 
     def on_closed(self) -> None:
-        """The connection is closed, or lost: nothing more will come or go."""
+        """The connection is closed or lost."""
 
     def has_output(self) -> None:
-        """Something was put into `output`."""
+        """Output was added to `output`."""
 
     # ---- receiving ----
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket has brought."""
+        """Process bytes from the socket."""
         self._has_received = True
         self.bytes_received += len(data)
         if self.phase is Phase.CLOSED:
@@ -142,7 +142,7 @@ class Connection(ABC, Generic[SessionT]):
             self.fail(CloseCode.FRAMING_ERROR, str(error))
 
     def _receive_header(self, data: bytes) -> bytes | None:
-        """What follows the peer's protocol header; None if nothing is to come of it yet, or ever."""
+        """The bytes after the peer's protocol header; None if it is incomplete or wrong."""
         data = self._header + data
         self._header = data[:8]
         if len(data) < 8 and PROTOCOL_HEADER.startswith(data[:4]):
@@ -153,20 +153,20 @@ class Connection(ABC, Generic[SessionT]):
 
     @property
     def is_paused(self) -> bool:
-        """Whether what comes is kept until `resume`."""
+        """Whether input is buffered until `resume`."""
         return self._assembler.is_paused and self.phase is not Phase.CLOSED
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more than is taken at once, so that `resume` is to be called soon."""
+        """Whether unprocessed input is left after a full batch, so that `resume` must be called soon."""
         return self._assembler.is_behind
 
     def pause(self) -> None:
-        """Keep what comes from now on."""
+        """Buffer input from now on."""
         self._assembler.is_paused = True
 
     def resume(self) -> None:
-        """Go on with what was kept."""
+        """Process the buffered input."""
         if self.phase is Phase.CLOSED:
             return
         try:
@@ -175,13 +175,13 @@ class Connection(ABC, Generic[SessionT]):
             self.fail(CloseCode.FRAMING_ERROR, str(error))
 
     def control(self, channel: int, payload: bytes) -> None:
-        """A control has come."""
+        """A control was received."""
         control, values = decode_control(payload)
         name = control.name
         if name == "connection.heartbeat":
             return
         if name == "connection.close":
-            self._close_was_asked(values)
+            self._peer_closed(values)
         elif name == "connection.close-ok":
             self.closed()
         elif self.phase is Phase.CLOSING:
@@ -200,14 +200,14 @@ class Connection(ABC, Generic[SessionT]):
                 session.on_control(name, values)
 
     def on_unattached(self, channel: int) -> None:
-        """Something has come on a channel without a session: it was detached from this end, or never attached."""
+        """Input was received on a channel without a session: it was detached by this end, or never attached."""
 
     def drop_commands(self, channel: int) -> None:
-        """The session of a channel is over: a command that was begun is forgotten, and what still comes is dropped."""
+        """The session of a channel has ended: discard its incomplete command, and commands from now on."""
         self._assembler.drop(channel)
 
     def accept_commands(self, channel: int) -> None:
-        """A session is attached to a channel: what comes from now on is for it."""
+        """A session is attached to a channel: accept commands from now on."""
         self._assembler.accept(channel)
 
     # ---- sending ----
@@ -225,7 +225,7 @@ class Connection(ABC, Generic[SessionT]):
         self.has_output()
 
     def take_output(self) -> bytes:
-        """What is to be sent now."""
+        """Remove and return the collected output."""
         output = self.output
         if not output:
             return b""
@@ -238,7 +238,7 @@ class Connection(ABC, Generic[SessionT]):
     # ---- closing ----
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
-        """Ask the peer to close the connection, in which nothing else is sent from now on."""
+        """Send connection.close; nothing else is sent after it."""
         if self.phase in (Phase.CLOSING, Phase.CLOSED):
             return
         self.close_code, self.close_text = code, text
@@ -246,36 +246,36 @@ class Connection(ABC, Generic[SessionT]):
         self.send_control("connection.close", reply_code=code, reply_text=_short(text))
 
     def fail(self, code: int, text: str) -> None:
-        """The peer has done what cannot be borne: say so, and have done with it."""
+        """Close the connection after a fatal error of the peer: send the reason, and do not wait for close-ok."""
         self.close(code, text)
         self.closed()
 
-    def _close_was_asked(self, values: dict[str, Any]) -> None:
+    def _peer_closed(self, values: dict[str, Any]) -> None:
         if self.phase is not Phase.CLOSING:
             self.close_code, self.close_text = values["reply_code"] or 0, values["reply_text"] or ""
         self.send_control("connection.close-ok")
         self.closed()
 
     def closed(self) -> None:
-        """It is closed, or lost."""
+        """The connection is closed or lost."""
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
-            self.pause()  # what comes after that is of no interest
+            self.pause()  # later input is ignored
             self.on_closed()
             self._assembler.close()
 
     def dismantle(self) -> None:
-        """The socket is gone, and nobody calls any more: let go of what holds this, so that it is freed at once."""
+        """The socket is closed: drop references in cycles, so that the connection is freed at once."""
         self.closed()
-        self._assembler.leave()
+        self._assembler.drop_receiver()
 
     # ---- time ----
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by; to be called at least twice in each heartbeat interval.
+    def on_timer(self, now: float) -> None:
+        """Check heartbeats; to be called at least twice in each heartbeat interval.
 
         Args:
-            now: seconds of a clock that does not go back.
+            now: seconds of a monotonic clock.
         """
         if self._has_received or not self._last_received:
             self._last_received, self._has_received = now, False
@@ -284,11 +284,12 @@ class Connection(ABC, Generic[SessionT]):
         if not self.heartbeat or self.phase is not Phase.OPEN:
             return
         if now - self._last_received > _MISSED_HEARTBEATS * self.heartbeat and not self.is_paused:
-            self.fail(CloseCode.CONNECTION_FORCED, f"nothing was heard for {now - self._last_received:.0f} seconds")
+            silence = now - self._last_received
+            self.fail(CloseCode.CONNECTION_FORCED, f"heartbeat timeout: nothing received for {silence:.0f} seconds")
         elif now - self._last_sent >= self.heartbeat / 2:
             self.send_control("connection.heartbeat")
 
 
 def _short(text: str) -> str:
-    """As much of a text as a str8 holds."""
-    return text.encode("utf-8", "replace")[:_MOST_REPLY_TEXT].decode("utf-8", "ignore")
+    """A text truncated to the length of a str8."""
+    return text.encode("utf-8", "replace")[:_MAX_REPLY_TEXT].decode("utf-8", "ignore")

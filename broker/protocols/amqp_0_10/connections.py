@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import time
 
-from broker.model.broker import Broker
-from broker.protocols.amqp_0_10 import traced_connection
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.protocols.amqp_0_10.traced_connection import TracedConnection
-from broker.protocols.machine import Host, Peer
-from broker.security.authentication import Authentication
+from qstore.broker.model.broker import Broker
+from qstore.broker.protocols.amqp_0_10 import traced_connection
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.amqp_0_10.traced_connection import TracedConnection
+from qstore.broker.protocols.machine import Host, Peer
+from qstore.broker.security.authentication import Authentication
 
 
 class Amqp010Connections:
-    """What they have in common.
+    """The AMQP 0-10 connections of one broker, with their shared state.
 
     Args:
         broker: the model.
         authentication: how clients log in.
 
     Attributes:
-        sessions: all of them.
+        sessions: all sessions.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
@@ -29,12 +29,12 @@ class Amqp010Connections:
         self.sessions = SessionRegistry(broker)
 
     def connect(self, host: Host, peer: Peer) -> ServerConnection:
-        """The machine of a new connection."""
+        """Create the machine of a new connection."""
         make = TracedConnection if traced_connection.is_wanted() else ServerConnection
         return make(
             host,
             self.sessions,
-            self._broker.turn,
+            self._broker.tick,
             self._broker.settings,
             self._authentication,
             is_local=peer.is_local,
@@ -43,15 +43,15 @@ class Amqp010Connections:
             peer=peer.address,
         )
 
-    def tick(self, now: float) -> None:
-        """Some time has gone by."""
-        self.sessions.tick(now)
+    def on_timer(self, now: float) -> None:
+        """Run periodic work; `now` is in seconds of a monotonic clock."""
+        self.sessions.on_timer(now)
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has come of messages of which only a part has."""
+        """Bytes received of incomplete and interrupted messages."""
         return self.sessions.budget.used + self.sessions.interrupted.used
 
     def close(self) -> None:
-        """The broker ends: so do the sessions."""
+        """The broker stops: end all sessions."""
         self.sessions.close()

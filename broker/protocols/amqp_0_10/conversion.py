@@ -1,4 +1,4 @@
-"""Messages of other protocols as AMQP 0-10 has them.
+"""Converts messages of other protocols to AMQP 0-10.
 
     neutral                         AMQP 0-10
     ------------------------------  --------------------------------------------------------------------------
@@ -24,17 +24,17 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from broker.model.content import Content
-from broker.model.message import Message, Properties
-from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES, TransferMessage, read_delivery_properties
-from formats.amqp_0_10.codes import DeliveryMode
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import encode_value
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
-from formats.amqp_0_10.types import wire_type_of
-from formats.broker_records.errors import BrokerRecordError
-from formats.plain import plain_typed_value
-from formats.values import Family, TypedMap, TypedValue, typed_value
+from qstore.broker.model.content import Content
+from qstore.broker.model.message import Message, Properties
+from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES, TransferMessage, read_delivery_properties
+from qstore.formats.amqp_0_10.codes import DeliveryMode
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import encode_value
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.types import wire_type_of
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.plain import plain_typed_value
+from qstore.formats.values import Family, TypedMap, TypedValue, typed_value
 
 TEXT: Final = "text/plain"
 _CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
@@ -43,7 +43,7 @@ _MESSAGE_ID: Final = "x-amqp-message-id"
 
 
 def as_transfer(message: Message) -> TransferMessage | None:
-    """A message of another protocol as a transfer; None where AMQP 0-10 cannot carry it."""
+    """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it."""
     try:
         properties = message.properties()
         content_type, body = _content(message.content(), properties.content_type)
@@ -58,7 +58,7 @@ def as_transfer(message: Message) -> TransferMessage | None:
     except (Amqp010Error, BrokerRecordError):
         return None
     header = delivery.encoded + structs
-    if len(header) > MOST_HEADER_BYTES:
+    if len(header) > MAX_HEADER_BYTES:
         return None
     return TransferMessage(header, body, message.exchange, delivery, message.expires_at)
 
@@ -101,7 +101,7 @@ def _fields(properties: Properties) -> dict[str, Any]:
 
 
 def _uuid(message_id: object) -> uuid.UUID | None:
-    """A message id as the UUID that AMQP 0-10 wants; None if it is none."""
+    """A message id as the UUID that AMQP 0-10 requires; None if it is not one."""
     if isinstance(message_id, uuid.UUID):
         return message_id
     try:

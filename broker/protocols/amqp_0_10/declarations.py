@@ -1,7 +1,7 @@
-"""The commands of classes exchange and queue: what they say, handed to the model.
+"""The commands of classes exchange and queue: decodes their fields and calls the model.
 
-Declarations change the wiring, which may take a while: each is a coroutine, and has no result. Queries are answered at
-once with a struct.
+Declarations change the topology, which takes time: each is a coroutine without a result. Queries are answered at once
+with a struct.
 
 Source: AMQP 0-10, classes exchange and queue.
 """
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from broker.model.authorization import Action, ObjectType
-from broker.protocols.amqp_0_10.server_session import ServerSession
-from formats.amqp_0_10.commands import encode_result
-from formats.values import EMPTY_MAP
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.formats.amqp_0_10.commands import encode_result
+from qstore.formats.values import EMPTY_MAP
 
 _Values = dict[str, Any]
 
 
 async def _declare_exchange(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.declare_exchange(
+    await session.broker.topology.declare_exchange(
         values["exchange"] or "",
         values["type"] or "",
         passive=values["passive"],
@@ -33,11 +33,13 @@ async def _declare_exchange(session: ServerSession, values: _Values) -> None:
 
 
 async def _delete_exchange(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.delete_exchange(values["exchange"] or "", if_unused=values["if_unused"], caller=session)
+    await session.broker.topology.delete_exchange(
+        values["exchange"] or "", if_unused=values["if_unused"], caller=session
+    )
 
 
 async def _bind(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.bind(
+    await session.broker.topology.bind(
         values["queue"] or "",
         values["exchange"] or "",
         values["binding_key"] or "",
@@ -47,13 +49,13 @@ async def _bind(session: ServerSession, values: _Values) -> None:
 
 
 async def _unbind(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.unbind(
+    await session.broker.topology.unbind(
         values["queue"] or "", values["exchange"] or "", values["binding_key"] or "", caller=session
     )
 
 
 async def _declare_queue(session: ServerSession, values: _Values) -> None:
-    queue = await session.broker.wiring.declare_queue(
+    queue = await session.broker.topology.declare_queue(
         values["queue"] or "",
         passive=values["passive"],
         durable=values["durable"],
@@ -64,11 +66,11 @@ async def _declare_queue(session: ServerSession, values: _Values) -> None:
         caller=session,
     )
     if queue.owner is session:
-        session.owns(queue)
+        session.add_exclusive_queue(queue)
 
 
 async def _delete_queue(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.delete_queue(
+    await session.broker.topology.delete_queue(
         values["queue"] or "", if_unused=values["if_unused"], if_empty=values["if_empty"], caller=session
     )
 
@@ -89,7 +91,7 @@ def _query_bound(session: ServerSession, values: _Values) -> bytes:
     session.broker.authorization.check(
         session, Action.ACCESS, ObjectType.EXCHANGE, exchange, queuename=queue or "", routingkey=key or ""
     )
-    result = session.broker.wiring.bound(exchange, queue, key, values["arguments"])
+    result = session.broker.topology.bound(exchange, queue, key, values["arguments"])
     return encode_result("exchange.bound", **result._asdict())
 
 
@@ -112,7 +114,7 @@ def _query_queue(session: ServerSession, values: _Values) -> bytes:
     )
 
 
-#: Command -> what it does.
+#: Command -> function.
 DECLARATIONS: Final[dict[str, Callable[[ServerSession, _Values], Coroutine[Any, Any, None]]]] = {
     "exchange.declare": _declare_exchange,
     "exchange.delete": _delete_exchange,
@@ -122,7 +124,7 @@ DECLARATIONS: Final[dict[str, Callable[[ServerSession, _Values], Coroutine[Any, 
     "queue.delete": _delete_queue,
 }
 
-#: Command -> its result.
+#: Command -> function that returns the encoded result.
 QUERIES: Final[dict[str, Callable[[ServerSession, _Values], bytes]]] = {
     "exchange.query": _query_exchange,
     "exchange.bound": _query_bound,

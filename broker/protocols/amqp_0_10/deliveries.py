@@ -1,9 +1,9 @@
-"""What a session has delivered, and what has become of it.
+"""The deliveries of a session, and their settlement.
 
     unsettled    messages that the client has acquired, by the number of their transfer: until it accepts, releases or
                  rejects them, or the session ends
-    looked at    messages that it was only shown, which it may still acquire
-    runs         transfers that the client has not completed, in order, for the credit that comes back
+    browsed      messages delivered without acquiring them, which the client may still acquire
+    runs         transfers that the client has not completed, in order, for returning credit
 
 Source: AMQP 0-10, class message, and session.completed.
 """
@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from broker.model.queues.entry import Entry
-from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
-from broker.protocols.amqp_0_10.subscription import Subscription
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
+from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 
-MOST_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
-MOST_LOOKED_AT: Final = 65_536  # of one session; one that looks on for ever, and accepts nothing, forgets the oldest
+MAX_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
+MAX_BROWSED: Final = 65_536  # browsed deliveries of one session; beyond it, the oldest is forgotten
 
 
 class Delivery(NamedTuple):
@@ -31,7 +31,7 @@ class Delivery(NamedTuple):
 
 
 class _Run:
-    """Transfers of one subscription, of one size, one after the other."""
+    """Consecutive transfers of one subscription, all of one size."""
 
     __slots__ = ("epoch", "first", "last", "size", "subscription")
 
@@ -44,24 +44,24 @@ class Deliveries:
     """The deliveries of one session.
 
     Attributes:
-        unsettled: number of the transfer -> what the client has acquired, and not settled.
-        looked_at: number of the transfer -> what it was shown.
+        unsettled: number of the transfer -> acquired and unsettled delivery.
+        browsed: number of the transfer -> browsed delivery.
     """
 
-    __slots__ = ("_accepted", "_runs", "looked_at", "unsettled")
+    __slots__ = ("_accepted", "_runs", "browsed", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
-        self.looked_at: dict[int, Delivery] = {}
-        self._accepted: set[int] = set()  # numbers among the unsettled, to be settled at commit
+        self.browsed: dict[int, Delivery] = {}
+        self._accepted: set[int] = set()  # keys of `unsettled`, to be settled at commit
         self._runs: deque[_Run] = deque()
 
     def add(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
-        """A message was sent."""
+        """Record a delivery."""
         if not subscription.acquires:
-            self.looked_at[number] = Delivery(subscription, entry)
-            if len(self.looked_at) > MOST_LOOKED_AT:
-                del self.looked_at[next(iter(self.looked_at))]
+            self.browsed[number] = Delivery(subscription, entry)
+            if len(self.browsed) > MAX_BROWSED:
+                del self.browsed[next(iter(self.browsed))]
         elif subscription.is_accepting:
             self.unsettled[number] = Delivery(subscription, entry)
         if not subscription.is_windowed and subscription.acquires:
@@ -79,10 +79,10 @@ class Deliveries:
                 return
         runs.append(_Run(number, subscription, size, subscription.epoch))
 
-    # ---- what the client completes ----
+    # ---- completion by the client ----
 
     def completed(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """The client has completed these transfers, in merged ranges: credit comes back."""
+        """The client has completed these transfers, in merged ranges: return their credit."""
         runs = self._runs
         before: list[_Run] = []
         for first, last in ranges:
@@ -101,7 +101,7 @@ class Deliveries:
 
     @staticmethod
     def _cut(run: _Run, number: int) -> _Run:
-        """What of a run comes before `number`: the run itself, if it is all of it."""
+        """Split off the part of a run before `number`: the run itself, if that is all of it."""
         if run.last < number:
             return run
         before = _Run(run.first, run.subscription, run.size, run.epoch)
@@ -112,18 +112,18 @@ class Deliveries:
     def _run_completed(self, run: _Run, last: int) -> None:
         count = last - run.first + 1
         subscription = run.subscription
-        subscription.take_back(count, count * run.size, run.epoch)
+        subscription.return_credit(count, count * run.size, run.epoch)
         if not subscription.acquires and not subscription.is_accepting:
             for number in range(run.first, last + 1):
-                self.looked_at.pop(number, None)
+                self.browsed.pop(number, None)
 
-    # ---- what the client settles ----
+    # ---- settlement by the client ----
 
     def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
-        """Take what the client settles; what it was only shown is forgotten.
+        """Remove and return settled deliveries; browsed ones are forgotten.
 
         Args:
-            ranges: of transfers, as they came.
+            ranges: of transfers, as received.
             near: the number of the next transfer.
         """
         wanted = merge_ranges(unwrap_ranges(ranges or (), near))
@@ -131,37 +131,37 @@ class Deliveries:
         for number in _numbers(wanted, unsettled):
             self._accepted.discard(number)
             yield unsettled.pop(number)
-        if self.looked_at:
-            for number in _numbers(wanted, self.looked_at):
-                del self.looked_at[number]
+        if self.browsed:
+            for number in _numbers(wanted, self.browsed):
+                del self.browsed[number]
 
     def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
-        """What the client accepts in a transaction, and what stays unsettled until that is committed."""
+        """Deliveries accepted in a transaction; they stay unsettled until the commit."""
         for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled):
             if number not in self._accepted:
                 self._accepted.add(number)
                 yield self.unsettled[number]
 
     def commit(self) -> dict[int, Delivery]:
-        """Take what was accepted in the transaction, by number."""
+        """Remove and return the deliveries accepted in the transaction, by number."""
         accepted, self._accepted = self._accepted, set()
         return {number: self.unsettled.pop(number) for number in accepted}
 
     def roll_back(self) -> None:
-        """What was accepted in the transaction was not."""
+        """Forget which deliveries were accepted in the transaction."""
         self._accepted.clear()
 
     def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
-        """Acquire messages that were shown. Returns the ranges of those that nobody else had."""
+        """Acquire browsed messages. Returns the ranges of those that were still available."""
         acquired: list[tuple[int, int]] = []
-        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.looked_at):
-            if len(acquired) == MOST_RANGES:  # what is not acquired now can be asked for again
+        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed):
+            if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
                 break
-            delivery = self.looked_at[number]
+            delivery = self.browsed[number]
             queue = delivery.subscription.queue
             if queue.is_deleted or not queue.acquire(delivery.entry):
                 continue
-            self.unsettled[number] = self.looked_at.pop(number)
+            self.unsettled[number] = self.browsed.pop(number)
             if acquired and acquired[-1][1] == number - 1:
                 acquired[-1] = (acquired[-1][0], number)
             else:
@@ -169,19 +169,19 @@ class Deliveries:
         return acquired
 
     def take_all(self) -> list[Delivery]:
-        """Take all that is unsettled, and forget the rest."""
+        """Remove and return all unsettled deliveries, and forget the rest."""
         deliveries = list(self.unsettled.values())
         self.unsettled = {}
-        self.looked_at.clear()
+        self.browsed.clear()
         self._accepted.clear()
         self._runs.clear()
         return deliveries
 
 
 def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery]) -> list[int]:
-    """The numbers of merged ranges that are in `among`, going up.
+    """The numbers in merged ranges that are in `among`, ascending.
 
-    A peer may name any range: so what is shorter is gone through, the ranges or what there is.
+    A peer may send any range, so the shorter of the two is walked: the ranges or `among`.
     """
     if sum(last - first + 1 for first, last in ranges) <= len(among):
         return [number for first, last in ranges for number in range(first, last + 1) if number in among]

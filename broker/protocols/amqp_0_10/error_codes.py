@@ -1,11 +1,11 @@
-"""What the model cannot do, as AMQP 0-10 numbers it (execution.error-code)."""
+"""The AMQP 0-10 codes (execution.error-code) of the model's errors."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.model import errors
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.broker.model import errors
+from qstore.formats.amqp_0_10.codes import ErrorCode
 
 _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
     errors.UnauthorizedError: ErrorCode.UNAUTHORIZED_ACCESS,
@@ -24,5 +24,5 @@ _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
 
 
 def code_of(error: errors.ModelError) -> ErrorCode:
-    """The number of an error."""
+    """The code of an error."""
     return _CODES[type(error)]

@@ -1,4 +1,4 @@
-"""The frames of a command with large content, straight from the pieces of the content: nothing of it is copied.
+"""The frames of a command with large content, built from the pieces of the content without copying.
 
 Source: AMQP 0-10, transport (frames, segments).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.model.content import Buffer, Content, LargeContent, pieces_of
-from formats.amqp_0_10.frames import (
+from qstore.broker.model.content import Buffer, Content, LargeContent, pieces_of
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     FIRST_FRAME,
@@ -22,27 +22,27 @@ from formats.amqp_0_10.frames import (
     encode_frame,
 )
 
-MOST_AT_ONCE: Final = 256 * 1024  # bytes of content that is not large, and of a portion of one that is
+MAX_AT_ONCE: Final = 256 * 1024  # bytes; larger content is sent in portions of this size
 
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 
 
 def is_large(body: Content | None) -> bool:
-    """Whether a body is better sent from its pieces, and in portions."""
-    return isinstance(body, LargeContent) or (body is not None and len(body) > MOST_AT_ONCE)
+    """Whether a body is sent in portions, from its pieces."""
+    return isinstance(body, LargeContent) or (body is not None and len(body) > MAX_AT_ONCE)
 
 
 def content_frames(
     channel: int, payload: bytes, header: bytes | None, body: Content, max_frame: int
 ) -> Iterator[tuple[Buffer, ...]]:
-    """The frames of a command and its content, one after the other, each as the buffers to be written.
+    """The frames of a command and its content, in order, each as the buffers to write.
 
     Args:
         channel: the session's.
-        payload: the command; with its frame's head it fits `max_frame`.
-        header: the header segment; None leaves it out.
-        body: the body segment, not empty, of which nothing is copied.
-        max_frame: bytes of a frame at most.
+        payload: the command; with its frame header it fits `max_frame`.
+        header: the header segment; None for none.
+        body: the body segment, not empty; its bytes are not copied.
+        max_frame: maximum frame size in bytes.
     """
     room = max_frame - FRAME.size
     yield (encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, payload),)

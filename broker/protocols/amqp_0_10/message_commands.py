@@ -1,14 +1,14 @@
-"""The commands of class message that come from a client, but for message.transfer; and queue.purge.
+"""The commands of class message from a client, except message.transfer; and queue.purge.
 
-    accept      what was delivered is dequeued; in a transaction, at commit
-    release     it is available again, in its old place
-    reject      it goes to the queue's alternate exchange; without one it is dequeued
-    acquire     what was only shown is the client's, unless somebody else has it
+    accept      the message is dequeued; in a transaction, at commit
+    release     it is available again, at its old position
+    reject      it moves to the queue's alternate exchange; without one it is dequeued
+    acquire     a browsed message is acquired, if it is still available
     subscribe, cancel, set-flow-mode, flow, flush, stop      a consumer and its credit
-    resume      how much is here of a message whose transfer was interrupted (see `interrupted`)
+    resume      how much was received of a message whose transfer was interrupted (see `interrupted`)
 
-The model says what accept, reject, release and an exclusive consumer mean (`settlement`). Each command takes the
-session, its number and its fields. Those for which something is written are held until it is on the disk.
+The model defines accept, reject, release and exclusive consumers (`settlement`). Each function takes the session, the
+command's number and its fields. Commands that write records are held until those are on the disk.
 
 Source: AMQP 0-10, class message.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from broker.model.errors import (
+from qstore.broker.model.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
     NotAllowedError,
@@ -26,20 +26,20 @@ from broker.model.errors import (
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
 )
-from broker.model.queues.argument_table import as_text, shown
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.model.settlement import Settled, accept, purge, reject, release, subscribe
-from broker.protocols.amqp_0_10.deliveries import Delivery
-from broker.protocols.amqp_0_10.sequence import wrap_ranges
-from broker.protocols.amqp_0_10.server_session import ServerSession
-from broker.protocols.amqp_0_10.subscription import Subscription
-from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
-from formats.amqp_0_10.commands import encode_result
-from formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.queues.argument_table import as_text, shown
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import Settled, accept, purge, reject, release, subscribe
+from qstore.broker.protocols.amqp_0_10.deliveries import Delivery
+from qstore.broker.protocols.amqp_0_10.sequence import wrap_ranges
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.amqp_0_10.subscription import Subscription
+from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
+from qstore.formats.amqp_0_10.commands import encode_result
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 _SELECTOR: Final = "x-apache-selector"  # qpidd, SemanticState.cpp
-_MOST_SUBSCRIPTIONS: Final = 10_000  # of one session
+_MAX_SUBSCRIPTIONS: Final = 10_000  # of one session
 _ACCEPT_MODES: Final = frozenset(AcceptMode)
 _ACQUIRE_MODES: Final = frozenset(AcquireMode)
 _FLOW_MODES: Final = frozenset(FlowMode)
@@ -47,7 +47,7 @@ _CREDIT_UNITS: Final = frozenset(CreditUnit)
 
 _Values = dict[str, Any]
 
-# ---- what was delivered ----
+# ---- deliveries ----
 
 
 def _accept(session: ServerSession, number: int, values: _Values) -> None:
@@ -79,12 +79,12 @@ def _release(session: ServerSession, _number: int, values: _Values) -> None:
 
 
 def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
-    """The queues and entries of what was delivered."""
+    """The queues and entries of deliveries."""
     return ((delivery.subscription.queue, delivery.entry) for delivery in deliveries)
 
 
 def _take_back(session: ServerSession, values: _Values) -> Iterator[Delivery]:
-    """Take what the client releases or rejects, even if it has accepted it in the transaction that is not over."""
+    """Deliveries that the client releases or rejects, including those it has accepted in the open transaction."""
     for delivery in session.deliveries.settle(values["transfers"], session.sent):
         if session.transaction is not None:
             session.transaction.withdraw(delivery.entry)
@@ -104,12 +104,12 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     queue = session.find_queue(values["queue"])
     _check_selector(values["arguments"])
     if destination in session.subscriptions:
-        raise NotAllowedError(f"Destination {destination} is in use in this session")
-    if len(session.subscriptions) >= _MOST_SUBSCRIPTIONS:
-        raise ResourceLimitExceededError(f"more than {_MOST_SUBSCRIPTIONS} subscriptions of one session")
+        raise NotAllowedError(f"Destination {destination} is already in use in this session")
+    if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:
+        raise ResourceLimitExceededError(f"more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
-        raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode}")
+        raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED
     subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
     exclusive, arguments = bool(values["exclusive"]), values["arguments"] or EMPTY_MAP
@@ -118,7 +118,7 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
 
 
 def _check_selector(arguments: TypedMap | None) -> None:
-    """A consumer with a selector would take messages that are for others. Raises NotImplementedByBrokerError."""
+    """Refuse selectors: the consumer would take messages meant for others. Raises NotImplementedByBrokerError."""
     selector = None if arguments is None else arguments.get(_SELECTOR)
     if selector is not None and selector.value:
         text = f"{_SELECTOR} {shown(as_text(selector.value))} is not implemented"
@@ -140,14 +140,14 @@ def _cancel(session: ServerSession, _number: int, values: _Values) -> None:
 def _set_flow_mode(session: ServerSession, _number: int, values: _Values) -> None:
     mode = values["flow_mode"] or 0
     if mode not in _FLOW_MODES:
-        raise InvalidArgumentError(f"flow mode {mode}")
+        raise InvalidArgumentError(f"flow mode {mode} is not valid")
     _find(session, values).set_flow_mode(mode)
 
 
 def _flow(session: ServerSession, _number: int, values: _Values) -> None:
     unit = values["unit"] or 0
     if unit not in _CREDIT_UNITS:
-        raise InvalidArgumentError(f"credit unit {unit}")
+        raise InvalidArgumentError(f"credit unit {unit} is not valid")
     _find(session, values).add_credit(unit, values["value"] or 0)
 
 
@@ -175,7 +175,7 @@ def _purge(session: ServerSession, number: int, values: _Values) -> None:
         session.ledger.hold(number)
 
 
-#: Command -> what it does.
+#: Command -> function.
 MESSAGE_COMMANDS: Final[dict[str, Callable[[ServerSession, int, _Values], None]]] = {
     "message.accept": _accept,
     "message.reject": _reject,

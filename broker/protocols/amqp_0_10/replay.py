@@ -1,7 +1,7 @@
-"""The commands that a session has sent and may have to send again, when it is resumed on another connection.
+"""The replay buffer: commands that a session has sent, and must send again if it is resumed on another connection.
 
-They are kept until the peer has completed them. What came before the last one is bounded in bytes; a session that has
-sent more cannot be resumed.
+Commands are kept until the peer has completed them. The bytes before the last one are bounded; a session that exceeds
+the bound cannot be resumed.
 
 Source: AMQP 0-10, session (replay buffers).
 """
@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from broker.model.content import Content
+from qstore.broker.model.content import Content
 
-MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption before the last command; with more there is none
+MAX_REPLAY_BYTES: Final = 16 * 1024 * 1024  # before the last command; beyond it, the session cannot be resumed
 
 
 class Sent:
     """A command that was sent.
 
     Args:
-        number: its own.
-        payload, header, body: what it consists of.
+        number: its command number.
+        payload, header, body: its parts.
 
     Attributes:
         number, payload, header, body: as above.
@@ -35,15 +35,15 @@ class Sent:
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Its size in bytes."""
         return len(self.payload) + len(self.header or b"") + len(self.body or b"")
 
 
 class Replay:
-    """What a session keeps of what it has sent, in order.
+    """The replay buffer of one session, in order.
 
     Attributes:
-        size: bytes that are kept.
+        size: bytes held.
     """
 
     __slots__ = ("_sent", "size")
@@ -59,12 +59,12 @@ class Replay:
         return iter(self._sent)
 
     def first_number(self, following: int) -> int:
-        """The number of the first that is kept; `following`, that of the next command, if none is."""
+        """The number of the first command held; `following`, that of the next command, if there is none."""
         return self._sent[0].number if self._sent else following
 
     def keep(self, sent: Sent) -> bool:
-        """Keep one more. False if there was too much before it: nothing is kept then."""
-        if self.size > MOST_REPLAY_BYTES:  # before it: one message, however large, can be sent again
+        """Add a command. False if there was too much before it: then the buffer is cleared."""
+        if self.size > MAX_REPLAY_BYTES:  # not counting this one: a single message of any size can be replayed
             self.clear()
             return False
         self._sent.append(sent)
@@ -72,12 +72,12 @@ class Replay:
         return True
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Discard all commands."""
         self._sent.clear()
         self.size = 0
 
     def forget(self, ranges: list[tuple[int, int]]) -> None:
-        """The peer has these, in merged ranges: they need not be sent again."""
+        """Discard commands that the peer has completed, in merged ranges."""
         kept = self._sent
         if not kept or not ranges:
             return
@@ -96,6 +96,6 @@ class Replay:
                 self._sent.append(each)
 
     def forget_before(self, number: int) -> None:
-        """The peer has all before `number`."""
+        """Discard all commands before `number`."""
         if self._sent:
             self.forget([(self._sent[0].number, number - 1)])

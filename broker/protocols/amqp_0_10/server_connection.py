@@ -1,7 +1,7 @@
-"""The broker's end of a connection: it asks who the client is, sets the limits, and has its sessions attached.
+"""The broker's end of a connection: authenticates the client, negotiates limits, and attaches its sessions.
 
-Output is bounded: a session stops delivering when `room` is used up, or when the socket takes no more (`can_send`), and
-goes on when the output was written. A message that is larger than that goes out as a stream (see `streaming`).
+Output is bounded: a session stops delivering when `room` is used up, or when the socket's buffer is full (`can_send`),
+and continues when the output was written. A larger message is sent as a stream (see `streaming`).
 
 Source: AMQP 0-10, connection and session.
 """
@@ -13,70 +13,90 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from broker.log.client_properties import described
-from broker.log.logs import log_of
-from broker.model.content import Content
-from broker.model.errors import ModelError
-from broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
-from broker.model.turn import Turn
-from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.commands import do_command
-from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
-from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
-from broker.protocols.amqp_0_10.server_session import ServerSession
-from broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.protocols.amqp_0_10.streaming import Stream
-from broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
-from broker.protocols.machine import ConnectionCounts, Host
-from broker.security.authentication import Authentication
-from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
-from formats.values import EMPTY_MAP
+from qstore.broker.log.client_properties import described
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.content import Content
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
+from qstore.broker.model.tick import Tick
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError
+from qstore.broker.protocols.amqp_0_10.commands import do_command
+from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
+from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.amqp_0_10.streaming import Stream
+from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
+from qstore.broker.protocols.machine import ConnectionCounts, Host
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
 
-ROOM: Final = 64 * 1024  # bytes that one connection is sent before others have their turn
-AT_ONCE: Final = 128  # transfers and other frames that are taken from one connection, likewise
-_MOST_SASL_STEPS: Final = 10
+ROOM: Final = 64 * 1024  # bytes sent to one connection before yielding to other connections
+AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
+_MAX_SASL_STEPS: Final = 10
 
 
 class ServerConnection(Connection[ServerSession]):
     """The broker's end.
 
     Args:
-        host: runs it.
+        host: the event loop and socket.
         sessions: all sessions of the broker.
-        turn: what the event loop's turn has gathered.
+        tick: work collected in the event loop tick.
         settings: the limits.
-        authentication: which mechanisms there are.
+        authentication: the available mechanisms.
         is_local: whether the client is on this host.
-        now: seconds of a clock that does not go back.
-        refusal: why the client is to be told that it may not connect; empty if it may.
+        now: seconds of a monotonic clock.
+        refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
         peer: the client's address, for the log.
 
     Attributes:
-        user: who the client is; empty until it is known.
+        user: the authenticated user; empty before authentication.
         peer: as above.
-        room: bytes that may be sent before others have their turn.
-        can_send: whether the socket takes messages.
-        transfers: reads the messages that come.
-        streams: channel -> what its session sends in portions.
+        room: bytes that may be sent before yielding to other connections.
+        can_send: whether the socket accepts messages.
+        transfers: decodes received messages.
+        streams: channel -> stream of its session's large messages.
     """
 
     __slots__ = (
-        "__weakref__", "_authentication", "_channel_max", "_host", "_is_announced", "_is_local", "_is_tuned",
-        "_mechanism", "_mechanism_name", "_now", "_properties", "_refusal", "_registry", "_sasl_steps", "_settings",
-        "_told", "_turn", "can_send", "peer", "room", "streams", "transfers", "user",
+        "__weakref__",
+        "_authentication",
+        "_channel_max",
+        "_host",
+        "_is_announced",
+        "_is_local",
+        "_is_tuned",
+        "_mechanism",
+        "_mechanism_name",
+        "_now",
+        "_properties",
+        "_refusal",
+        "_registry",
+        "_reported",
+        "_sasl_steps",
+        "_settings",
+        "_tick",
+        "can_send",
+        "peer",
+        "room",
+        "streams",
+        "transfers",
+        "user",
     )  # fmt: skip
 
     def __init__(
         self,
         host: Host,
         sessions: SessionRegistry,
-        turn: Turn,
+        tick: Tick,
         settings: BrokerSettings,
         authentication: Authentication,
         *,
@@ -86,14 +106,14 @@ class ServerConnection(Connection[ServerSession]):
         peer: str = "",
     ) -> None:
         super().__init__(settings.max_message_bytes, sessions.budget)
-        self._assembler.most_at_once = AT_ONCE
-        self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
+        self._assembler.max_at_once = AT_ONCE
+        self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
         self._refusal, self.peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
         self._mechanism_name = ""
-        self._properties = EMPTY_MAP  # what the client says of itself
+        self._properties = EMPTY_MAP  # of the client
         self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
@@ -103,17 +123,17 @@ class ServerConnection(Connection[ServerSession]):
         self.transfers = make_reader(object(), checks_user_ids=settings.auth, checks_publish=sessions.checks_publish)
         self.transfers.take_interrupted = self._take_interrupted
         self.streams: dict[int, Stream] = {}
-        self._told: set[int] = set()  # channels without a session, of which the client was told so
+        self._reported: set[int] = set()  # channels without a session, after `detached` was sent for them
 
-    # ---- the host's side ----
+    # ---- output ----
 
     def has_output(self) -> None:
-        """Something is to be sent, at the end of the turn."""
-        self._turn.outputs[self] = None
-        self._turn.schedule()
+        """Schedule the output to be sent at the end of the tick."""
+        self._tick.outputs[self] = None
+        self._tick.schedule()
 
     def write_output(self) -> None:
-        """Send what there is; those who had no room left go on in the next turn."""
+        """Send the collected output; sessions that had no room continue in the next tick."""
         if self.streams and self.can_send:
             self._take_portions()
         data = self.take_output()
@@ -126,9 +146,9 @@ class ServerConnection(Connection[ServerSession]):
                 self._wake_sessions()
 
     def _take_portions(self) -> None:
-        """Put a portion of the streams, one after the other, into the output; the next turn goes on with the next."""
-        streams, left = self.streams, MOST_AT_ONCE
-        share = MOST_AT_ONCE // len(streams)
+        """Add a portion of the streams, in turn, to the output; the next tick continues with the next stream."""
+        streams, left = self.streams, MAX_AT_ONCE
+        share = MAX_AT_ONCE // len(streams)
         while streams and left > 0:
             channel = next(iter(streams))
             stream = streams.pop(channel)
@@ -143,13 +163,13 @@ class ServerConnection(Connection[ServerSession]):
             self.has_output()
 
     def pause_sending(self) -> None:
-        """The socket takes no more."""
+        """The socket's send buffer is full."""
         self.can_send = False
         for session in self.sessions.values():
             session.can_send = False
 
     def resume_sending(self) -> None:
-        """The socket takes more again."""
+        """The socket accepts output again."""
         if self.phase not in (Phase.CLOSING, Phase.CLOSED):
             self.can_send = True
             self._wake_sessions()
@@ -158,17 +178,17 @@ class ServerConnection(Connection[ServerSession]):
 
     @property
     def is_negotiating(self) -> bool:
-        """Whether the client is not let in yet."""
+        """Whether the connection is not open yet."""
         return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more will come or go."""
+        """Whether the connection is closed."""
         return self.phase is Phase.CLOSED
 
     @property
     def counts(self) -> ConnectionCounts:
-        """What has come and gone so far; what a read has brought counts when it is worked off."""
+        """Frames, bytes and messages so far; input counts when its read was processed."""
         plain = sum(session.plain_transfers for session in self.sessions.values())
         return ConnectionCounts(
             frames_received=self._assembler.frames,
@@ -193,7 +213,7 @@ class ServerConnection(Connection[ServerSession]):
         self.close(CloseCode.CONNECTION_FORCED, text)
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
-        """As `Connection.close`: and no message goes out after it, only to come back as redelivered."""
+        """As `Connection.close`; and no more messages are sent, as they would only be redelivered."""
         super().close(code, text)
         self.pause_sending()
 
@@ -202,11 +222,11 @@ class ServerConnection(Connection[ServerSession]):
             session.wake_all()
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time."""
+        """Run a coroutine; see `Host.run`."""
         self._host.run(work, done)
 
     def resume(self) -> None:
-        """As `Connection.resume`, and let the host know."""
+        """As `Connection.resume`, and notify the host."""
         super().resume()
         self._host.resumed()
 
@@ -221,22 +241,22 @@ class ServerConnection(Connection[ServerSession]):
         self._registry.events.emit(event)
 
     def on_closed(self) -> None:
-        """The connection is closed, or lost: its sessions wait to be attached again, or end."""
+        """The connection is closed or lost: its sessions wait to be attached again, or end."""
         if self.close_code not in (0, CloseCode.NORMAL):
             _LOG.info("Client %s: connection closed: %d %s", self.peer, self.close_code, self.close_text)
         elif self.close_text and not self.close_code:
             _LOG.info("Client %s: connection closed: %s", self.peer, self.close_text)
         for session in list(self.sessions.values()):
-            self._let_go(session)
-        self._turn.outputs[self] = None
-        self._turn.schedule()
+            self._detach_session(session)
+        self._tick.outputs[self] = None
+        self._tick.schedule()
         self.write_output()
         self._host.close()
 
     # ---- negotiation ----
 
     def on_header(self, header: bytes) -> None:
-        """The client's header. Any other than 0-10, which no socket hands on, is answered with ours, and the end."""
+        """Answer the client's protocol header with ours; if it is not that of 0-10, close the connection."""
         self.output.append(PROTOCOL_HEADER)
         self.has_output()
         if header != PROTOCOL_HEADER:
@@ -255,19 +275,19 @@ class ServerConnection(Connection[ServerSession]):
             locales=("en_US",),
         )
         if not mechanisms:
-            self._log_failed_login("without a user file only clients of this host are let in; see --user-file")
-            self.fail(CloseCode.CONNECTION_FORCED, "there is no way to say who you are from another host")
+            self._log_failed_login("without a user file only clients on this host can log in; see --user-file")
+            self.fail(CloseCode.CONNECTION_FORCED, "no SASL mechanism is offered to remote clients")
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """The client goes on with the negotiation."""
+        """Handle a negotiation control of the client."""
         if name == "connection.start-ok" and self._mechanism is None and not self.user:
             self._start(values)
         elif name == "connection.secure-ok" and self._mechanism is not None and not self.user:
-            self._took_step(self._mechanism.step(values["response"] or b""))
+            self._handle_outcome(self._mechanism.step(values["response"] or b""))
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
-            if self._refusal:  # only here: before it, clients take it for a matter of passwords
+            if self._refusal:  # not earlier: clients would report an authentication failure
                 self._emit(ClientConnectFail(self.peer, self.user, self._refusal, self._properties))
                 self.close(CloseCode.CONNECTION_FORCED, self._refusal)
                 return
@@ -276,7 +296,7 @@ class ServerConnection(Connection[ServerSession]):
             self._emit(ClientConnect(self.peer, self.user, self._properties))
             self._is_announced = True
         else:
-            raise FramingError(f"{name} is not to come here")
+            raise FramingError(f"{name} is unexpected in this state")
 
     def _start(self, values: dict[str, Any]) -> None:
         name = values["mechanism"] or ""
@@ -286,11 +306,11 @@ class ServerConnection(Connection[ServerSession]):
             self._refuse(f"mechanism {name[:64]!a} is not offered")
             return
         self._mechanism, self._mechanism_name = mechanism, name
-        self._took_step(mechanism.start(values["response"]))
+        self._handle_outcome(mechanism.start(values["response"]))
 
-    def _took_step(self, outcome: Outcome) -> None:
+    def _handle_outcome(self, outcome: Outcome) -> None:
         self._sasl_steps += 1
-        if isinstance(outcome, Challenge) and self._sasl_steps < _MOST_SASL_STEPS:
+        if isinstance(outcome, Challenge) and self._sasl_steps < _MAX_SASL_STEPS:
             self.send_control("connection.secure", challenge=outcome.data)
         elif isinstance(outcome, Success):
             self._authenticated(outcome.user_id)
@@ -298,12 +318,12 @@ class ServerConnection(Connection[ServerSession]):
             self.pause()
             self._host.check_password(outcome, self._checked)
         else:
-            self._refuse(outcome.reason if isinstance(outcome, Failure) else "too many steps")
+            self._refuse(outcome.reason if isinstance(outcome, Failure) else "too many SASL steps")
 
     def _checked(self, outcome: Success | Failure) -> None:
         if self.phase is Phase.CLOSED:
             return
-        self._took_step(outcome)
+        self._handle_outcome(outcome)
         self.resume()
 
     def _refuse(self, reason: str) -> None:
@@ -328,9 +348,10 @@ class ServerConnection(Connection[ServerSession]):
     def _tune(self, values: dict[str, Any]) -> None:
         wanted = values["max_frame_size"]
         if wanted is not None and not MIN_MAX_FRAME <= wanted <= self._settings.max_frame:
-            raise FramingError(f"frames of {wanted} bytes: {MIN_MAX_FRAME} to {self._settings.max_frame} were offered")
+            offered = f"{MIN_MAX_FRAME} to {self._settings.max_frame}"
+            raise FramingError(f"max-frame-size {wanted} is outside the offered range of {offered}")
         self.max_frame = self._settings.max_frame if wanted is None else wanted
-        self._assembler.max_frame = MOST_FRAME
+        self._assembler.max_frame = MAX_FRAME
         if values["channel_max"] is not None:
             self._channel_max = min(values["channel_max"], self._channel_max)
         self.heartbeat = min(values["heartbeat"] or 0, self._settings.heartbeat_max_seconds)
@@ -339,7 +360,7 @@ class ServerConnection(Connection[ServerSession]):
     # ---- sessions ----
 
     def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
-        """The client attaches or detaches a session."""
+        """Attach or detach a session."""
         if name == "session.attach":
             self._attach(channel, values["name"] or b"", force=bool(values["force"]))
         elif name == "session.detach":
@@ -347,11 +368,11 @@ class ServerConnection(Connection[ServerSession]):
         elif name == "session.detached":
             self._detached(channel, values["name"] or b"")
         else:
-            raise FramingError(f"{name} is not to come from a client")
+            raise FramingError(f"{name} is unexpected from a client")
 
     def _attach(self, channel: int, name: bytes, *, force: bool) -> None:
         if channel > self._channel_max:
-            raise FramingError(f"channel {channel}: {self._channel_max} is the last one")
+            raise FramingError(f"channel {channel} is above the negotiated channel-max {self._channel_max}")
         attached = self.sessions.get(channel)
         if attached is not None and attached.name == name and attached.state is State.ATTACHED:
             attached.send_control("session.attached", name=name)  # rule idempotence
@@ -360,19 +381,19 @@ class ServerConnection(Connection[ServerSession]):
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
         session = self._registry.find(self.user, name)
-        if session is not None and session.is_failed:  # while it was detached
+        if session is not None and session.is_failed:  # it failed while it was detached
             self._registry.end(session)
             session = None
         if session is not None and session.transport is not None:
             if not force:
                 self._send_detached(channel, name, DetachCode.SESSION_BUSY)
                 return
-            session.connection.give_up(session)
+            session.connection.hand_over(session)
             session = self._registry.find(self.user, name)
         if session is None:
             session = self._registry.make(self.user, name)
         self._registry.take(session)
-        self._told.discard(channel)
+        self._reported.discard(channel)
         self.accept_commands(channel)
         self.sessions[channel] = session
         session.attach_to(self, channel)
@@ -380,14 +401,14 @@ class ServerConnection(Connection[ServerSession]):
         session.attached()
         _LOG.debug('Client %s: session "%s" attached to channel %d', self.peer, shown_name(name), channel)
 
-    def give_up(self, session: ServerSession) -> None:
-        """Another connection wants the session."""
+    def hand_over(self, session: ServerSession) -> None:
+        """Detach a session that another connection takes over."""
         self._detach_from_here(session, DetachCode.SESSION_BUSY)
 
     def _detach_from_here(self, session: ServerSession, code: DetachCode) -> None:
         self._send_detached(session.channel, session.name, code)
-        self._told.add(session.channel)
-        self._let_go(session)
+        self._reported.add(session.channel)
+        self._detach_session(session)
 
     def _detach(self, channel: int, name: bytes) -> None:
         session = self.sessions.get(channel)
@@ -395,31 +416,31 @@ class ServerConnection(Connection[ServerSession]):
             self._send_detached(channel, name, DetachCode.NOT_ATTACHED)
             return
         self._send_detached(channel, name, DetachCode.NORMAL)
-        self._let_go(session)
+        self._detach_session(session)
 
     def _detached(self, channel: int, name: bytes) -> None:
-        """The client has detached a session, because it was asked to or by itself."""
+        """The client has detached a session, on request or on its own."""
         session = self.sessions.get(channel)
         if session is not None and name in (b"", session.name):
-            self._let_go(session)
-            self._told.add(channel)  # it knows, and what it sent before it did may still come
+            self._detach_session(session)
+            self._reported.add(channel)  # the client knows; frames in flight may still arrive
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
         self.send_session_control(channel, "session.detached", name=name, code=code)
         _LOG.debug('Client %s: session "%s" detached: %s', self.peer, shown_name(name), detach_reason(code))
 
     def on_unattached(self, channel: int) -> None:
-        """Something has come on a channel without a session: say so, once."""
-        if channel not in self._told:
-            self._told.add(channel)
+        """Input was received on a channel without a session: send `detached`, once."""
+        if channel not in self._reported:
+            self._reported.add(channel)
             self._send_detached(channel, b"", DetachCode.NOT_ATTACHED)
 
-    def _let_go(self, session: ServerSession) -> None:
+    def _detach_session(self, session: ServerSession) -> None:
         self.transfers_sent += session.plain_transfers
         self.frames_sent += 3 * session.plain_transfers
         self.sessions.pop(session.channel, None)
         self.streams.pop(session.channel, None)
-        begun = self._assembler.begun(session.channel)
+        begun = self._assembler.partial_message(session.channel)
         if begun is not None:
             self._registry.interrupted.keep(self.user, begun, self._now())
         self.drop_commands(session.channel)
@@ -427,7 +448,7 @@ class ServerConnection(Connection[ServerSession]):
         self._registry.detached(session, self._now())
 
     def end_session(self, session: ServerSession) -> None:
-        """A session has failed: give back what it holds, and ask the client to detach."""
+        """End a failed session: release what it holds, and ask the client to detach."""
         self.drop_commands(session.channel)
         self._registry.end(session)
         session.detach()
@@ -440,7 +461,7 @@ class ServerConnection(Connection[ServerSession]):
         return False
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command has come."""
+        """A command was received."""
         session = self.sessions.get(channel)
         if session is None:
             if self.phase is Phase.NEGOTIATING:
@@ -454,17 +475,17 @@ class ServerConnection(Connection[ServerSession]):
                 _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
                 self._detach_from_here(session, error.code)
 
-    # ---- messages that were interrupted ----
+    # ---- interrupted messages ----
 
     def resume_message(self, resume_id: str) -> int:
-        """The client goes on with a message. Returns how many bytes of its content are here."""
+        """The client resumes a message. Returns how many bytes of its content were received."""
         return self._registry.interrupted.resume(self.user, resume_id)
 
     def _take_interrupted(self, resume_id: str, body: Content | None) -> tuple[bytes, Content] | None:
         return self._registry.interrupted.take(self.user, resume_id, body)
 
     def too_large(self, channel: int) -> None:
-        """A message was larger than may be."""
+        """A message exceeds the limit."""
         session = self.sessions.get(channel)
         if session is not None:
             session.too_large()

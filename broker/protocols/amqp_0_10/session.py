@@ -1,18 +1,18 @@
-"""A session: what broker and client have in common.
+"""A session: the part common to broker and client.
 
-A session is two streams of commands, one each way, numbered from 0. Numbers do not travel with the commands: both ends
-count. A receiver tells its peer which commands are completed (`completed`); the peer answers which of them it knows to
-be, when it is asked to, so that they need not be told again (`known-completed`).
+A session is two streams of commands, one in each direction, numbered from 0. The numbers are not sent with the
+commands: both ends count. A receiver reports to its peer which commands are completed (`completed`); on request the
+peer answers with those it knows to be, so that they need not be reported again (`known-completed`).
 
     states      ATTACHING (attach sent) -> ATTACHED -> DETACHING (detach sent) -> DETACHED
-    sending     `send` numbers a command; as long as the session may be resumed it is kept until the peer completes it
+    sending     `send` numbers a command; while the session is resumable it is kept until the peer completes it
     receiving   `received` is the number of the next command. Which commands are completed, and which wait for the disk
-                or for all before them, is kept by the model's `CompletionLedger`
-    resuming    who attaches again says with command-point where its stream goes on; both replay what was not completed;
-                a command whose number was seen before is passed over
+                or for all before them, is tracked by the model's `CompletionLedger`
+    resuming    after attaching again, each end sends command-point, the number at which its stream continues, and
+                replays commands that were not completed; a command whose number was received before is ignored
 
-Controls that the other end should not send, or that make no sense, raise FramingError; what only this session cannot
-go on after raises `DetachError`.
+Invalid or unexpected controls raise FramingError; errors after which only this session cannot continue raise
+`DetachError`.
 
 Source: AMQP 0-10, session and execution.
 """
@@ -23,12 +23,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
-from broker.model.completion import CompletionLedger, Runs
-from broker.model.content import Buffer, Content
-from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
-from broker.protocols.amqp_0_10.replay import Replay, Sent
-from broker.protocols.amqp_0_10.sequence import (
+from qstore.broker.model.completion import CompletionLedger, Runs
+from qstore.broker.model.content import Buffer, Content
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError
+from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
+from qstore.broker.protocols.amqp_0_10.replay import Replay, Sent
+from qstore.broker.protocols.amqp_0_10.sequence import (
     Completed,
     Ranges,
     merge_ranges,
@@ -38,21 +38,21 @@ from broker.protocols.amqp_0_10.sequence import (
     wrap,
     wrap_ranges,
 )
-from formats.amqp_0_10.codes import DetachCode
-from formats.amqp_0_10.commands import encode_command, encode_control
-from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
+from qstore.formats.amqp_0_10.codes import DetachCode
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
-_FOR_EVER: Final = 0xFFFFFFFF  # seconds: what a timeout that is left out asks for
+_UNLIMITED_TIMEOUT: Final = 0xFFFFFFFF  # seconds: the default of an absent timeout field
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set
-_CONTROL_BYTES: Final = 18  # of a frame with a control that has nothing but a sequence-set, without its ranges
+_CONTROL_BYTES: Final = 18  # of a frame with a control whose only field is a sequence-set, without its ranges
 
 
 class DetachError(FramingError):
-    """The session cannot go on, and whoever has it detaches it; the connection can.
+    """The session cannot continue and must be detached; the connection can.
 
     Args:
-        code: what the peer is told.
-        text: what was wrong.
+        code: sent to the peer.
+        text: the reason.
     """
 
     def __init__(self, code: DetachCode, text: str) -> None:
@@ -61,7 +61,7 @@ class DetachError(FramingError):
 
 
 class State(Enum):
-    """Where a session is between attach and detached."""
+    """The states of a session between attach and detached."""
 
     ATTACHING = auto()
     ATTACHED = auto()
@@ -70,7 +70,7 @@ class State(Enum):
 
 
 class Transport(Protocol):
-    """What a session needs of the connection that it is attached to."""
+    """What a session requires of its connection."""
 
     max_frame: int
     output: list[Buffer]
@@ -78,7 +78,7 @@ class Transport(Protocol):
     transfers_sent: int
 
     def has_output(self) -> None:
-        """Something was put into `output`."""
+        """Output was added to `output`."""
 
 
 class Session:
@@ -86,19 +86,19 @@ class Session:
 
     Args:
         name: its name.
-        channel: the channel that it is attached by.
+        channel: the channel that it is attached to.
         transport: the connection.
 
     Attributes:
         name, channel, transport: as above; `transport` is None while it is detached.
-        state: where it is.
-        sent: number of the next command that is sent.
-        encoded: how many of those that were sent were encoded by `send_payload`.
-        received: number of the next command that comes.
-        ledger: which of the commands received are completed, and which wait.
-        completed: what the peer is told of it.
-        timeout: seconds that it outlives its connection by, as agreed; 0 for not at all.
-        is_resumable: whether what was sent is kept for a resumption.
+        state: its state.
+        sent: number of the next command to send.
+        encoded: how many commands were sent with `send_payload`.
+        received: number of the next command to receive.
+        ledger: which received commands are completed, and which wait.
+        completed: the completions to report to the peer.
+        timeout: seconds that it is kept while detached, as negotiated; 0 for none.
+        is_resumable: whether sent commands are kept for a resumption.
     """
 
     __slots__ = (
@@ -114,13 +114,13 @@ class Session:
         self.completed = Completed(self.ledger.done)
         self.timeout = 0
         self.is_resumable = False
-        self._seen = 0  # all below had come before the peer began to send again
+        self._seen = 0  # all below were received before the peer began to replay
         self._replay = Replay()
-        self._has_point = False  # whether the peer has said where its stream begins, or goes on
-        self._is_known = False  # whether it has ever said so
-        self._has_forgotten = False  # whether something that was sent could not be kept
+        self._has_point = False  # whether the peer has sent command-point since the session was attached
+        self._is_known = False  # whether it has ever sent command-point
+        self._has_forgotten = False  # whether a sent command could not be kept
 
-    # ---- for those who make it what it is ----
+    # ---- callbacks ----
 
     def on_peer_completed(self, first: int, last: int) -> None:
         """The peer has completed the commands `first` to `last` that were sent."""
@@ -131,7 +131,7 @@ class Session:
             self.on_peer_completed(first, last)
 
     def grant_timeout(self, seconds: int) -> int:
-        """How long the session may outlive its connection, if the peer asks for `seconds`."""
+        """The timeout to grant, in seconds, if the peer requests `seconds`."""
         return seconds
 
     # ---- sending ----
@@ -148,7 +148,7 @@ class Session:
         return self.send_payload(encode_command(name, sync=sync, **values))
 
     def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
-        """Send a command that is encoded. Returns its number."""
+        """Send an encoded command. Returns its number."""
         number = self.sent
         self.sent = number + 1
         self.encoded += 1
@@ -180,51 +180,51 @@ class Session:
     # ---- receiving ----
 
     def begin_command(self) -> int:
-        """A command has come: its number; -1 if it was seen before and is to be passed over.
+        """Number a received command; -1 if it was received before and must be ignored.
 
         Raises:
-            DetachError: the peer has not said where its stream begins, since the session was attached.
+            DetachError: the peer has not sent command-point since the session was attached.
         """
         if not self._has_point:
-            raise DetachError(DetachCode.UNKNOWN_IDS, "a command before command-point")
+            raise DetachError(DetachCode.UNKNOWN_IDS, "a command was received before command-point")
         number = self.received
         self.received = number + 1
         return -1 if number < self._seen else number
 
-    def settle(self) -> Runs:
-        """All commands that have come are completed, but for those that wait. Returns the runs that are held."""
-        return self.ledger.settle(max(self.received, self._seen))
+    def complete_received(self) -> Runs:
+        """Complete all received commands that do not wait. Returns the runs that are held."""
+        return self.ledger.complete_below(max(self.received, self._seen))
 
     def send_completed(self) -> None:
-        """Tell the peer what is completed."""
+        """Report completions to the peer."""
         ranges = self._completed_ranges()
         if ranges:
             self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
 
     def _completed_ranges(self) -> Ranges:
-        """What is completed, as far as one frame holds it."""
+        """The completions to report, as far as one frame can hold them."""
         assert self.transport is not None
-        most = (self.transport.max_frame - _CONTROL_BYTES) // _RANGE_BYTES
-        return wrap_ranges(self.completed.ranges()[:most])
+        capacity = (self.transport.max_frame - _CONTROL_BYTES) // _RANGE_BYTES
+        return wrap_ranges(self.completed.ranges()[:capacity])
 
     # ---- controls ----
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """A control of this session has come, but for those that attach and detach.
+        """Handle a control of this session, other than attaching and detaching.
 
         Raises:
-            FramingError: it makes no sense.
+            FramingError: it is not valid.
         """
         _CONTROLS[name](self, values)
 
     def _on_command_point(self, values: dict[str, Any]) -> None:
         if values["command_offset"]:
-            raise FramingError("command-point within a command: what was begun on another connection is not kept")
+            raise FramingError("command-point with an offset: a command cannot be resumed in the middle")
         given = values["command_id"] or 0
-        expected = max(self.received, self._seen)  # it may have begun to send again, and not come as far as before
+        expected = max(self.received, self._seen)  # an earlier replay may have been cut off
         number = unwrap(given, expected) if self._is_known else given
         if number > expected and self._is_known:
-            raise FramingError(f"command-point {number} leaves out commands from {expected} on")
+            raise FramingError(f"command-point {number} skips commands from {expected} on")
         if not self._is_known:
             self.ledger = CompletionLedger(number)
             self.completed = Completed(self.ledger.done)
@@ -244,7 +244,7 @@ class Session:
         found = merge_ranges(unwrap_completed(ranges, self.sent))
         last = found[-1][1] if found else -1
         if last >= self.sent:
-            raise FramingError(f"command {last} is said to be completed, and was never sent")
+            raise FramingError(f"command {last} was reported as completed, but never sent")
         return found
 
     def _on_confirmed(self, values: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ class Session:
         self.completed.peer_knows(unwrap_ranges(values["commands"] or (), self.received))
 
     def _on_expected(self, values: dict[str, Any]) -> None:
-        """The peer has all that was sent before what it expects."""
+        """The peer has received all commands before the one it expects."""
         ranges = unwrap_ranges(values["commands"] or (), self.sent)
         if ranges:
             self._replay.forget_before(ranges[0][0])
@@ -262,7 +262,7 @@ class Session:
     def _on_flush(self, values: dict[str, Any]) -> None:
         if values["expected"]:
             following = max(self.received, self._seen)
-            expected = [(following, following)] if self._is_known else []  # none: the session is a new one
+            expected = [(following, following)] if self._is_known else []  # empty: the session is new
             self.send_control("session.expected", commands=wrap_ranges(expected))
         if values["confirmed"]:
             self.send_control("session.confirmed", commands=self._completed_ranges())
@@ -271,10 +271,10 @@ class Session:
             self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
 
     def _on_gap(self, values: dict[str, Any]) -> None:
-        """The peer will not send these: they count as received, and completed."""
+        """The peer will not send these: they count as received and completed."""
         for first, last in unwrap_ranges(values["commands"] or (), self.received):
             if first > self.received:
-                raise FramingError(f"a gap from {first} on, where command {self.received} is next")
+                raise FramingError(f"a gap from {first} on, but command {self.received} is next")
             if last >= self.received:
                 self.received = last + 1
 
@@ -284,7 +284,7 @@ class Session:
 
     def _on_timeout(self, values: dict[str, Any]) -> None:
         wanted = values["timeout"]
-        self.timeout = self.grant_timeout(_FOR_EVER if wanted is None else wanted)
+        self.timeout = self.grant_timeout(_UNLIMITED_TIMEOUT if wanted is None else wanted)
         if not self.timeout:
             self._replay.clear()
             self.is_resumable = False
@@ -294,7 +294,7 @@ class Session:
     # ---- attaching, detaching ----
 
     def attached(self) -> None:
-        """Both ends are attached: say where the stream begins, or goes on, and send again what has to be."""
+        """Both ends are attached: send command-point, and replay commands."""
         self.state = State.ATTACHED
         following = self._replay.first_number(self.sent)
         self.send_control("session.command-point", command_id=wrap(following), command_offset=0)
@@ -305,7 +305,7 @@ class Session:
         self._send_gap(following, self.sent - 1)
 
     def _send_gap(self, first: int, last: int) -> None:
-        """What was completed in between, if anything was: the stream has to count it all the same."""
+        """Report commands that are not replayed because they were completed: they must be counted."""
         if first <= last:
             self.send_control("session.gap", commands=wrap_ranges([(first, last)]))
 
@@ -316,18 +316,18 @@ class Session:
             self.state = State.DETACHING
 
     def detached(self) -> None:
-        """It is detached. What was held goes on being held."""
+        """The session is detached. Held commands stay held."""
         self.state = State.DETACHED
         self.transport = None
 
     def reattach(self, channel: int, transport: Transport) -> None:
-        """Another connection has it now."""
+        """Another connection attaches it."""
         self.channel, self.transport = channel, transport
         self.state = State.ATTACHING
         self._has_point = False
 
 
-#: Control -> what a session does with it; attaching and detaching are the connection's.
+#: Control -> method; attaching and detaching are handled by the connection.
 _CONTROLS: Final[dict[str, Callable[[Session, dict[str, Any]], None]]] = {
     "session.command-point": Session._on_command_point,
     "session.completed": Session._on_completed,
@@ -342,12 +342,12 @@ _CONTROLS: Final[dict[str, Callable[[Session, dict[str, Any]], None]]] = {
 
 
 def shown_name(name: bytes) -> str:
-    """A session's name, for the log: text as a rule, but any bytes may be one."""
+    """A session's name for the log: usually text, but any bytes are allowed."""
     return name.decode(errors="backslashreplace")
 
 
 def detach_reason(code: int) -> str:
-    """What a detached control says, in words."""
+    """The name of a detach code, for the log."""
     try:
         return DetachCode(code).name.lower().replace("_", " ")
     except ValueError:

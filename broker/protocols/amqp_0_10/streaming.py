@@ -1,10 +1,10 @@
-"""Commands that are too large to be put into the output of a connection at once.
+"""Commands that are too large to be added to a connection's output at once.
 
-Their frames are made when the socket takes them, a portion in each turn, straight from the pieces of the content. While
-a session has such a stream, whatever else it sends on the command track waits behind it. So do the controls whose place
-among the commands says something: gap counts on from the last of them; completed says that what a command had sent, a
-result or a message that flush or stop waits for, is on its way before it; and after detach there are none. Other
-controls, and the other sessions of the connection, do not wait.
+Their frames are built when the socket accepts them, a portion in each tick, straight from the pieces of the content.
+While a session has such a stream, its other commands wait until the stream was sent. So do controls whose position
+among the commands is significant: gap counts on from the last command; completed implies that a result, or the messages
+of flush or stop, were sent before it; and no command may follow detach. Other controls, and the other sessions of the
+connection, do not wait.
 
 Source: AMQP 0-10, transport (assemblies: frames of different channels, and of the tracks of one, may alternate).
 """
@@ -15,18 +15,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from broker.model.content import Buffer, Content
-from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
-from broker.protocols.amqp_0_10.session import Session, Transport
-from formats.amqp_0_10.commands import encode_control
-from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
+from qstore.broker.model.content import Buffer, Content
+from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
+from qstore.broker.protocols.amqp_0_10.session import Session, Transport
+from qstore.formats.amqp_0_10.commands import encode_control
+from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
-#: Controls whose place among the commands says something.
+#: Controls whose position among the commands is significant.
 _IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.gap"))
 
 
 class Stream:
-    """What a session sends, as long as it has more than its connection takes at once.
+    """The output of a session that exceeds what its connection takes at once.
 
     Attributes:
         frames: how many frames were taken.
@@ -39,16 +39,16 @@ class Stream:
         self._waiting: deque[Iterator[tuple[Buffer, ...]]] = deque()
 
     def add(self, frames: Iterable[tuple[Buffer, ...]]) -> None:
-        """These go out after all that waits."""
+        """Append frames to the stream."""
         self._waiting.append(iter(frames))
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing waits any more."""
+        """Whether no frames are left."""
         return not self._waiting
 
-    def take(self, output: list[Buffer], most: int) -> int:
-        """Put frames into `output`: one, and those that follow until there are `most` bytes. Returns how many."""
+    def take(self, output: list[Buffer], max_bytes: int) -> int:
+        """Move frames to `output`: at least one, until they have `max_bytes` bytes. Returns the number of bytes."""
         waiting = self._waiting
         taken = 0
         while waiting:
@@ -56,23 +56,23 @@ class Stream:
                 output += frame
                 self.frames += 1
                 taken += sum(map(len, frame))
-                if taken >= most:
+                if taken >= max_bytes:
                     return taken
             waiting.popleft()
         return taken
 
 
 class StreamTransport(Transport, Protocol):
-    """A connection that sends in portions what is in `streams`, by channel."""
+    """A connection that sends `streams` in portions, by channel."""
 
     streams: dict[int, Stream]
 
 
 class StreamingSession(Session):
-    """A session that puts a large command into a stream.
+    """A session that sends large commands as a stream.
 
     Attributes:
-        connection: what it is attached to, or was.
+        connection: the connection that it is attached to, or was last.
     """
 
     connection: StreamTransport
@@ -85,18 +85,18 @@ class StreamingSession(Session):
 
     @property
     def is_streaming(self) -> bool:
-        """Whether a command has to go out before any other can."""
+        """Whether a stream must be sent before any other command."""
         return self._stream is not None
 
     def stream_began(self) -> None:
-        """A command goes out in portions."""
+        """A command is sent as a stream."""
 
     def stream_ended(self) -> None:
-        """It is out, and so is what was sent after it."""
+        """The stream, with everything appended to it, was sent."""
         self._stream = None
 
     def detached(self) -> None:
-        """As `Session.detached`: what is not out is forgotten."""
+        """As `Session.detached`; the rest of the stream is discarded."""
         super().detached()
         self._stream = None
 
@@ -118,7 +118,7 @@ class StreamingSession(Session):
         connection.has_output()
 
     def send_control(self, control: str, /, **values: Any) -> None:
-        """As `Session.send_control`; one whose place among the commands says something waits for those before it."""
+        """As `Session.send_control`; a control whose position is significant waits for the stream."""
         if self._stream is None or control not in _IN_ORDER:
             super().send_control(control, **values)
         else:

@@ -1,14 +1,14 @@
-"""One consumer of a queue: its credit, and how messages go out to it.
+"""One consumer of a queue: its credit, and sending messages to it.
 
     flow mode   credit, when the client has completed transfers
-    credit      what was given is used up, and no more comes by itself
-    window      what was used comes back
+    credit      stays used up
+    window      is returned
 
-Credit is counted in messages and in bytes, of header and content; a subscription without either gets nothing, and the
-value 0xffffffff is without end. To begin with the mode is window and there is no credit.
+Credit is counted in messages and in bytes of header and content; a subscription needs both to get messages, and the
+value 0xffffffff means unlimited. Initially the mode is window and there is no credit.
 
-`deliver` is the way of every message that goes out: it puts the frames of a transfer into the connection's output. What
-does not change from one to the next is kept encoded, by the length of header and body.
+`deliver` handles every outgoing message: it adds the frames of a transfer to the connection's output. Frame headers are
+cached, by the length of header and body.
 
 Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
 """
@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from broker.model.content import Content
-from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
-from broker.model.queues.entry import Entry
-from broker.model.queues.queue import Queue
-from broker.protocols.amqp_0_10.conversion import as_transfer
-from broker.protocols.amqp_0_10.session import Transport
-from broker.protocols.amqp_0_10.transfer import TransferMessage
-from formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
-from formats.amqp_0_10.commands import encode_command
-from formats.amqp_0_10.frames import (
+from qstore.broker.model.content import Content
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
+from qstore.broker.protocols.amqp_0_10.session import Transport
+from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
+from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     FIRST_FRAME,
@@ -46,17 +46,17 @@ _HEADS_KEPT: Final = 1024
 
 
 class DeliveringTransport(Transport, Protocol):
-    """A connection that messages go out to.
+    """A connection that messages are sent to.
 
     Attributes:
-        room: bytes that may be sent before others have their turn.
+        room: bytes that may be sent before yielding to other connections.
     """
 
     room: int
 
 
 class DeliveringSession(Protocol):
-    """What a subscription needs of the session that its messages go out by.
+    """What a subscription requires of its session.
 
     Attributes:
         sent: number of the next transfer.
@@ -66,31 +66,31 @@ class DeliveringSession(Protocol):
 
     @property
     def can_send(self) -> bool:
-        """Whether the connection takes messages; else `wake` is called when it does."""
+        """Whether the connection accepts messages; if not, `wake` is called when it does."""
 
     @property
     def is_failed(self) -> bool:
-        """Whether it is over."""
+        """Whether the session has ended."""
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it keeps what it sends, so that `send_payload` has to see it."""
+        """Whether sent commands are kept for replay, so that `send_payload` must be used."""
 
     @property
-    def most_plain_bytes(self) -> int:
-        """A message as large as that fits one frame, header and body each."""
+    def max_plain_bytes(self) -> int:
+        """The size up to which header and body each fit one frame."""
 
     @property
     def channel(self) -> int:
-        """The channel that it is attached by."""
+        """The channel that it is attached to."""
 
     @property
     def transport(self) -> Transport | None:
-        """The connection; None while it is not attached."""
+        """The connection; None while it is detached."""
 
     @property
     def connection(self) -> DeliveringTransport:
-        """The connection, or the last one."""
+        """The connection that it is attached to, or was last."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -98,13 +98,13 @@ class DeliveringSession(Protocol):
 
     @property
     def publisher(self) -> object:
-        """What messages that come over its connection are known by."""
+        """Identifies messages published over its connection."""
 
     def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
-        """Send a command that is encoded. Returns its number."""
+        """Send an encoded command. Returns its number."""
 
     def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
-        """A message was sent."""
+        """Record a delivery."""
 
     def subscription_lost(self, subscription: Subscription) -> None:
         """The queue of a subscription was deleted."""
@@ -114,18 +114,18 @@ class Subscription:
     """A consumer.
 
     Args:
-        session: whose it is.
+        session: its session.
         destination: its name in the session.
-        queue: what it consumes.
-        accept_mode: whether the client accepts messages.
-        acquires: whether it takes messages, or only looks at them.
+        queue: the queue that it consumes.
+        accept_mode: whether the client accepts messages explicitly.
+        acquires: whether it acquires messages, or browses them.
 
     Attributes:
         session, destination, queue, acquires: as above.
-        is_accepting: whether messages are gone only when the client accepts them.
-        is_windowed: the flow mode.
-        epoch: how often its credit was taken away: what was sent before gives none back.
-        message_credit, byte_credit: what is left.
+        is_accepting: whether messages are dequeued only when the client accepts them.
+        is_windowed: whether the flow mode is window.
+        epoch: how often its credit was taken away: earlier deliveries return no credit.
+        message_credit, byte_credit: remaining credit.
     """
 
     __slots__ = (
@@ -158,8 +158,8 @@ class Subscription:
         self.is_windowed = True
         self.epoch = 0
         self.message_credit = self.byte_credit = 0
-        self._given = 0  # credit, in messages, less what was taken away
-        self._unlimited = 0  # messages that were delivered without taking any
+        self._given = 0  # message credit granted, minus credit taken away
+        self._unlimited = 0  # messages delivered with unlimited credit
         self.payload = encode_command(
             "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
         )
@@ -169,12 +169,12 @@ class Subscription:
     # ---- credit ----
 
     def set_flow_mode(self, mode: int) -> None:
-        """Change the flow mode, which takes all credit away."""
+        """Change the flow mode, which takes away all credit."""
         self.is_windowed = mode == FlowMode.WINDOW
         self.stop()
 
     def add_credit(self, unit: int, value: int) -> None:
-        """The client gives credit."""
+        """The client grants credit."""
         if unit == CreditUnit.MESSAGE:
             self._set_message_credit(UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED))
         else:
@@ -182,7 +182,7 @@ class Subscription:
         self.wake()
 
     def _set_message_credit(self, credit: int) -> None:
-        """Give or take away credit. What else changes it are deliveries, which are counted that way."""
+        """Grant or take away credit, with its accounting. Deliveries change it directly, and are counted by that."""
         self._given += credit - self.message_credit
         self.message_credit = credit
 
@@ -191,8 +191,8 @@ class Subscription:
         """How many messages were delivered."""
         return self._given - self.message_credit + self._unlimited
 
-    def take_back(self, messages: int, size: int, epoch: int) -> None:
-        """The client has completed transfers of that epoch: their credit comes back, if the mode is window."""
+    def return_credit(self, messages: int, size: int, epoch: int) -> None:
+        """The client has completed transfers of that epoch: return their credit, if the mode is window."""
         if not self.is_windowed or epoch != self.epoch:
             return
         if self.message_credit != UNLIMITED:
@@ -202,18 +202,18 @@ class Subscription:
         self.wake()
 
     def stop(self) -> None:
-        """Deliver nothing until there is new credit."""
+        """Take away all credit: nothing is delivered until the client grants new credit."""
         self._set_message_credit(0)
         self.byte_credit = 0
         self.epoch += 1
 
     def cancel(self) -> None:
-        """Deliver nothing any more: no credit comes back for what is not completed yet."""
+        """Deliver nothing any more: transfers not completed yet return no credit."""
         self.is_windowed = False
         self.stop()
 
     def wake(self) -> None:
-        """Ask the queue for messages, if any can be taken."""
+        """Mark the subscription as ready, if it can take messages."""
         if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:
             if self.queue.is_deleted:
                 self.session.subscription_lost(self)
@@ -222,22 +222,22 @@ class Subscription:
 
     @property
     def kind(self) -> str:
-        """What it cannot take cannot be said in AMQP 0-10: so it is for all subscriptions."""
+        """The same for all: a message that AMQP 0-10 cannot represent is declined by every subscription."""
         return "AMQP 0-10"
 
     @property
     def has_credit(self) -> bool:
-        """As `Consumer.has_credit`; a session that is not attached takes nothing."""
+        """As `Consumer.has_credit`; False while the session is detached."""
         return bool(self.message_credit and self.byte_credit) and self.session.transport is not None
 
     @property
     def publisher(self) -> object:
-        """What messages that come over its connection are known by."""
+        """Identifies messages published over its connection."""
         return self.session.publisher
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it has credit, and only the connection keeps it from taking more."""
+        """Whether it has credit, but the connection cannot accept more now."""
         has_credit = bool(self.message_credit and self.byte_credit)
         return has_credit and (not self.session.can_send or self.session.connection.room <= 0)
 
@@ -269,7 +269,7 @@ class Subscription:
         if entry.is_redelivered or message.expires_at:
             header = message.header_for_delivery(is_redelivered=entry.is_redelivered, now=session.clock())
         number = session.sent
-        if session.is_resumable or size > session.most_plain_bytes or not message.has_body:
+        if session.is_resumable or size > session.max_plain_bytes or not message.has_body:
             session.send_payload(self.payload, header, body if message.has_body else None)
         else:
             session.sent = number + 1
@@ -281,16 +281,16 @@ class Subscription:
             connection.output += (head, header, body_head, body)  # type: ignore[arg-type]  # one frame: it is bytes
         session.delivered(number, self, entry, size)
         if session.is_failed:
-            return TAKEN  # it does not stand in the queue's ring any more: nobody is to be taken out of it
+            return TAKEN  # it was already removed from the queue's ring, and TAKEN_LAST would remove another consumer
         return TAKEN if credit and connection.room > 0 else TAKEN_LAST
 
     def forget_heads(self) -> None:
-        """The session has another channel now."""
+        """Clear the cached frame headers: the session has another channel."""
         self._heads.clear()
         self._body_heads.clear()
 
     def _make_head(self, length: int) -> bytes:
-        """The command's frame, and the head of the header's."""
+        """The command's frame and the header's frame header."""
         channel = self.session.channel
         command = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, self.payload)
         head = command + FRAME.pack(_WHOLE, HEADER, FRAME.size + length, 0, TRACK_COMMAND, channel, 0)
@@ -299,7 +299,7 @@ class Subscription:
         return head
 
     def _make_body_head(self, length: int) -> bytes:
-        """The head of the body's frame."""
+        """The body's frame header."""
         flags = LAST_SEGMENT | _WHOLE
         head = FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
         if len(self._body_heads) < _HEADS_KEPT:
@@ -307,6 +307,6 @@ class Subscription:
         return head
 
     def queue_deleted(self) -> None:
-        """The queue is gone, and so is this, as soon as it wants something."""
+        """The queue was deleted: end the session, at once or when this subscription gets credit."""
         if self.message_credit and self.byte_credit:
             self.session.subscription_lost(self)

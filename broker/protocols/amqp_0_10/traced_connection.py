@@ -1,22 +1,22 @@
-"""A connection whose frames the log shows, a line for each: `--trace`, or `--log-enable trace+:Protocol`.
+"""A connection that logs its frames, one line each: `--trace`, or `--log-enable trace+:Protocol`.
 
     RECV 127.0.0.1:41234, channel 1: message.transfer, 31 bytes
     SENT 127.0.0.1:41234, channel 1: session.completed, 14 bytes
 
-A line says what a frame is, and how large, and never what is in it: passwords and messages are nobody's business. What
-is shown is read from the bytes that the socket brings and takes, so that it does not depend on what the broker made of
-them. Whether a connection is of this kind is decided once, when it is made; a plain one pays nothing for it.
+A line has the kind and size of a frame, and never its content, which may have passwords and messages. Frames are
+decoded from the raw input and output, independently of the broker's own processing. Whether a connection is traced is
+decided once, when it is created; others have no overhead.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.log.logs import TRACE, log_of
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import (
+from qstore.broker.log.logs import TRACE, log_of
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
@@ -35,12 +35,12 @@ _OTHERS: Final = {HEADER: "header", BODY: "body"}
 
 
 def is_wanted() -> bool:
-    """Whether the log may show frames."""
+    """Whether the log level enables frame tracing."""
     return _LOG.is_on(TRACE)
 
 
 class TracedConnection(ServerConnection):
-    """As `ServerConnection`, which has the arguments."""
+    """As `ServerConnection`, with the same arguments."""
 
     __slots__ = ("_incoming", "_outgoing")
 
@@ -49,33 +49,33 @@ class TracedConnection(ServerConnection):
         self._incoming, self._outgoing = FrameLog(f"RECV {self.peer}"), FrameLog(f"SENT {self.peer}")
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket has brought."""
+        """Process bytes from the socket."""
         self._incoming.take(data)
         super().receive(data)
 
     def take_output(self) -> bytes:
-        """What is to be sent now."""
+        """Remove and return the collected output."""
         data = super().take_output()
         self._outgoing.take(data)
         return data
 
 
 class FrameLog:
-    """Writes the frames of one direction to the log, until something comes that is none.
+    """Logs the frames of one direction, until an invalid one.
 
     Args:
-        begin: how each line begins.
+        begin: prefix of each line.
     """
 
     __slots__ = ("_begin", "_has_header", "_is_lost", "_kept")
 
     def __init__(self, begin: str) -> None:
         self._begin = begin
-        self._kept = b""  # less than a frame
+        self._kept = b""  # an incomplete frame
         self._has_header = self._is_lost = False
 
     def take(self, data: bytes) -> None:
-        """Some more bytes."""
+        """Log the frames in these bytes."""
         if self._is_lost:
             return
         data, at = self._kept + data, 0
@@ -87,7 +87,7 @@ class FrameLog:
                 _LOG.trace("%s, channel %d: %s, %d bytes", self._begin, frame.channel, _kind(frame), len(frame.payload))
         except Amqp010Error as error:
             self._is_lost = True
-            _LOG.trace("%s: no frame, and nothing is shown any more: %s", self._begin, error)
+            _LOG.trace("%s: not a valid frame, tracing stops: %s", self._begin, error)
         self._kept = b"" if self._is_lost else data[at:]
 
     def _take_header(self, data: bytes) -> int:

@@ -1,10 +1,10 @@
 """The commands of class tx: a session's local transactions, one after the other.
 
-    select      from now on what the session publishes and accepts happens at commit
-    commit      all of it happens, or none; the command is completed when it is on the disk. The next one begins
-    rollback    none of it does. The next one begins
+    select      from now on, publishing and accepting take effect at commit
+    commit      commits all of it, or nothing; the command is completed when that is on the disk. The next one begins
+    rollback    discards all of it. The next one begins
 
-Each takes the session, the command's number and its fields. What a transaction is, is said in `transactions.local`.
+Each function takes the session, the command's number and its fields. Transactions are defined in `transactions.local`.
 
 Source: AMQP 0-10, class tx.
 """
@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.model.errors import IllegalStateError, ModelError
-from broker.model.transactions.local import LocalTransaction
-from broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.model.errors import IllegalStateError, ModelError
+from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 
 _Values = dict[str, Any]
 
 
 def _select(session: ServerSession, _number: int, _values: _Values) -> None:
     if session.transaction is not None:
-        raise IllegalStateError("the session is transactional already")
+        raise IllegalStateError("the session is already transactional")
     session.transaction = _begin(session)
 
 
@@ -59,7 +59,7 @@ def _begin(session: ServerSession) -> LocalTransaction:
 
 
 def _end(session: ServerSession) -> LocalTransaction:
-    """The transaction that lasts is over, and the next one begins. Returns the one that is over."""
+    """End the open transaction and return it; begin the next one."""
     transaction = session.transaction
     if transaction is None:
         raise IllegalStateError("Session has not been selected for use with transactions")
@@ -67,7 +67,7 @@ def _end(session: ServerSession) -> LocalTransaction:
     return transaction
 
 
-#: Command -> what it does.
+#: Command -> function.
 TRANSACTION_COMMANDS: Final[dict[str, Callable[[ServerSession, int, _Values], None]]] = {
     "tx.select": _select,
     "tx.commit": _commit,

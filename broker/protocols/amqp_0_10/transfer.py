@@ -1,13 +1,13 @@
-"""A message as AMQP 0-10 carries it.
+"""A message in its AMQP 0-10 form.
 
-What came is kept: the structs of the header segment, and the body. Of the structs only delivery-properties is read on
-the way through the broker (`transfer_reader`). In delivery-properties the broker sets what is its own to set:
+The structs of the header segment and the body are kept as received. Of the structs only delivery-properties is decoded
+on the way through the broker (`transfer_reader`), and the broker sets two of its fields:
 
-    exchange      the one that the message was sent to, so that the consumer, and recovery, know it
+    exchange      the exchange that the message was published to, for consumers and recovery
     expiration    when its ttl ends, in seconds since 1970
 
-and puts the struct first, so that the bit for "redelivered" is in the same place in all messages. Application headers
-are read only by an exchange that routes by them, or by a filter.
+It puts this struct first, so that the "redelivered" bit is at the same offset in all messages. Application headers are
+decoded only by exchanges that use them, or by a filter.
 
 A stored message is `u32 header size | message.transfer frame | header frame | body`
 (formats/broker_records/README.md, 1.1 and 1.2).
@@ -21,13 +21,13 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from broker.model.content import Content, LargeContent
-from broker.model.errors import InvalidArgumentError
-from broker.model.message import Handling, Message, Properties, ReplyAddress, StoredForm
-from formats.amqp_0_10.codes import DeliveryMode
-from formats.amqp_0_10.commands import decode_struct, encode_command
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import (
+from qstore.broker.model.content import Content, LargeContent
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.message import Handling, Message, Properties, ReplyAddress, StoredForm
+from qstore.formats.amqp_0_10.codes import DeliveryMode
+from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     FIRST_FRAME,
     FIRST_SEGMENT,
@@ -38,14 +38,14 @@ from formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
-from formats.checksum import extend_crc32c
-from formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 DEFAULT_PRIORITY: Final = 4
-MOST_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of what comes: room for what the broker adds to it
+MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for what the broker adds
 
 _DELIVERY: Final = 0x0401
 _MESSAGE: Final = 0x0403
@@ -54,22 +54,22 @@ _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-propert
 _USER_ID: Final = 0x40  # in that of message-properties
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
-_MOST_TTL: Final = (1 << 64) - 1
+_MAX_TTL: Final = (1 << 64) - 1
 _two_u32: Final = struct.Struct(">II").unpack_from
 
 
 class DeliveryProperties(NamedTuple):
-    """What routing and queues need of delivery-properties, and the struct as the broker passes it on.
+    """The decoded delivery-properties that routing and queues need, and the struct as the broker passes it on.
 
     Attributes:
-        encoded: the struct, exchange included, expiration not.
+        encoded: the struct with exchange, but without expiration.
         routing_key: as sent.
         is_persistent: by its delivery mode.
-        handling: its priority, and what it asks for besides.
+        handling: its priority, and further options.
         ttl: milliseconds; None for a message that does not expire.
-        expiration: seconds since 1970; 0 where it has none.
-        resume_id, resume_ttl: by which a transfer that is interrupted can be gone on with, and for how many
-            milliseconds; None and 0 where the sender does not ask for that.
+        expiration: seconds since 1970; 0 for none.
+        resume_id, resume_ttl: identify an interrupted transfer, and how many milliseconds it is kept; None and 0 if the
+            sender does not request that.
     """
 
     encoded: bytes
@@ -83,7 +83,7 @@ class DeliveryProperties(NamedTuple):
 
 
 class TransferMessage(Message):
-    """A message that came by message.transfer.
+    """A message received by message.transfer.
 
     Attributes:
         header: the structs of its header segment, delivery-properties first.
@@ -106,7 +106,7 @@ class TransferMessage(Message):
         self._crc = -1
 
     def stored_form(self) -> StoredForm:
-        """What a journal keeps of it."""
+        """The bytes that a journal stores."""
         header, body = self.header, self.body
         prefix = _prefix(self.exchange, len(header), not self.has_body)
         if isinstance(body, LargeContent):
@@ -147,7 +147,7 @@ class TransferMessage(Message):
         )
 
     def _message_properties(self) -> dict[str, Any]:
-        """The fields of its message-properties; none where they cannot be read."""
+        """The fields of its message-properties; empty if they cannot be decoded."""
         try:
             at = find_struct(self.header, _MESSAGE)
             return {} if at is None else decode_struct(MESSAGE_PROPERTIES, self.header, *at)
@@ -155,25 +155,25 @@ class TransferMessage(Message):
             return {}
 
     def with_number(self, name: str, number: int) -> TransferMessage:
-        """The same message with the application header `name`, an int64, in place of one that it may have.
+        """A copy of the message with the application header `name` set to an int64.
 
         Raises:
-            InvalidArgumentError: its message-properties cannot be read.
+            InvalidArgumentError: its message-properties cannot be decoded.
         """
         try:
             header = _with_application_header(self.header, name, TypedValue(INT64, number))
         except Amqp010Error as error:
-            raise InvalidArgumentError(f"a message cannot get the header {name}: {error}") from error
+            raise InvalidArgumentError(f"the header {name} cannot be added to the message: {error}") from error
         numbered = copy.copy(self)
         numbered.header, numbered._crc = header, -1
         numbered.size = len(header) + len(self.body)
         return numbered
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
-        """Its header as a consumer gets it: with what is left of its ttl, and marked if it was delivered before."""
+        """Its header for a consumer: with the remaining ttl, and the redelivered mark if it was delivered before."""
         header = self.header
         if self.expires_at:
-            header = _with_ttl(header, min(max(1, ceil((self.expires_at - now) * 1000)), _MOST_TTL))
+            header = _with_ttl(header, min(max(1, ceil((self.expires_at - now) * 1000)), _MAX_TTL))
         if is_redelivered:
             flags = header[_FLAGS_AT] | _REDELIVERED
             header = b"%b%c%b" % (header[:_FLAGS_AT], flags, header[_FLAGS_AT + 1 :])
@@ -184,17 +184,17 @@ class TransferMessage(Message):
 
 
 def split_header(header: bytes) -> tuple[bytes, bytes]:
-    """The delivery-properties of a header segment, empty where it has none, and the structs besides.
+    """Split a header segment into its delivery-properties, empty if absent, and the other structs.
 
     Raises:
-        Amqp010Error: it is no sequence of structs.
+        Amqp010Error: it is not a sequence of structs.
     """
     length = len(header)
     at, found = 0, b""
     others: list[bytes] = []
     while at < length:
         if length - at < 8:
-            raise Amqp010Error("the header ends within a struct", at)
+            raise Amqp010Error("the header ends inside a struct", at)
         size, code_and_flags = _two_u32(header, at)
         end = at + 4 + size
         if end > length or size < 4:
@@ -208,7 +208,7 @@ def split_header(header: bytes) -> tuple[bytes, bytes]:
 
 
 def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
-    """Where the struct of that code begins and ends in a header; None if it is not there."""
+    """Begin and end of the struct with that code in a header; None if it is absent."""
     at = 0
     while at + 8 <= len(header):
         size, code_and_flags = _two_u32(header, at)
@@ -219,7 +219,7 @@ def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
 
 
 def user_id_of(header: bytes) -> str | None:
-    """The user id that the sender has put into a message; None if it has put in none. Raises Amqp010Error."""
+    """The user id of a message; None if it has none. Raises Amqp010Error."""
     at = find_struct(header, _MESSAGE)
     if at is None or not header[at[0] + _FLAGS_AT] & _USER_ID:
         return None
@@ -228,7 +228,7 @@ def user_id_of(header: bytes) -> str | None:
 
 
 def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
-    """What `given` says, empty for nothing. Raises Amqp010Error."""
+    """Decode delivery-properties; `given` is empty if they are absent. Raises Amqp010Error."""
     values: dict[str, Any] = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
     priority = values.get("priority")
     properties = {name: value for name, value in values.items() if value is not None}
@@ -255,7 +255,7 @@ def _with_ttl(header: bytes, milliseconds: int) -> bytes:
 
 
 def _with_application_header(header: bytes, name: str, value: TypedValue) -> bytes:
-    """A header segment with one more application header, or another value in it. Raises Amqp010Error."""
+    """A header segment with an application header added or replaced. Raises Amqp010Error."""
     begin, end = find_struct(header, _MESSAGE) or (len(header), len(header))
     values = decode_struct(MESSAGE_PROPERTIES, header, begin, end) if begin < end else {}
     properties = {each: given for each, given in values.items() if given is not None}
@@ -266,7 +266,7 @@ def _with_application_header(header: bytes, name: str, value: TypedValue) -> byt
 
 
 def with_property(encoded: bytes, name: str, value: int) -> bytes:
-    """Delivery-properties with one of them set. Raises Amqp010Error."""
+    """Delivery-properties with one field set. Raises Amqp010Error."""
     values = decode_struct(DELIVERY_PROPERTIES, encoded, 0, len(encoded))
     properties = {each: given for each, given in values.items() if given is not None}
     properties[name] = value
@@ -278,7 +278,7 @@ def with_property(encoded: bytes, name: str, value: int) -> bytes:
 
 @lru_cache(maxsize=_PREFIXES_KEPT)
 def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
-    """The bytes in front of the header of a stored message."""
+    """The bytes before the header of a stored message."""
     transfer = encode_command("message.transfer", destination=exchange)
     method = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, 0, transfer)
     flags = _WHOLE | (LAST_SEGMENT if is_last else 0)
@@ -287,10 +287,10 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
 
 
 def restore_transfer(data: bytes) -> TransferMessage:
-    """The 0-10 message that a journal kept: by this broker or by qpidd.
+    """Decode a stored 0-10 message, written by this broker or by qpidd.
 
     Raises:
-        BrokerRecordError: it is no such message.
+        BrokerRecordError: it cannot be decoded.
     """
     header_end = HEADER_SIZE_BYTES + header_size(data)
     problem = frames_problem(data, len(data))

@@ -1,7 +1,7 @@
-"""From the header segments of transfers to messages, for one connection.
+"""Decodes the header segments of transfers into messages, for one connection.
 
-Most of what one publisher sends has the same delivery-properties, which are read once and remembered, for each exchange
-that it sends to.
+Most messages of a publisher have the same delivery-properties; these are decoded once and cached, for each exchange
+that it publishes to.
 """
 
 from __future__ import annotations
@@ -11,50 +11,49 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, Final, TypeAlias
 
-from broker.model.content import Content
-from broker.model.message import Handling
-from broker.protocols.amqp_0_10.transfer import (
-    MOST_HEADER_BYTES,
+from qstore.broker.model.content import Content
+from qstore.broker.model.message import Handling
+from qstore.broker.protocols.amqp_0_10.transfer import (
+    MAX_HEADER_BYTES,
     DeliveryProperties,
     TransferMessage,
     read_delivery_properties,
     split_header,
     with_property,
 )
-from formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.errors import Amqp010Error
 
 _REMEMBERED: Final = 2048
-_MOST_REMEMBERED_BYTES: Final = 512  # of one: what is larger is rare, and not worth its room
+_MAX_REMEMBERED_BYTES: Final = 512  # of one entry: larger ones are rare and not cached
 _struct_size: Final = struct.Struct(">I").unpack_from
 _NOTHING: Final[Mapping[bytes, Any]] = {}
 
 TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
-"""Given a resume-id, and the content that came with it: the header and content of the message that was interrupted, all
-of it; None if what came is the whole."""
+"""Given a resume-id and the content of a transfer: header and content of the completed message; None if the transfer is
+the complete message."""
 
 
 def _nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
-    """Every transfer is whole."""
+    """Every transfer is a complete message."""
 
 
 class TransferReader:
-    """Reads the headers of messages that come in.
+    """Decodes the headers of received messages.
 
-    Remembers the delivery-properties that came lately, for each exchange.
+    Caches recently received delivery-properties, for each exchange.
 
     Args:
-        publisher: what the messages are known by as those of one connection.
-        checks_user_ids: whether a message may only have the user's own id.
-        checks_publish: whether the broker's authorizer is asked about each message.
+        publisher: identifies the connection as the messages' publisher.
+        checks_user_ids: whether a message's user id must be the user's own.
+        checks_publish: whether the broker's authorizer checks each message.
 
     Attributes:
         publisher, checks_user_ids, checks_publish: as above.
         take_interrupted: see `TakeInterrupted`.
-        has_rare: whether something of each message is to be looked at before it is published: its user id, whether it
-            may be published, or, since one such has come, whether it is immediate, or whether there is memory for it
-            (`watch_memory`).
-        is_memory_short: whether memory is short, so that each message may be one too many.
-        has_published: whether a message has come since then.
+        has_rare: whether messages need checks before publishing: of the user id, by the authorizer, of memory
+            (`watch_memory`), or, once an immediate message was received, of that flag.
+        is_memory_short: whether memory is short, so that each message must be checked against the ceiling.
+        has_published: whether a message was published since then.
     """
 
     __slots__ = (
@@ -78,17 +77,17 @@ class TransferReader:
         """The message of a transfer to `exchange`.
 
         Args:
-            header: the payload of its header segment; empty where there was none.
-            body: its content; None where it has no body segment.
+            header: the payload of its header segment; empty if there is none.
+            body: its content; None if it has no body segment.
             exchange: the transfer's destination.
-            clock: gives seconds since 1970.
+            clock: returns seconds since 1970.
 
         Raises:
-            Amqp010Error: the header is not what it should be.
-            ResourceLimitExceededError: it ends a message that was interrupted, and that is too large now.
+            Amqp010Error: the header is not valid.
+            ResourceLimitExceededError: it completes an interrupted message, which is too large.
         """
-        if len(header) > MOST_HEADER_BYTES:
-            raise Amqp010Error(f"a header of {len(header)} bytes; {MOST_HEADER_BYTES} are the most")
+        if len(header) > MAX_HEADER_BYTES:
+            raise Amqp010Error(f"a header of {len(header)} bytes is larger than {MAX_HEADER_BYTES}")
         remembered = self._remembered.get(exchange, _NOTHING)
         given, others = split_header(header)
         properties = remembered.get(given)
@@ -122,7 +121,7 @@ class TransferReader:
         return properties._replace(handling=self._handlings.setdefault(handling, handling))
 
     def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:
-        if len(given) > _MOST_REMEMBERED_BYTES:
+        if len(given) > _MAX_REMEMBERED_BYTES:
             return
         if not self._room:
             self._remembered.clear()
@@ -132,7 +131,7 @@ class TransferReader:
 
 
 class TimestampingReader(TransferReader):
-    """A reader that writes into each message when it came, in seconds since 1970, whatever its sender has said.
+    """A reader that sets each message's timestamp to its time of arrival, in seconds since 1970.
 
     Source: AMQP 0-10, delivery-properties, timestamp; qpidd's option enable-timestamp.
     """
@@ -144,10 +143,10 @@ class TimestampingReader(TransferReader):
     ) -> None:
         super().__init__(publisher, checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self._second = 0
-        self._stamped: dict[bytes, bytes] = {}  # delivery-properties as read -> with the time, within one second
+        self._stamped: dict[bytes, bytes] = {}  # delivery-properties -> the same with the current second
 
     def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
-        """As `TransferReader.read`, and with the time."""
+        """As `TransferReader.read`, with the timestamp."""
         message = super().read(header, body, exchange, clock)
         second = int(clock())
         if second != self._second or len(self._stamped) >= _REMEMBERED:
@@ -158,7 +157,7 @@ class TimestampingReader(TransferReader):
         stamped = self._stamped.get(given)
         if stamped is None:
             stamped = with_property(given, "timestamp", second)
-            if size <= _MOST_REMEMBERED_BYTES:
+            if size <= _MAX_REMEMBERED_BYTES:
                 self._stamped[given] = stamped
         message.header = stamped + message.header[size:]
         message.size += len(stamped) - size

@@ -1,4 +1,4 @@
-"""One check of one store: recovery, and everything that it passes over."""
+"""One check of one store: recovery, and everything that it skips."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.inspect.check.file_times import times_out_of_order
-from store.inspect.check.messages import false_transients, message_damage
-from store.inspect.check.pools import check_pools
-from store.inspect.check.second_pass import second_pass
-from store.inspect.layout import StoreKind
-from store.inspect.measure import Measurement, measure
-from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, RecoveredTransaction
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.recovery import Outcome
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.inspect.check.file_times import times_out_of_order
+from qstore.store.inspect.check.messages import false_transients, message_damage
+from qstore.store.inspect.check.pools import check_pools
+from qstore.store.inspect.check.second_pass import second_pass
+from qstore.store.inspect.layout import StoreKind
+from qstore.store.inspect.measure import Measurement, measure
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, RecoveredTransaction
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import Outcome
 
 QUEUE, PREPARED_LIST, ORPHAN = "queue", "prepared-list", "orphan"
 
@@ -28,11 +28,11 @@ class JournalCheck(NamedTuple):
 
     Attributes:
         role: a queue's, the transaction prepared list, or an orphan.
-        queue: what recovery made of it.
+        queue: the recovered queue.
         journal: the journal; None for a queue that has lost its own.
-        measurement: what it holds and how full it is; None where it could not be read.
-        open_transactions: how many transactions it leaves open.
-        damage: how many damages are in its files.
+        measurement: its content and how full it is; None if it could not be read.
+        open_transactions: number of transactions that it leaves open.
+        damage: number of damages in its files.
     """
 
     role: str
@@ -44,7 +44,7 @@ class JournalCheck(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Records that were read: enqueues, dequeues, commits and aborts."""
+        """Number of records read: enqueues, dequeues, commits and aborts."""
         recovery = self.queue.recovery
         if recovery is None:
             return 0
@@ -55,11 +55,11 @@ class StoreCheck(NamedTuple):
     """A store, checked.
 
     Attributes:
-        store: what was read.
+        store: the store.
         journals: its journals: the prepared list, the queues', orphans.
-        transactions: those that are open.
+        transactions: the open ones.
         damage: everything that a crash does not explain.
-        notices: one line each: what a crash leaves, and what a user should know.
+        notices: one line each: normal results of a crash, and information for the user.
     """
 
     store: OfflineStore
@@ -70,7 +70,7 @@ class StoreCheck(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Records that were read in all journals."""
+        """Number of records read in all journals."""
         return sum(journal.records for journal in self.journals)
 
 
@@ -84,17 +84,17 @@ def check_store(
     """Verify everything in a store.
 
     Args:
-        disk: where to read.
+        disk: reads it.
         store: an opened store; it is recovered here.
-        paranoid: read every journal a second time, with other code, and decode every outstanding message's header.
-        stage: told what begins now, and how many bytes it will read.
+        paranoid: read every journal a second time, with different code, and decode each outstanding message's header.
+        stage: called with the name of each stage, and the number of bytes that it will read.
     """
     stage("checking journals", store.size)
     recovered = store.recover()
     damage, notices = store.damage, store.notices
     with_roles = _with_roles(recovered)
     if paranoid:
-        stage("second reading", store.size)
+        stage("second pass", store.size)
     outcomes = {transaction.xid: transaction.outcome for transaction in recovered.transactions}
     for role, queue in with_roles:
         if queue.journal is not None:
@@ -127,7 +127,7 @@ def _with_roles(recovered: RecoveredStore) -> list[tuple[str, RecoveredQueue]]:
 def _beyond_recovery(
     role: str, queue: RecoveredQueue, outcomes: Mapping[bytes, Outcome], *, paranoid: bool
 ) -> list[Damage]:
-    """What one journal's outstanding messages, and a second reading, tell."""
+    """The damage in one journal's outstanding messages, and of a second pass."""
     assert queue.journal is not None
     found = list(false_transients(queue, is_prepared_list=role == PREPARED_LIST))
     if role != PREPARED_LIST and (paranoid or queue.journal.format is JournalFormat.VERSION_1):
@@ -138,11 +138,11 @@ def _beyond_recovery(
 
 
 def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, RecoveredQueue]]) -> list[Damage]:
-    """Version 2: record ids come from blocks that the catalogue has reserved, so none can be beyond them."""
-    if store.rid_high_water is None or (store.wiring is not None and store.wiring.damage):
+    """Version 2: record ids come from blocks reserved in the catalogue, so none can be beyond them."""
+    if store.rid_high_water is None or (store.topology is not None and store.topology.damage):
         return []  # a damaged catalogue may have lost the reservation too
     highest = max((queue.recovery.highest_rid for _, queue in with_roles if queue.recovery is not None), default=0)
-    if highest == 0 or highest < store.rid_high_water:  # 0 is no record id: a new store has neither
+    if highest == 0 or highest < store.rid_high_water:  # 0 is not a valid id: a new store has neither
         return []
     reserved = store.rid_high_water
     path = store.layout.catalogue or ""
@@ -150,7 +150,7 @@ def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, Recovered
 
 
 def _count_by_journal(damage: list[Damage], with_roles: list[tuple[str, RecoveredQueue]]) -> Counter[str]:
-    """How many damages name a journal's directory, or one of its files."""
+    """The number of damages that name a journal's directory, or one of its files."""
     owner: dict[str, str] = {}
     for _, queue in with_roles:
         if queue.journal is not None:
@@ -171,5 +171,5 @@ def _checked(role: str, queue: RecoveredQueue, found_in: Counter[str]) -> Journa
     try:
         measurement: Measurement | None = measure(journal, recovery, queue.end)
     except OSError:
-        measurement = None  # a file went away, or cannot be opened any more, which the reading before has told
+        measurement = None  # a file can no longer be opened, which the first pass has reported
     return JournalCheck(role, queue, journal, measurement, still_open, found_in[journal.path])

@@ -1,7 +1,7 @@
-"""The times in the headers of a journal's files, which a writer makes one after another.
+"""The times in the headers of a journal's files, which a writer creates one after another.
 
-Times that run back are no damage: a clock may have been set. But where the record ids in the headers of a legacystore,
-which has nothing else to show it, run back with them, a file of an earlier lap, or of another journal, was put there.
+Decreasing times are not damage: a clock may have been set. But if the record ids in the headers of a legacystore, which
+has no other evidence, decrease with them, a file from an earlier lap, or from another journal, was put there.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from formats.qls.file_header import FileHeader as LinearHeader
-from formats.rhm.file_header import RID_OFFSET
-from formats.rhm.file_header import FileHeader as RingHeader
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.journal.files import JournalFile
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
+from qstore.formats.qls.file_header import FileHeader as LinearHeader
+from qstore.formats.rhm.file_header import RID_OFFSET
+from qstore.formats.rhm.file_header import FileHeader as RingHeader
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.files import JournalFile
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
 
 _HOW: Final = {
-    DamageKind.HEADER_OLDER: "older than that of the file before it",
-    DamageKind.HEADER_NEWER: "newer than that of the file after it",
+    DamageKind.HEADER_OLDER: "older than that of the previous file",
+    DamageKind.HEADER_NEWER: "newer than that of the next file",
 }
 
 
 class _Stamp(NamedTuple):
-    """When a file's header was made: by the clock, in seconds and nanoseconds, and by the record that was written."""
+    """The creation time of a file's header: by the clock, in seconds and nanoseconds, and by the current record id."""
 
     path: str
     time: tuple[int, int]
@@ -34,7 +34,7 @@ class _Stamp(NamedTuple):
 
 
 def times_out_of_order(journal: Journal) -> tuple[list[Damage], list[str]]:
-    """Damage and notices about the headers whose times do not fit between those of the other files."""
+    """Damage and notices about headers whose times do not fit between those of the other files."""
     damage: list[Damage] = []
     notices: list[str] = []
     stamps = [_stamp(file) for file in journal.files.files if file.header is not None]
@@ -42,11 +42,11 @@ def times_out_of_order(journal: Journal) -> tuple[list[Damage], list[str]]:
         seconds = abs(stamp.time[0] - other.time[0])
         by_rid = stamp.rid < other.rid if stamp.time < other.time else stamp.rid > other.rid
         if by_rid and journal.format is JournalFormat.VERSION_1:
-            damage.append(Damage(stamp.path, RID_OFFSET, None, kind, seconds=seconds, told=stamp.rid))
+            damage.append(Damage(stamp.path, RID_OFFSET, None, kind, seconds=seconds, recorded=stamp.rid))
         else:
             notices.append(
                 f"{stamp.path}: file header is {_HOW[kind]}, by {seconds} s; "
-                "the clock was set, or the header altered; nothing depends on it"
+                "the clock was set, or the header was altered; this has no effect"
             )
     return damage, notices
 
@@ -58,7 +58,7 @@ def _stamp(file: JournalFile[Any]) -> _Stamp:
 
 
 def _misfits(stamps: Sequence[_Stamp]) -> Iterator[tuple[_Stamp, _Stamp, DamageKind]]:
-    """The stamps that do not fit among the others, each with the neighbour that it contradicts, and how."""
+    """The stamps that do not fit, each with the neighbour that it contradicts, and how."""
     fitting = _rising(stamps)
     earlier: _Stamp | None = None
     for index, stamp in enumerate(stamps):
@@ -71,13 +71,13 @@ def _misfits(stamps: Sequence[_Stamp]) -> Iterator[tuple[_Stamp, _Stamp, DamageK
 
 
 def _rising(stamps: Sequence[_Stamp]) -> list[int]:
-    """The indexes of the most stamps whose times do not run back; of rows as long the one that begins with later times.
+    """The indexes of the longest non-decreasing sequence of times; among equals, the one with later first times.
 
-    So of two stamps of which either would have to go, it is the second: a file is more often too old than too new.
+    So of two stamps of which either would have to be dropped, it is the second: files are more often too old than new.
     """
-    ends: list[tuple[int, int]] = []  # backwards: of the rows of so many stamps the latest time that one begins with
-    first: list[int] = []  # the index of that
-    following: dict[int, int] = {}  # for each stamp the one after it in the longest row that it begins
+    ends: list[tuple[int, int]] = []  # backwards: for each length the latest first time of a sequence
+    first: list[int] = []  # its index
+    following: dict[int, int] = {}  # for each stamp the next one in the longest sequence that it begins
     for index in reversed(range(len(stamps))):
         seconds, nanoseconds = stamps[index].time
         length = bisect_right(ends, (-seconds, -nanoseconds))

@@ -1,7 +1,7 @@
-"""The messages that recovery keeps, looked at.
+"""Checks the messages that recovery keeps.
 
-A version-1 journal has no checksums, so bytes that went bad in a message show only if they break its structure. By
-default the frames in front of the content are held against each other; `decode` takes the whole header apart.
+A version-1 journal has no checksums, so corrupted bytes in a message are detected only if they break its structure. By
+default the frames before the content are checked against each other; `decode` decodes the whole header.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.inspect.offline import RecoveredQueue
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.inspect.offline import RecoveredQueue
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
 
-_PREFIX: Final = 512  # bytes of a message that are looked at first
-_MOST: Final = 1 << 24  # bytes of a header that are decoded: of an AMQP 1.0 message the header is all of it
+_PREFIX: Final = 512  # bytes of a message read first
+_MAX_HEADER_BYTES: Final = 1 << 24  # maximum header size decoded: an AMQP 1.0 message is all header
 _FLAGS_OFFSET: Final = 6  # in an enqueue's header
 _PERSISTENT: Final = 2  # delivery mode
 
 
 def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
-    """The outstanding messages of a queue that are no messages.
+    """The outstanding messages of a queue that are not valid messages.
 
     Args:
         queue: a queue, not the transaction prepared list.
-        decode: decode each message's header, instead of only looking at its frames.
+        decode: decode each message's header, instead of only checking its frames.
     """
     journal, recovery = queue.journal, queue.recovery
     if journal is None or recovery is None:
@@ -41,7 +41,7 @@ def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
 
 
 def false_transients(queue: RecoveredQueue, *, is_prepared_list: bool) -> Iterator[Damage]:
-    """Version 1: records that are flagged transient, so that recovery ignores them, and cannot be.
+    """Version 1: records that are flagged transient, so that recovery ignores them, but cannot be.
 
     Those are messages that are persistent by their own header, and all records of the transaction prepared list.
     """
@@ -71,7 +71,7 @@ def _problem(journal: Journal, place: int, *, decode: bool) -> str | None:
     try:
         start = _with_header(journal, data_place, size)
         problem = frames_problem(start, size)
-        if problem is None and decode and len(start) < _MOST:
+        if problem is None and decode and len(start) < _MAX_HEADER_BYTES:
             decode_message_header(start[HEADER_SIZE_BYTES:])
     except BrokerRecordError as error:
         return error.what
@@ -79,11 +79,11 @@ def _problem(journal: Journal, place: int, *, decode: bool) -> str | None:
 
 
 def _with_header(journal: Journal, data_place: int, size: int) -> bytes:
-    """A message up to the end of its header, or to that of its data, but not more than `_MOST` bytes.
+    """A message up to the end of its header, or of its data, but at most `_MAX_HEADER_BYTES` bytes.
 
     Raises:
         BrokerRecordError: the data are too short even for the header's size.
     """
     prefix = journal.stream.read_aside(data_place, min(size, _PREFIX))
-    end = min(HEADER_SIZE_BYTES + header_size(prefix), size, _MOST)
+    end = min(HEADER_SIZE_BYTES + header_size(prefix), size, _MAX_HEADER_BYTES)
     return prefix[:end] if end <= len(prefix) else journal.stream.read_aside(data_place, end)

@@ -1,6 +1,6 @@
-"""The files of a linearstore's pools: whether journals can take them, and whether those that are taken are in use.
+"""The files of a linearstore's pools: whether journals can take unused ones, and whether taken ones are in use.
 
-At its start qpidd looks at the waiting files; one that is not reset it resets, one that is wrong it leaves out.
+At its start qpidd examines the unused files; it resets those that are not reset, and ignores invalid ones.
 Source: formats/qls/README.md, 3.4.
 """
 
@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import FILE_HEADER_SIZE, NAME_OFFSET, FileHeader, decode_file_header, header_oddities
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.journal import Journal
-from store.journal.line.file import LinearFile
-from store.journal.line.pool import FilePool, PooledFile
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import (
+    FILE_HEADER_SIZE,
+    NAME_OFFSET,
+    FileHeader,
+    decode_file_header,
+    header_oddities,
+)
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.line.pool import FilePool, PooledFile
 
 
 def check_pools(disk: Disk, pool: FilePool, journals: Iterable[Journal]) -> tuple[list[Damage], list[str]]:
     """Damage and notices about a store's pools.
 
     Args:
-        disk: where to read.
+        disk: reads them.
         pool: the pools' files.
         journals: all journals of the store.
     """
@@ -31,14 +37,14 @@ def check_pools(disk: Disk, pool: FilePool, journals: Iterable[Journal]) -> tupl
     notices: list[str] = []
     for file in pool.waiting:
         _check_waiting(disk, file, damage, notices)
-    notices.extend(f"{file.path}: was on its way back to the pool; qpidd leaves it there" for file in pool.returned)
+    notices.extend(f"{file.path}: was being returned to the pool; qpidd leaves it there" for file in pool.returned)
     in_use = {file.path: file for journal in journals for file in journal.files.files if isinstance(file, LinearFile)}
     for name, pooled in sorted(pool.taken.items()):
         used = in_use.get(pooled.path)
         if used is not None:
             _check_used(used, pooled, damage)
         elif name not in pool.linked:
-            notices.append(f"{pooled.path}: taken from the pool, and no journal has a link to it; it is not read")
+            notices.append(f"{pooled.path}: taken from the pool, but no journal has a link to it; it is not read")
     return damage, notices
 
 
@@ -51,8 +57,8 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
             file.close()
         if size < pooled.file_size:
             notices.append(
-                f"{pooled.path}: has only {size} of {pooled.file_size} bytes, as if qpidd had been stopped while it "
-                "made the file; no journal can take it"
+                f"{pooled.path}: has only {size} of {pooled.file_size} bytes, as if qpidd had been stopped while "
+                "creating the file; no journal can take the file"
             )
             return
         header = decode_file_header(sector)
@@ -67,16 +73,16 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
         end, expected = min(size, pooled.file_size), pooled.file_size
         damage.append(Damage(pooled.path, end, None, DamageKind.POOL_FILE_SIZE, size=size, expected=expected))
     elif header.file_size != pooled.file_size:
-        damage.append(Damage(pooled.path, 32, None, DamageKind.POOL_FILE_DATA_SIZE, told=header.data_size))
+        damage.append(Damage(pooled.path, 32, None, DamageKind.POOL_FILE_DATA_SIZE, recorded=header.data_size))
     _check_partition(header, pooled, damage, Effect.NO_JOURNAL_TAKES_IT)
     for offset, problem in header_oddities(sector):
-        if offset < NAME_OFFSET:  # behind the fields the name may still stand that is no longer counted
+        if offset < NAME_OFFSET:  # an old name may follow the fields, though its length is 0
             damage.append(Damage(pooled.path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
     _check_reset(header, pooled, damage, notices)
 
 
 def _check_reset(header: FileHeader, pooled: PooledFile, damage: list[Damage], notices: list[str]) -> None:
-    """A header is reset as a whole, or not yet."""
+    """Report a header that is not reset, or only partly."""
     fields = (
         (8, header.serial),
         (16, header.rid),
@@ -87,7 +93,7 @@ def _check_reset(header: FileHeader, pooled: PooledFile, damage: list[Damage], n
     )
     left = [offset for offset, value in fields if value]
     if header.serial and header.file_number and header.queue_name:
-        notices.append(f'{pooled.path}: still has the header that queue "{header.queue_name}" gave it; qpidd resets it')
+        notices.append(f'{pooled.path}: still has the header written for queue "{header.queue_name}"; qpidd resets it')
     elif left:
         damage.append(Damage(pooled.path, left[0], None, DamageKind.POOL_FILE_HALF_RESET))
 
@@ -99,5 +105,5 @@ def _check_used(used: LinearFile, pooled: PooledFile, damage: list[Damage]) -> N
 
 def _check_partition(header: FileHeader, pooled: PooledFile, damage: list[Damage], effect: Effect) -> None:
     if header.partition != pooled.partition:
-        kind, told, partition = DamageKind.POOL_FILE_PARTITION, header.partition, pooled.partition
-        damage.append(Damage(pooled.path, 26, None, kind, effect, told=told, partition=partition))
+        kind, recorded, partition = DamageKind.POOL_FILE_PARTITION, header.partition, pooled.partition
+        damage.append(Damage(pooled.path, 26, None, kind, effect, recorded=recorded, partition=partition))

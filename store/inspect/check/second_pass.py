@@ -1,8 +1,8 @@
-"""A second reading of a journal, record by record, with other code for the checksums and the padding looked at.
+"""A second pass over a journal, record by record, with different checksum code and a check of the padding.
 
-The first reading takes plain records in runs, with a fast CRC-32C or zlib's Adler-32. Here each record is examined by
-itself, its checksum is computed once more by code that other people wrote or that is written out here, and a second
-index is kept. What the two readings do not agree on is told, so that no single piece of code has to be believed.
+The first pass reads plain records in runs, with a fast CRC-32C or zlib's Adler-32. Here each record is examined
+separately, its checksum is computed again by an independent implementation, and a second index is built. Differences
+between the two passes are reported, so that no single piece of code has to be trusted.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, zip_longest
 from typing import Any, Final
 
-from formats.checksum import independent_crc32c
-from formats.qls.records import TAIL_SIZE as LINEAR_TAIL_SIZE
-from formats.qls.records import decode_tail as decode_linear_tail
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.inspect.offline import RecoveredQueue
-from store.journal.files import JournalFile
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.records import RecordHeader
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.ring.order import RingFile
+from qstore.formats.checksum import independent_crc32c
+from qstore.formats.qls.records import TAIL_SIZE as LINEAR_TAIL_SIZE
+from qstore.formats.qls.records import decode_tail as decode_linear_tail
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.inspect.offline import RecoveredQueue
+from qstore.store.journal.files import JournalFile
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.ring.order import RingFile
 
 _CHUNK: Final = 1 << 16
 _ADLER_BASE: Final = 65521
 
 
 class SecondReading(JournalRecovery):
-    """A `RecordSink` that verifies each record anew and keeps an index of its own.
+    """A `RecordSink` that verifies each record again and builds a separate index.
 
     Args:
         journal: the journal that is walked.
@@ -41,7 +41,7 @@ class SecondReading(JournalRecovery):
         super().__init__()
         self.found: list[Damage] = []
         self._journal = journal
-        self._last_padding: Damage | None = None  # of the record before: the very last one may be torn
+        self._last_padding: Damage | None = None  # of the previous record: the very last one may be torn
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """One record."""
@@ -57,11 +57,11 @@ class SecondReading(JournalRecovery):
         self._check_padding(file, offset, header, place)
 
     def damaged(self, _damage: Damage) -> None:
-        """Damage that the first reading has told."""
+        """Ignore damage: the first pass has reported it."""
 
     def _check_crc(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
         assert isinstance(file, RingFile)
-        assert file.header is not None  # else no record of the file could be read
+        assert file.header is not None  # otherwise no record of the file could be read
         stream = self._journal.stream
         head = stream.read(place, header.header_size + header.xid_size)
         head, xid = head[: header.header_size], head[header.header_size :]
@@ -80,7 +80,7 @@ class SecondReading(JournalRecovery):
             high = (high + len(chunk) * low + sum(accumulate(chunk))) % _ADLER_BASE
             low = (low + sum(chunk)) % _ADLER_BASE
         checksum = high << 16 | low
-        # The checksum of a record within which its writer had to wait covers only a part; the first reading noted it.
+        # If the writer had to wait within a record, its checksum covers only a part; the first pass noted it.
         if tail.checksum != checksum and place not in self._journal.continued:
             self._disagree(file, offset, header, tail.checksum, checksum)
 
@@ -95,9 +95,11 @@ class SecondReading(JournalRecovery):
             kind, record = DamageKind.PADDING, header.kind.label
             self._last_padding = Damage(file.path, offset + used, header.rid, kind, record=record)
 
-    def _disagree(self, file: JournalFile[Any], offset: int, header: RecordHeader, told: int, computed: int) -> None:
+    def _disagree(
+        self, file: JournalFile[Any], offset: int, header: RecordHeader, recorded: int, computed: int
+    ) -> None:
         kind, record = DamageKind.CHECKSUMS_DISAGREE, header.kind.label
-        damage = Damage(file.path, offset, header.rid, kind, record=record, told=told, computed=computed)
+        damage = Damage(file.path, offset, header.rid, kind, record=record, recorded=recorded, computed=computed)
         self.found.append(damage)
 
     def _chunks(self, place: int, end: int) -> Iterator[bytes]:
@@ -106,18 +108,18 @@ class SecondReading(JournalRecovery):
 
 
 def second_pass(queue: RecoveredQueue, outcomes: Mapping[bytes, Outcome] | None) -> list[Damage]:
-    """Read a journal that recovery has read once more; what is wrong, or not as recovery found it.
+    """Read a recovered journal again; returns damage, and differences from the first pass.
 
     Args:
-        queue: what recovery made of the journal.
-        outcomes: what becomes of the open transactions; None for the prepared list itself, which keeps its own open.
+        queue: the recovered queue.
+        outcomes: outcomes of the open transactions; None for the prepared list itself, which keeps its own open.
     """
     journal, first = queue.journal, queue.recovery
     if journal is None or first is None:
         return []
     second = SecondReading(journal)
     journal.walk(second, every_record=True)
-    journal.notices.clear()  # they are those of the first reading
+    journal.notices.clear()  # they are those of the first pass
     if outcomes is not None:
         second.resolve(outcomes)
     counts = [(reading.enqueues, reading.dequeues, reading.commits, reading.aborts) for reading in (first, second)]

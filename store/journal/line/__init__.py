@@ -1,1 +1,1 @@
-"""The files of a linearstore journal (qls): its directory of links, its files, and their records."""
+"""A linearstore journal (qls): its directory of links, its files, and their records."""

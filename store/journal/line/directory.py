@@ -1,18 +1,18 @@
-"""One linearstore journal's directory, opened for reading: its links, and the files that they mean."""
+"""The directory of one linearstore journal, opened for reading: its links, and the files that they refer to."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.directory import NotAJournalError
-from store.journal.journal import Journal
-from store.journal.line.files import read_line
-from store.journal.line.pool import PooledFile, linear_file_names
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.directory import NotAJournalError
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.files import read_line
+from qstore.store.journal.line.pool import PooledFile, linear_file_names
 
 
 def open_line(
@@ -29,14 +29,14 @@ def open_line(
     """Open a linearstore journal.
 
     Args:
-        disk: where to read.
-        directory: the journal's directory; it may be gone, and then `unlinked` is all there is.
-        name: the queue's name; None to take that of most files.
+        disk: reads it.
+        directory: the journal's directory; it may be missing, and then only `unlinked` is read.
+        name: the queue's name; None to use that of most files.
         taken: the store's taken files by name.
         unlinked: taken files that name this queue and that no journal links.
         queues: the names of the store's queues.
-        follow_links: whether links may lead to files that are not among `taken`. Where the store is at hand they may
-            not: what they lead to is the store that this one was copied from.
+        follow_links: whether links may point to files that are not among `taken`. If the whole store is available they
+            may not: they would point into the store that this one was copied from.
         waiting: files in the pools that name this queue.
 
     Raises:
@@ -81,14 +81,14 @@ def _linked_names(disk: Disk, directory: str, unlinked: Sequence[PooledFile], da
 
 
 def open_linear_file(disk: Disk, path: str) -> Journal:
-    """Open one linearstore file by itself, as a journal of that file alone.
+    """Open one linearstore file on its own, as a journal of that file alone.
 
     Raises:
-        NotAJournalError: it was never written to, or is no journal file.
+        NotAJournalError: it was never written to, or is not a journal file.
     """
     line = read_line(disk, [path], posixpath.dirname(path), None)
     if not line.files:
         what = line.damage[0].what if line.damage else "an empty file of the pool: no journal has written to it"
         raise NotAJournalError(f"{path}: {what}")
-    # Alone, the file has no size that it should have but its own.
+    # A single file can only be compared with its own size.
     return Journal(disk, line.queue_name or posixpath.basename(path), path, "", None, line, line.damage)

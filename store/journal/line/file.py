@@ -1,4 +1,4 @@
-"""One file of a linearstore journal: its header, or where that lies or is lost, what its records say instead."""
+"""One file of a linearstore journal: its header, or if that is wrong or lost, the data derived from its records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from formats.qls.errors import QlsError
-from formats.qls.file_header import (
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import (
     DATA_OFFSET,
     FILE_HEADER_SIZE,
     FileHeader,
@@ -15,18 +15,18 @@ from formats.qls.file_header import (
     header_oddities,
     looks_reset,
 )
-from formats.qls.records import MAGIC_PREFIX, MAGICS, RecordHeader, decode_record
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind, is_padding
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk, ReadableFile
-from store.journal.files import JournalFile
+from qstore.formats.qls.records import MAGIC_PREFIX, MAGICS, RecordHeader, decode_record
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind, is_padding
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, ReadableFile
+from qstore.store.journal.files import JournalFile
 
 _PROBE: Final = 1 << 20  # bytes of a file that are searched for records
 _FIRST_PROBE: Final = 4096  # bytes in which most first records end
-_WITNESSES: Final = 3  # records that are asked for their serial
+_WITNESSES: Final = 3  # records whose serial is read
 _LOST: Final = Effect.PLACE_UNKNOWN
 _FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
 
@@ -36,9 +36,9 @@ class LinearFile(JournalFile[FileHeader]):
     """One file of a line.
 
     Attributes:
-        serial: what its records carry; None if neither header nor records tell it.
-        first_rid: the lowest record id that can be in it, by its header or its first record.
-        missing: of a file whose number is not the next one, the damage that it is if files before it were lost.
+        serial: the serial of its records; None if neither header nor records show it.
+        first_rid: the lowest record id that can be in it, from its header or its first record.
+        missing: of a file whose number is not the next one, the damage to report if files before it were lost.
     """
 
     serial: int | None = None
@@ -46,19 +46,19 @@ class LinearFile(JournalFile[FileHeader]):
     missing: Damage | None = None
 
     def gap_before(self) -> Damage | None:
-        """The damage that it is if files between the one before and this one were lost."""
+        """The damage to report if files before this one were lost."""
         return self.missing
 
 
 class FoundFile(NamedTuple):
-    """A file that was written to, as it was found.
+    """A file that was written to, as found on disk.
 
     Attributes:
         path: where it is.
-        size: bytes that it has.
+        size: its size in bytes.
         header: its header; None if it is lost.
-        serial: what the header says that its records carry; without a header what the first one does.
-        record_serial: what the first records carry, where that is not what the header says; None if nothing tells.
+        serial: the serial according to the header; without a header that of the first record.
+        record_serial: the serial of the first records, if it differs from the header's; None if unknown.
         first_rid: the lowest record id that can be in it.
     """
 
@@ -71,7 +71,7 @@ class FoundFile(NamedTuple):
 
 
 def read_linear_file(disk: Disk, path: str, damage: list[Damage]) -> FoundFile | None:
-    """Read a file's header; None if the file was never written to, or nothing tells what it is."""
+    """Read a file's header; None if the file was never written to, or is not recognizable."""
     try:
         opened = disk.open(path)
     except OSError as error:
@@ -109,7 +109,7 @@ def _examine(opened: ReadableFile, path: str, damage: list[Damage]) -> FoundFile
 
 
 def _without_header(opened: ReadableFile, lost: Damage, damage: list[Damage]) -> FoundFile | None:
-    """What the records of a file tell whose header is lost, as `lost` says."""
+    """A file without its header, from its records; `lost` is the damage to the header."""
     try:
         content = opened.read(0, min(opened.size, DATA_OFFSET + _PROBE))
     except OSError:
@@ -118,13 +118,13 @@ def _without_header(opened: ReadableFile, lost: Damage, damage: list[Damage]) ->
     if first is None:
         damage.append(lost)
         return None
-    # The file's own records come before what its former life left.
+    # The file's own records come before those left from its previous use.
     damage.append(lost.with_effect(Effect.PLACED_BY_RECORDS))
     return FoundFile(lost.file, opened.size, None, first.serial, first.serial, first.rid)
 
 
 def _first_good_record(content: bytes) -> RecordHeader | None:
-    """The first record in a file, wherever the file's header would say that it is."""
+    """The first record in a file, whatever offset the file's header states."""
     for offset in range(DATA_OFFSET, len(content), BLOCK_SIZE):
         if content.startswith(MAGIC_PREFIX, offset) and (header := _record_at(content, offset)) is not None:
             return header
@@ -132,7 +132,7 @@ def _first_good_record(content: bytes) -> RecordHeader | None:
 
 
 def _record_at(content: bytes, offset: int) -> RecordHeader | None:
-    """The record at `offset`, if its checksum holds; of a plain dequeue, which has none, if it is padded."""
+    """The record at `offset`, if its checksum matches; a plain dequeue, which has none, if it is padded correctly."""
     try:
         header, _, _ = decode_record(content, offset)
     except QlsError:
@@ -145,9 +145,9 @@ def _record_at(content: bytes, offset: int) -> RecordHeader | None:
 
 
 def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
-    """The serial of the first records in the file, where they do not have the header's; None if nothing tells.
+    """The serial of the first records in the file, if it is not the header's; None if unknown.
 
-    A single plain dequeue, which has no checksum, tells nothing.
+    A single plain dequeue, which has no checksum, proves nothing.
     """
     begin = header.first_record_offset
     if not DATA_OFFSET <= begin < opened.size or begin % BLOCK_SIZE:
@@ -163,7 +163,7 @@ def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
     offset = 0
     while len(found) < _WITNESSES:
         if content.startswith(_FILLER, offset):
-            offset += BLOCK_SIZE  # what pads a flush
+            offset += BLOCK_SIZE  # padding of a flush
             continue
         record = _record_at(content, offset)
         if record is None:
@@ -179,7 +179,7 @@ def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
 
 
 def queue_name_of(disk: Disk, path: str) -> str | None:
-    """The queue that a journal file's header names; None if it cannot be read, or names none."""
+    """The queue that a journal file's header names; None if it is unreadable or names none."""
     try:
         opened = disk.open(path)
     except OSError:

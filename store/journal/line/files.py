@@ -1,11 +1,11 @@
 """The files of one linearstore journal: their headers read, and put in the order of their numbers.
 
-A line has no info file. Each header names the journal's queue and the file's number. qpidd leaves out a file whose
-header it cannot read and does not see that one is missing. Here such a file is read all the same, and so is one whose
-number is wrong: its record ids tell where among the others it belongs.
+A line has no info file. Each header names the journal's queue and the file's number. qpidd omits a file whose header it
+cannot read and does not detect that one is missing. Here such a file is read nevertheless, and so is one whose number
+is wrong: its record ids show its position among the others.
 
-Where a number is missing between others, a file was lost, or a restart left it out (formats/qls/README.md, 4): the
-walk over the records tells which, since it fits together in the second case.
+If a number is missing between others, a file was lost, or a restart skipped the number (formats/qls/README.md, 4): the
+walk over the records shows which, since the records are contiguous in the second case.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from itertools import pairwise
 from operator import gt
 from typing import Final
 
-from formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
-from formats.qls.records import SECTOR_SIZE
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.files import OrderedFiles
-from store.journal.format import JournalFormat
-from store.journal.line.file import FoundFile, LinearFile, read_linear_file
-from store.journal.line.pool import pool_data_size
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
+from qstore.formats.qls.records import SECTOR_SIZE
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
+from qstore.store.journal.files import OrderedFiles
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.line.file import FoundFile, LinearFile, read_linear_file
+from qstore.store.journal.line.pool import pool_data_size
 
-_ALIKE: Final = 8  # bits in which two serials differ, at most, if one of them is the other gone bad
+_ALIKE: Final = 8  # maximum of differing bits if one serial is a corrupted copy of the other
 
 
 @dataclass(slots=True)
 class Line(OrderedFiles[LinearFile]):
-    """The files of a line, that with the lowest number first.
+    """The files of a line, the lowest number first.
 
     Attributes:
-        queue_name: whose journal it is, as the headers say; empty if none does.
+        queue_name: the journal's queue according to the headers; empty if none names one.
         unlinked_head: paths of files at the head that no journal links: given back, unless messages in them are needed.
-        notices: one line each: what a user should know, and no damage.
+        notices: one line each for the user, about things that are not damage.
     """
 
     queue_name: str = ""
@@ -58,10 +58,10 @@ def read_line(
     """Read the headers of a journal's files and put the files in order.
 
     Args:
-        disk: where to read.
+        disk: reads them.
         paths: the files, in any order.
-        directory: the journal's directory, for what is missing from it.
-        queue_name: whose journal it is; None to take that of most files.
+        directory: the journal's directory, for reporting missing files.
+        queue_name: the journal's queue; None to use that of most files.
         unlinked: files that no journal links, though their headers name this queue.
         queues: the names of the store's queues.
         waiting: files in the pool, though their headers name this queue.
@@ -87,7 +87,7 @@ def read_line(
 
 
 def _own(found: Sequence[FoundFile], queue_name: str, queues: Collection[str], damage: list[Damage]) -> list[FoundFile]:
-    """The files that are the queue's: by the name in the header, or where that is no other queue's, by the number."""
+    """The queue's files: by the name in the header, or if that is no other queue's, by the number."""
     own = [entry for entry in found if entry.header is None or entry.header.queue_name == queue_name]
     numbers = {entry.header.file_number for entry in own if entry.header is not None}
     for entry in found:
@@ -99,7 +99,9 @@ def _own(found: Sequence[FoundFile], queue_name: str, queues: Collection[str], d
         if fits and name not in queues:
             effect = Effect.READ_BY_NUMBER
             own.append(entry)
-        damage.append(Damage(entry.path, 72, None, DamageKind.FILE_OF_OTHER_QUEUE, effect, told=name, queue=queue_name))
+        damage.append(
+            Damage(entry.path, 72, None, DamageKind.FILE_OF_OTHER_QUEUE, effect, recorded=name, queue=queue_name)
+        )
     return own
 
 
@@ -111,10 +113,10 @@ def _adopted(
     damage: list[Damage],
     notices: list[str],
 ) -> list[FoundFile]:
-    """The unlinked files that belong into the line.
+    """The unlinked files that belong to the line.
 
-    One in the middle or at the end has lost its link. At the head, where files are given back, `head` takes the paths:
-    whether messages in them are needed is to be seen.
+    One in the middle or at the end has lost its link. Paths at the head, where files are given back, go into `head`:
+    the walk over the records shows whether messages in them are needed.
     """
     found = [entry for path in unlinked if (entry := read_linear_file(disk, path, damage)) is not None]
     numbers = {entry.header.file_number for entry in own if entry.header is not None}
@@ -131,7 +133,7 @@ def _adopted(
             lowest = number
             head.add(entry.path)
         elif number:
-            notices.append(f"{entry.path}: file {number}, which its journal had given back, was on its way to the pool")
+            notices.append(f"{entry.path}: file {number} was given back by its journal, but is not in the pool yet")
             continue
         adopted.append(entry)
     return adopted
@@ -140,9 +142,9 @@ def _adopted(
 def _taken_for_free(
     disk: Disk, own: Sequence[FoundFile], waiting: Sequence[str], damage: list[Damage]
 ) -> list[FoundFile]:
-    """The files in the pool that are newer than the line: no journal gives its end back.
+    """The files in the pool that are newer than the line: a journal never gives its last files back.
 
-    What is older was given back, and its header is not reset yet; maybe by a queue of that name that was deleted.
+    Older ones were given back, and their headers are not reset yet; perhaps by a deleted queue of the same name.
     """
     newest = max((_age(entry) for entry in own if entry.header is not None), default=(0, 0, 0, 0))
     found = [entry for path in waiting if (entry := read_linear_file(disk, path, [])) is not None]
@@ -152,7 +154,7 @@ def _taken_for_free(
 
 
 def _age(entry: FoundFile) -> tuple[int, int, int, int]:
-    """Number, first record id and time of a file: each goes up along a line."""
+    """Number, first record id and time of a file: each increases along a line."""
     header = entry.header
     return (0, 0, 0, 0) if header is None else (header.file_number, entry.first_rid, header.seconds, header.nanoseconds)
 
@@ -161,7 +163,7 @@ def _age(entry: FoundFile) -> tuple[int, int, int, int]:
 
 
 def _data_size(entries: Sequence[FoundFile]) -> int:
-    """The size of data area that headers, files themselves and the names of their pools agree on most."""
+    """The size of data area on which most headers, file sizes and pool names agree."""
     sizes: Counter[int] = Counter()
     for entry in entries:
         pooled = pool_data_size(entry.path)
@@ -182,15 +184,15 @@ def _check_size(entry: FoundFile, data_size: int, damage: list[Damage]) -> None:
         effect = Effect.RECORDS_BEYOND_END_LOST if size < file_size else Effect.EXCESS_NOT_READ
         damage.append(Damage(entry.path, min(size, file_size), None, kind, effect, size=size, expected=file_size))
     if entry.header is not None and entry.header.data_size != data_size:
-        told = entry.header.data_size
-        damage.append(Damage(entry.path, 32, None, DamageKind.FILE_DATA_SIZE, told=told, size=data_size))
+        recorded = entry.header.data_size
+        damage.append(Damage(entry.path, 32, None, DamageKind.FILE_DATA_SIZE, recorded=recorded, size=data_size))
 
 
 # ---- the order ----
 
 
 def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[LinearFile]:
-    """The files by number; those whose numbers are lost, taken or out of place by their record ids."""
+    """The files by number; those whose numbers are lost, taken or out of order by their record ids."""
     homeless = [entry for entry in entries if entry.header is None]
     numbered: dict[int, list[FoundFile]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.first_rid, entry.path)):
@@ -209,10 +211,10 @@ def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[Linear
 
 
 def _owner(number: int, alike: Mapping[int, Sequence[FoundFile]]) -> FoundFile:
-    """Of several files that claim a number, oldest first, the one that fits between its neighbours.
+    """Of several files with one number, oldest first, the one that fits between its neighbours.
 
-    If more than one does, the newer is the file after, if only that is missing in the line, and else the older the
-    file before, if that is missing.
+    If more than one fits, the newer one is the next file if only that is missing in the line; otherwise the older one
+    is the previous file if that is missing.
     """
     if len(alike[number]) == 1:
         return alike[number][0]
@@ -243,11 +245,11 @@ def _number(entry: FoundFile) -> int:
 def _take_misnumbered(placed: list[LinearFile], homeless: list[FoundFile]) -> None:
     """The one file that does not fit where its number puts it, by its record ids, and leaves no other number missing.
 
-    Of two that would do, that with the higher number: numbers begin with 1, and rise by 1.
+    Of two candidates, the one with the higher number: numbers start at 1 and increase by 1.
     """
     falls = [index for index in range(1, len(placed)) if placed[index - 1].first_rid > placed[index].first_rid]
     if len(falls) not in (1, 2) or not _missing(placed):
-        return  # all fit, or more than one does not; or the numbers are right, and a header's record id is wrong
+        return  # all fit, or several do not; or the numbers are right, and a header's record id is wrong
     for index in sorted({near for fall in falls for near in (fall - 1, fall)}, reverse=True):
         file, others = placed[index], placed[:index] + placed[index + 1 :]
         if any(before.first_rid > after.first_rid for before, after in pairwise(others)):
@@ -261,44 +263,44 @@ def _take_misnumbered(placed: list[LinearFile], homeless: list[FoundFile]) -> No
 
 
 def _missing(files: Sequence[LinearFile]) -> int:
-    """How many numbers between those of the files are missing."""
+    """Number of missing file numbers between those of the files."""
     return files[-1].number - files[0].number + 1 - len(files)
 
 
 def _place_by_rid(placed: list[LinearFile], entry: FoundFile, damage: list[Damage]) -> None:
-    """Put a file behind the last one whose records are older; a missing number there is preferred."""
+    """Insert a file after the last one whose records are older, preferably at a missing number."""
     before = [index for index, file in enumerate(placed) if file.first_rid <= entry.first_rid]
     index = before[-1] + 1 if before else 0
     next_number = placed[0].number if placed else 2
     number = placed[index - 1].number + 1 if index else next_number - 1
     if entry.header is not None:
-        told = entry.header.file_number
-        damage.append(Damage(entry.path, 64, None, DamageKind.FILE_OUT_OF_PLACE, told=told, number=number))
+        recorded = entry.header.file_number
+        damage.append(Damage(entry.path, 64, None, DamageKind.FILE_OUT_OF_PLACE, recorded=recorded, number=number))
     placed.insert(index, LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
 
 
 def _believe_records(
     files: Sequence[LinearFile], record_serials: Mapping[str, int | None], damage: list[Damage], notices: list[str]
 ) -> None:
-    """Where the first record has another serial than the header says, one of the two is wrong.
+    """Decide between header and records if the first record has another serial than the header.
 
-    In the last file it may be what the file's former life left, if nothing was written behind the new header; unless
-    the two are so much alike that the header's went bad.
+    In the last file it may be left from the file's previous use, if nothing was written after the new header; unless
+    the two serials are so similar that the header must be corrupted.
     """
     for index, file in enumerate(files):
         found = record_serials[file.path]
         if file.header is None or found is None or found == file.header.serial:
             continue
-        told = Damage(file.path, 8, None, DamageKind.FILE_SERIAL, told=file.header.serial, found=found)
+        mismatch = Damage(file.path, 8, None, DamageKind.FILE_SERIAL, recorded=file.header.serial, found=found)
         if index < len(files) - 1 or (found ^ file.header.serial).bit_count() <= _ALIKE:
-            damage.append(told)
+            damage.append(mismatch)
             file.serial = found
         else:
-            notices.append(f"{file.path}: {told.what}: they are of the file's former life, and not read")
+            notices.append(f"{file.path}: {mismatch.what}: its records are from a previous use and are not read")
 
 
 def _tell_gaps(files: Sequence[LinearFile], directory: str) -> None:
-    """Let each file before which numbers are missing know."""
+    """Mark each file before which numbers are missing."""
     for earlier, later in pairwise(files):
         missing = later.number - earlier.number - 1
         first, last = earlier.number + 1, later.number - 1

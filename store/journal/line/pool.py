@@ -1,12 +1,12 @@
-"""The files of a linearstore's partitions, those taken and those that wait (formats/qls/README.md, 3.4).
+"""The files of a linearstore's partitions: taken ones and unused ones (formats/qls/README.md, 3.4).
 
 A journal's directory holds links to the files that it took, and the links are absolute: on another machine, or in a
-copy, they point nowhere, or worse, into another store. So a link's file is looked for by its name, which is a UUID,
+copy, they point nowhere or, worse, into another store. So a link's file is looked up by its name, which is a UUID,
 among the taken files of the store itself.
 
 A crash between taking a file and linking it, or between removing a link and giving the file back, leaves a taken file
-that no journal links. One that was written to and belongs in the middle or at the end of its journal's line is none of
-these: its link was lost.
+that no journal links. A file that was written to and belongs in the middle or at the end of its journal's line is
+different: its link was lost.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.qls.file_header import FILE_HEADER_SIZE
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk
 
 PARTITION_NAME: Final = re.compile(r"p[0-9]{3}")
 _POOL_NAME: Final = re.compile(r"(?P<kib>[0-9]{1,9})k")
@@ -30,12 +30,12 @@ KIB: Final = 1024
 
 
 def linear_file_names(names: Iterable[str]) -> list[str]:
-    """Those of a directory's names that a linearstore takes for journal files."""
+    """The names in a directory that a linearstore takes for journal files."""
     return [name for name in names if _FILE_NAME.fullmatch(name)]
 
 
 def pool_data_size(path: str) -> int | None:
-    """Bytes of data area that a taken file should have, as the directory of its pool says; None if it is in none."""
+    """Bytes of data area of a taken file according to its pool's directory name; None if it is not in a pool."""
     directory, _, in_use = posixpath.dirname(path).rpartition("/")
     found = _POOL_NAME.fullmatch(posixpath.basename(directory)) if in_use == "in_use" else None
     return None if found is None else int(found["kib"]) * KIB
@@ -47,7 +47,7 @@ class PooledFile(NamedTuple):
     Attributes:
         path: where it is.
         partition: number of its partition.
-        file_size: bytes that it should have, as its pool's directory says.
+        file_size: size in bytes according to its pool's directory name.
     """
 
     path: str
@@ -57,14 +57,14 @@ class PooledFile(NamedTuple):
 
 @dataclass(slots=True)
 class FilePool:
-    """The files of a store's partitions by name.
+    """The files of a store's partitions, by name.
 
     Attributes:
         taken: those in the `in_use` directories.
-        linked: the names of those that a journal's directory has a link to, or a file of that name.
-        waiting: those in the pools themselves.
-        returned: those on their way back.
-        damage: what could not be looked into.
+        linked: the names of those that a journal's directory links to, or holds itself.
+        waiting: the unused files in the pools.
+        returned: those being returned to a pool.
+        damage: directories that could not be listed.
     """
 
     taken: dict[str, PooledFile] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class FilePool:
 
 
 def read_file_pool(disk: Disk, root: str) -> FilePool:
-    """Look at the partitions of the linearstore whose directory is `root`; no file is opened."""
+    """List the partitions of the linearstore whose directory is `root`; no file is opened."""
     pool = FilePool()
     for partition in _names(disk, root, pool):
         if not PARTITION_NAME.fullmatch(partition) or not _is_directory(disk, posixpath.join(root, partition), pool):

@@ -1,12 +1,12 @@
 """The records of a linearstore journal.
 
-A record is good if it carries the serial of the file in which it begins and its checksum holds; a plain dequeue has no
-checksum, so after a break its padding must do. What a file's former life left behind has another serial, and so has
-whatever lies in a message's body.
+A record is good if it carries the serial of the file in which it begins and its checksum matches; a plain dequeue has
+no checksum, so after a break its padding is checked. Records left from a file's previous use have another serial, and
+so has anything in a message's body.
 
-qpidd takes the first bad record for the journal's end, and gives everything after it up. It also takes for bad the
-large records that its own writer made while it had to wait for free cache pages (formats/qls/README.md, 6): here
-they are good, and noted.
+qpidd takes the first bad record for the journal's end and drops everything after it. It also considers bad those large
+records that its own writer produced while waiting for free cache pages (formats/qls/README.md, 6): here they are good,
+and noted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 from zlib import adler32
 
-from formats.qls.file_header import FIRST_RECORD_OFFSET
-from formats.qls.records import (
+from qstore.formats.qls.file_header import FIRST_RECORD_OFFSET
+from qstore.formats.qls.records import (
     HEADER,
     MAGIC_PREFIX,
     MAGICS,
@@ -31,17 +31,17 @@ from formats.qls.records import (
     decode_tail,
     word,
 )
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import MAGIC_MASK
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
-from store.journal.line.file import LinearFile
-from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
-from store.journal.records import RecordHeader as AnyRecordHeader
-from store.journal.stream import JournalStream
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import MAGIC_MASK
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
+from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.records import MIN_WINDOW, JournalRecords, RecordSink, Verdict
+from qstore.store.journal.records import RecordHeader as AnyRecordHeader
+from qstore.store.journal.stream import JournalStream
 
 _CHUNK: Final = 1 << 20  # bytes checksummed at a time
-_WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
-_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
+_WORK: Final = 8  # a walk checksums at most this many times the journal's size ...
+_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most this size
 
 _ENQUEUE: Final = word(Kind.ENQUEUE)
 _DEQUEUE: Final = word(Kind.DEQUEUE)
@@ -79,7 +79,7 @@ class LinearRecords(JournalRecords):
         if header.kind is Kind.FILLER or header.serial == serial:
             return None
         if serial is None:
-            return Verdict(header, "not to be verified: the file's header, which holds the serial, is lost")
+            return Verdict(header, "cannot be verified: the file's header, which holds the serial, is lost")
         what = f"{header.kind.label} record with serial 0x{header.serial:x}, its file has 0x{serial:x}"
         return Verdict(header, what, stale=True)
 
@@ -94,9 +94,9 @@ class LinearRecords(JournalRecords):
         return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
 
     def _bad_tail(self, header: RecordHeader, place: int) -> Verdict | None:
-        """What is wrong with a record's tail, or with the record by what its tail says; None if nothing is."""
+        """What is wrong with a record's tail, or with the record according to its tail; None if nothing is."""
         if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
-            what = f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            what = f"{header.kind.label} record is not verified: the limit of repeated checksumming is reached"
             return Verdict(header, what)
         tail_place = place + header.tail_offset
         tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE))
@@ -113,7 +113,7 @@ class LinearRecords(JournalRecords):
         return Verdict(header, f"{header.kind.label} record fails its checksum", fails_checksum=True)
 
     def _was_continued(self, header: RecordHeader, tail: Tail, place: int, checksum: int) -> bool:
-        """Whether the tail is that of a writer that had to wait within the record, at the end of a sector."""
+        """Whether the tail is from a writer that had to wait within the record, at the end of a sector."""
         end = place + header.tail_offset
         index = self._stream.index
         serials = {file.serial for file in self._files[index(place) : index(end) + 1]}
@@ -147,18 +147,18 @@ class LinearRecords(JournalRecords):
             self._compare_header_rid(place, file.header.rid)
         if file.missing is not None:
             self.notices.append(
-                f"{file.path}: {file.missing.what} before it, though the records go on: qpidd leaves numbers out when "
+                f"{file.path}: {file.missing.what} before it, but the records continue: qpidd skips file numbers when "
                 "it restarts after a crash within a large record"
             )
 
     # ---- runs of plain records ----
 
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
-        """Take plain records from `place` on."""
+        """Read plain records from `place` on."""
         serial = self._files[place // self._stream.data_size].serial
         if serial is None:
             return place
-        window, at = self._stream.window(place, LEAST_WINDOW)
+        window, at = self._stream.window(place, MIN_WINDOW)
         base = place - at
         length = len(window)
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
@@ -189,11 +189,10 @@ class LinearRecords(JournalRecords):
     # ---- breaks ----
 
     def after_break(self, place: int, likely: int | None) -> int | None:
-        """The first good record after what broke the chain at `place`.
+        """The first good record after the break in the chain at `place`.
 
-        Of the records of this file that lie within the broken one, as long as that says it is, those that are newer
-        than the last good one are no part of its body: its length is wrong. A body may hold a copy of this very file,
-        but one from before it was written.
+        Records of this file that lie within the claimed length of the broken one, but are newer than the last good one,
+        are not part of its body: its length is wrong. A body may hold a copy of this very file, but only an older one.
         """
         found = self.search(place)
         if found is None or likely is None or found >= likely or self._is_newer(found):
@@ -201,13 +200,13 @@ class LinearRecords(JournalRecords):
         return super().after_break(place, likely)
 
     def _is_newer(self, place: int) -> bool:
-        """Whether the record at `place` was written after the last one that was taken: ids only grow."""
+        """Whether the record at `place` was written after the last record read: ids only increase."""
         last = self._header(self._last_place) if self._last_place >= 0 else None
         header = self._header(place)
         return last is None or (header is not None and header.rid > last.rid)
 
     def search(self, place: int, end: int | None = None) -> int | None:
-        """The first good record at or after `place`. Only the file's own serial makes a candidate worth checking."""
+        """The first good record at or after `place`. Only candidates with the file's own serial are checked."""
         for candidate in self._candidates(place, end):
             header = self._header(candidate)
             if header is None or header.kind is Kind.FILLER or not self._plausible(header, candidate):

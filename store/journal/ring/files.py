@@ -1,7 +1,7 @@
-"""The files of one journal: their headers read, and put in the order in which they were written.
+"""The files of one ring: their headers read, and put in order of writing.
 
-qpidd gives up on a header that it cannot read; here the header is reported as damaged, and its file takes the place
-that its number, its records and its neighbours give it (`order`), so that its records are still looked for.
+qpidd gives up on a header that it cannot read; here the header is reported as damaged, and the position of its file is
+derived from its number, its records and its neighbours (`order`), so that its records are still searched.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import (
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import (
     LOGICAL_NUMBER_OFFSET,
     FileHeader,
     decode_file_header,
@@ -20,9 +20,9 @@ from formats.rhm.file_header import (
     header_oddities,
     was_entered_again,
 )
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import (
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.records import (
     OVERWRITE_INDICATOR,
     RECORD_KINDS,
     TAIL,
@@ -35,18 +35,18 @@ from formats.rhm.records import (
     is_padding,
     version_1_check,
 )
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk, ReadableFile
-from store.journal.files import OrderedFiles
-from store.journal.format import JournalFormat
-from store.journal.ring.identity import by_number, leave_out_strangers, tell_zeros
-from store.journal.ring.order import RingFile, entered_in_vain, order_by_flush, order_by_indicator
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.disk import Disk, ReadableFile
+from qstore.store.journal.files import OrderedFiles
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.ring.order import RingFile, order_by_flush, order_by_indicator, wasted_files
+from qstore.store.journal.ring.owner import by_number, leave_out_strangers, tell_zeros
 
-_SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
-_RECORD_PROBE: Final = 4096  # bytes from a file's first record on that are searched for one that shows its lap ...
-_LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not tell where that is
+_SECTORS_PROBED: Final = 64  # read from a file without a header to decide whether it was ever written
+_RECORD_PROBE: Final = 4096  # bytes from a file's first record searched for a record that shows its lap ...
+_LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not state that offset
 
 
 @dataclass(slots=True)
@@ -54,11 +54,11 @@ class Ring(OrderedFiles[RingFile]):
     """The files of a ring in order of writing, oldest first.
 
     Attributes:
-        vain: version 2: files that are passed over, since a flush that was torn had entered them (`order`).
-        lacks_creation_header: version 2: whether a file has not even the header that it was created with.
+        wasted: version 2: files that are skipped, because a torn flush had entered them (`order`).
+        lacks_creation_header: version 2: whether a file lacks even the header written at its creation.
     """
 
-    vain: list[RingFile] = field(default_factory=list)
+    wasted: list[RingFile] = field(default_factory=list)
     lacks_creation_header: bool = False
 
 
@@ -66,10 +66,10 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     """Read the headers of a journal's files, `paths` by file number, and put the files in order.
 
     Args:
-        disk: where to read.
-        paths: the files; a single one is taken as it is, whatever number its header says.
+        disk: reads the files.
+        paths: the files; a single one is accepted with any number in its header.
         geometry: their number and size.
-        info: what the info file says of version, queue and incarnation; without it the majority of the files decides.
+        info: the info file's version, queue and incarnation; without it the majority of the files decides.
     """
     damage: list[Damage] = []
     files = [_read_file(disk, number, path, geometry, damage) for number, path in enumerate(paths)]
@@ -89,16 +89,16 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
     tell_zeros(placed, damage, has_creation_headers=has_creation_headers)
-    vain: list[RingFile] = []
+    wasted: list[RingFile] = []
     if version == 2:
-        vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
-        placed = [file for file in placed if file not in vain]
+        wasted = [file for file in wasted_files(placed) if not _holds_later_flush(disk, file)]
+        placed = [file for file in placed if file not in wasted]
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
-    return Ring(JournalFormat(version), geometry, ordered, damage, vain, lacks_one)
+    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, lacks_one)
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:
-    """A version-2 file whose first header was torn was not entered yet: nothing goes into it before that is synced."""
+    """Reset version-2 files whose first header was torn: data is written only after the header is synced."""
     for file in files:
         if file.torn_header is not None:
             damage[:] = [
@@ -113,7 +113,7 @@ def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
         return info.version
     if versions:
         return versions.most_common(1)[0][0]
-    # Every header is lost. In version 2 so are the salts; in version 1 the records still tell their lap.
+    # All headers are lost. In version 2 so are the salts; in version 1 the records still show their lap.
     if any(file.record_indicator is not None for file in files):
         return 1
     return 2 if info is not None and info.version == 2 and any(file.used for file in files) else None
@@ -147,7 +147,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         file.header = decode_file_header(sector)
         file.entered_again = was_entered_again(sector)
     except RhmError as error:
-        if opened.size >= FILE_HEADER_SIZE:  # else that is told
+        if opened.size >= FILE_HEADER_SIZE:  # otherwise its size is reported
             kind = DamageKind.FILE_HEADER_CHECKSUM if error.fails_checksum else DamageKind.FILE_HEADER_BROKEN
             entry = Damage(path, error.offset, None, kind, problem=error.what)
             if _is_blank(opened):
@@ -163,7 +163,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
                 damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
         for offset, problem in header_oddities(sector):
-            # Where the file's two numbers differ, the one that is not its name's is the wrong one.
+            # If the header's two numbers differ, the one that differs from the file name is wrong.
             if offset != LOGICAL_NUMBER_OFFSET or file.header.logical_number != number:
                 damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
         file.goes_with_header = file.header.file_number == number or _records_go_with(opened, file.header)
@@ -177,10 +177,10 @@ def _with_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) ->
 
 
 def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
-    """Whether the first record is one of the file that the header belongs to.
+    """Whether the first record belongs to the file that the header describes.
 
-    In version 2 it verifies with the header's salt, or begins elsewhere, where it cannot be seen. In version 1 it is
-    the one that the header names, or the tail of that one stands before it.
+    In version 2 it verifies with the header's salt, or begins elsewhere, where it cannot be checked. In version 1 it is
+    the one that the header names, or follows the tail of that one.
     """
     begin = header.first_record_offset
     if not DATA_OFFSET <= begin < opened.size:
@@ -200,7 +200,7 @@ def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
 
 
 def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
-    """Whether a good record of a later flush than the one that made the header follows it, with no break between."""
+    """Whether a good record of a later flush than the header's follows it without a break."""
     header = file.header
     assert header is not None
     place = header.first_record_offset
@@ -223,7 +223,7 @@ def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
 
 
 def _is_blank(opened: ReadableFile) -> bool:
-    """Whether nothing was written behind the header yet: writing begins there."""
+    """Whether nothing was written after the header yet, where writing begins."""
     try:
         return not opened.read(DATA_OFFSET, FILE_HEADER_SIZE).strip(b"\0")
     except OSError:
@@ -231,7 +231,7 @@ def _is_blank(opened: ReadableFile) -> bool:
 
 
 def _has_data(opened: ReadableFile) -> bool:
-    """Whether a file with an all-zero header holds anything: its beginning and sectors all over it are looked at."""
+    """Whether a file with an all-zero header holds data: its beginning and sectors throughout are checked."""
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
         offsets = (DATA_OFFSET, *range(step, opened.size, step))
@@ -241,7 +241,7 @@ def _has_data(opened: ReadableFile) -> bool:
 
 
 def _record_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> int | None:
-    """The overwrite indicator of the first record in the file whose tail, or padding, shows that it is one."""
+    """The overwrite indicator of the first record in the file that its tail, or padding, confirms."""
     begin, length = DATA_OFFSET, _LOST_HEADER_PROBE
     if file.header is not None and file.goes_with_header:
         first = file.first_record(geometry)

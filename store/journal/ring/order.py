@@ -1,26 +1,26 @@
 """Which file of a journal is the oldest: the order in which a ring of files was written.
 
-Version 1. Each lap round the ring inverts the overwrite indicator, so the files from the first on that have the same
-one are of the new lap, and those after them of the old one. A header may be lost, or lie, and then qpidd gives up;
-here every possible turn is held against all that is known, and the one that contradicts the least is taken:
+Version 1. Each lap round the ring inverts the overwrite indicator, so the first files with the same indicator are of
+the new lap, and those after them of the old one. If a header is lost or wrong, qpidd gives up. Here every possible
+rotation is scored against all known facts, and the one with the lowest score is chosen:
 
     2  a header whose indicator is that of the other lap
     3  records of the new lap in a file that would be of the old one; records of the old lap in a file that would be
        of the new one and has no header
     1  records of the old lap in a file whose header is of the new one: the crash came after the header was written
-    2  a header older than that of the file before it
+    2  a header older than that of the previous file
 
-Version 2. First flush numbers rise from file to file. Where one flush entered several files, from the last to the
-first too, the overwrite indicator tells the laps apart. Where that fits no turn, the one is taken that fits the most
-files.
+Version 2. First flush numbers increase from file to file. If one flush entered several files, including from the last
+to the first, the overwrite indicator distinguishes the laps. If no rotation fits, the one that fits most files is
+chosen.
 
-Version 2: a flush that a crash tore may have entered files in vain. What came before them was lost, and the next life
-went on at a place before them, with higher numbers. Such a file stands behind the newest one; its header is of the same
-lap, with a number between the oldest's and the newest's, and no record of a later flush follows it. Nothing in it is
-live, or it would not have been entered, so it is passed over. Where the torn flush was the journal's first, the oldest
-file was entered again too, and has the higher number.
+Version 2: a flush that a crash tore may have entered files whose content is worthless. Everything before them in that
+flush was lost, and the next run continued before them, with higher numbers. Such a wasted file comes after the newest
+one; its header is of the same lap, with a number between the oldest's and the newest's, and no record of a later flush
+follows it. Nothing in it is live, or it would not have been entered, so it is skipped. If the torn flush was the
+journal's first, the oldest file was entered again too, and has the higher number.
 
-A file whose header and records fit neither is of another lap, put back by mistake; it is left out.
+A file whose header and records fit neither case is of another lap, restored by mistake; it is omitted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from formats.rhm.file_header import FileHeader
-from formats.rhm.headers import RESTART_GAP
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.journal.files import JournalFile
+from qstore.formats.rhm.file_header import FileHeader
+from qstore.formats.rhm.headers import RESTART_GAP
+from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.journal.files import JournalFile
 
 _UNTRUE_HEADER = _TURNED_BACK = 2
 _UNTRUE_RECORDS = 3
@@ -45,13 +45,13 @@ class RingFile(JournalFile[FileHeader]):
     """One file of a ring.
 
     Attributes:
-        used: whether it was ever written, as far as can be told.
-        goes_with_header: whether its records are of the file that its header belongs to, as far as can be told.
-        record_indicator: version 1: the overwrite indicator of the first record that was found in it.
-        overwrite_indicator: version 1: that which its records should have; None if nothing tells.
-        torn_header: what is wrong with the header of a file that has nothing behind it.
+        used: whether it was ever written, as far as known.
+        goes_with_header: whether its records belong to its header, as far as known.
+        record_indicator: version 1: the overwrite indicator of the first record found in it.
+        overwrite_indicator: version 1: the indicator that its records should have; None if unknown.
+        torn_header: what is wrong with the header of a file without any records.
         entered_again: version 2: whether it was entered more than once in its lap.
-        is_blank: whether no header stands in it, not even that with which files are created.
+        is_blank: whether it has no header at all, not even the one written at its creation.
     """
 
     used: bool
@@ -63,41 +63,41 @@ class RingFile(JournalFile[FileHeader]):
     is_blank: bool = False
 
     def leave_out(self) -> None:
-        """Read nothing from the file, since what is in it does not belong here."""
+        """Read nothing from the file, since its content does not belong here."""
         self.header, self.size, self.record_indicator = None, -1, None
 
 
 def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
-    """Version 1: the files that were written, the old lap's first; headers that lie are reported."""
+    """Version 1: the files that were written, the old lap's first; contradicting headers are reported."""
     written = _written(files)
-    turn, new = min(
-        ((turn, new) for turn in range(1, len(written) + 1) for new in (0, 1)),
+    rotation, new = min(
+        ((rotation, new) for rotation in range(1, len(written) + 1) for new in (0, 1)),
         key=lambda lap: _contradictions(written, *lap),
     )
     for index, file in enumerate(written):
-        file.overwrite_indicator = new if index < turn else 1 - new
+        file.overwrite_indicator = new if index < rotation else 1 - new
         if file.header is None or file.header.overwrite_indicator == file.overwrite_indicator:
             continue
-        told = file.header.overwrite_indicator
+        recorded = file.header.overwrite_indicator
         kind = DamageKind.OVERWRITE_INDICATOR
-        if file.record_indicator == told:
+        if file.record_indicator == recorded:
             kind = DamageKind.FILE_OF_OTHER_LAP
             file.leave_out()
-        damage.append(Damage(file.path, 6, None, kind, told=told))
-    return _rotated(written, turn)
+        damage.append(Damage(file.path, 6, None, kind, recorded=recorded))
+    return _rotated(written, rotation)
 
 
-def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[int, int]:
-    """How much speaks against the new lap, with indicator `new`, being the first `turn` files; then headers alone."""
+def _contradictions(written: Sequence[RingFile], rotation: int, new: int) -> tuple[int, int]:
+    """Scores of the assumption that the first `rotation` files are the new lap, with indicator `new`: all, headers."""
     headers = records = 0
     for index, file in enumerate(written):
-        expected = new if index < turn else 1 - new
+        expected = new if index < rotation else 1 - new
         known = file.header is not None
         if file.header is not None and file.header.overwrite_indicator != expected:
             headers += _UNTRUE_HEADER
         if file.record_indicator == 1 - expected:
-            records += _NOT_YET_WRITTEN if index < turn and known else _UNTRUE_RECORDS
-    ordered = [file.header for file in _rotated(written, turn) if file.header is not None]
+            records += _NOT_YET_WRITTEN if index < rotation and known else _UNTRUE_RECORDS
+    ordered = [file.header for file in _rotated(written, rotation) if file.header is not None]
     turned_back = sum(
         _TURNED_BACK
         for earlier, later in pairwise(ordered)
@@ -106,12 +106,12 @@ def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[i
     return headers + records + turned_back, headers
 
 
-def _rotated(written: Sequence[RingFile], turn: int) -> list[RingFile]:
-    return [*written[turn:], *written[:turn]]
+def _rotated(written: Sequence[RingFile], rotation: int) -> list[RingFile]:
+    return [*written[rotation:], *written[:rotation]]
 
 
 def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
-    """Version 2: the files that were written, that with the lowest first flush number first."""
+    """Version 2: the files that were written, the one with the lowest first flush number first."""
     written = _written(files)
     headers = [(place, file.header) for place, file in enumerate(written) if file.header is not None]
     if not headers:
@@ -124,60 +124,60 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
         ordered, fitting = _most_fitting(written)
     for file in ordered:
         if file.header is not None and file not in fitting:
-            damage.append(Damage(file.path, 8, None, DamageKind.FIRST_FLUSH, told=file.header.first_flush))
+            damage.append(Damage(file.path, 8, None, DamageKind.FIRST_FLUSH, recorded=file.header.first_flush))
             file.leave_out()
     return ordered
 
 
-def entered_in_vain(placed: list[RingFile]) -> list[RingFile]:
-    """Version 2: the files behind the newest one that a torn flush may have entered (the module's docstring)."""
+def wasted_files(placed: list[RingFile]) -> list[RingFile]:
+    """Version 2: the files after the newest one that a torn flush may have entered (see the module's docstring)."""
     written = _written(placed)
     numbers = [-1 if file.header is None else file.header.first_flush for file in written]
     highest = max(numbers, default=-1)
-    # Of files that one flush entered, the last: the one before a file that it did not enter.
+    # Of the files that one flush entered, the last one: the next file was entered by another flush.
     ends = [at for at, number in enumerate(numbers) if number == highest > numbers[(at + 1) % len(numbers)]]
     newest = written[ends[0]].header if len(ends) == 1 else None
-    vain: list[RingFile] = []
+    wasted: list[RingFile] = []
     for file in [*written[ends[0] + 1 :], *written[: ends[0]]] if newest is not None else ():
         header = file.header
         if newest is None or header is None or header.first_flush + RESTART_GAP > highest + 1:
             break
         if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
             break
-        vain.append(file)
-    rest = [file for file in written if file not in vain and file.header is not None]
+        wasted.append(file)
+    rest = [file for file in written if file not in wasted and file.header is not None]
     oldest = min(rest, key=lambda file: numbers[written.index(file)], default=None)
     if oldest is None or (oldest.number == 0 and oldest.entered_again):
-        return vain
+        return wasted
     first = numbers[written.index(oldest)]
-    if first < highest and any(file.header is not None and file.header.first_flush < first for file in vain):
+    if first < highest and any(file.header is not None and file.header.first_flush < first for file in wasted):
         return []
-    return vain
+    return wasted
 
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:
-    """The turn that the most files fit, and those files. Of two, the one with the newer files: most strays are old."""
-    turns = []
-    for turn in range(len(written)):
-        fitting = _fitting(written, turn)
+    """The rotation that most files fit, and those files. Of two, the one with the newer files: most strays are old."""
+    rotations = []
+    for rotation in range(len(written)):
+        fitting = _fitting(written, rotation)
         newest = max((file.header.first_flush for file in fitting if file.header is not None), default=0)
-        turns.append((len(fitting), newest, -turn, fitting))
-    _, _, turn, fitting = max(turns, key=lambda found: found[:3])
-    return _rotated(written, -turn), fitting
+        rotations.append((len(fitting), newest, -rotation, fitting))
+    _, _, rotation, fitting = max(rotations, key=lambda found: found[:3])
+    return _rotated(written, -rotation), fitting
 
 
-def _fitting(written: Sequence[RingFile], turn: int) -> list[RingFile]:
-    """The files that fit: those from `turn` on have one overwrite indicator, the others the other; flushes rise."""
+def _fitting(written: Sequence[RingFile], rotation: int) -> list[RingFile]:
+    """The files that fit: those from `rotation` on have one overwrite indicator, the others the other; flushes rise."""
     rows = []
     for old in (0, 1):
-        laps = [*((file, old) for file in written[turn:]), *((file, 1 - old) for file in written[:turn])]
+        laps = [*((file, old) for file in written[rotation:]), *((file, 1 - old) for file in written[:rotation])]
         rows.append(_rising([file for file, lap in laps if file.header and file.header.overwrite_indicator == lap]))
     return max(rows, key=len)
 
 
 def _rising(files: Sequence[RingFile]) -> list[RingFile]:
-    """The most files, in their order, whose first flush numbers do not go back; those without a header are left out."""
-    best: list[list[RingFile]] = []  # for each file with a header the longest such row that ends with it
+    """The longest sequence of files whose first flush numbers do not decrease; files without a header are omitted."""
+    best: list[list[RingFile]] = []  # for each file with a header, the longest such sequence that ends with it
     for file in files:
         if file.header is not None:
             flush = file.header.first_flush
@@ -187,6 +187,6 @@ def _rising(files: Sequence[RingFile]) -> list[RingFile]:
 
 
 def _written(files: list[RingFile]) -> list[RingFile]:
-    """The files up to the last one that was written: an all-zero header between written ones is no unused file."""
+    """The files up to the last one that was written: a file with an all-zero header between written ones was used."""
     last = max((place for place, file in enumerate(files) if file.used), default=-1)
     return files[: last + 1]

@@ -1,9 +1,9 @@
 """The records of a version-1 journal, qpidd's legacystore.
 
 It has neither checksums nor flush numbers. A record is good if its tail matches it and its overwrite indicator is that
-of its file; a plain dequeue has no tail, so after a break its padding must do. There an old record, where one is met,
-is passed over whole, so that what lies in its body is not looked at; nor is what lies in the body of the broken record
-itself, where the chain goes on behind it.
+of its file; a plain dequeue has no tail, so after a break its padding is checked. When the search after a break meets
+an old record, it skips it as a whole, so that nothing in its body is considered; nor is the body of the broken record
+itself, if the chain continues after it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from formats.rhm.file_header import FIRST_RECORD_OFFSETS
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import HEADER_1, MAGIC_MASK, word
-from formats.rhm.records import (
+from qstore.formats.rhm.file_header import FIRST_RECORD_OFFSETS
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import HEADER_1, MAGIC_MASK, word
+from qstore.formats.rhm.records import (
     COMMIT_DECISION,
     EXTERNAL,
     MAGIC_PREFIX,
@@ -29,18 +29,18 @@ from formats.rhm.records import (
     decode_tail,
     version_1_check,
 )
-from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
-from store.journal.records import RecordHeader as AnyRecordHeader
-from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
+from qstore.store.journal.records import MIN_WINDOW, JournalRecords, RecordSink, Verdict
+from qstore.store.journal.records import RecordHeader as AnyRecordHeader
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.stream import JournalStream
 
 
 def _ignore_enqueue(_rid: int, _place: int) -> None:
-    """Old records are stepped over, and nothing is made of them."""
+    """Ignore old records."""
 
 
 def _ignore_dequeue(_rid: int, _dequeued_rid: int, _place: int) -> None:
-    """Old records are stepped over, and nothing is made of them."""
+    """Ignore old records."""
 
 
 class Version1Records(JournalRecords):
@@ -85,7 +85,7 @@ class Version1Records(JournalRecords):
         return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
 
     def begins_record(self, place: int, verdict: Verdict) -> bool:
-        """Whether the broken record carries the overwrite indicator of the present lap."""
+        """Whether the broken record has the overwrite indicator of the current lap."""
         if verdict.header is None or verdict.stale:
             return False
         indicator = self._indicator(place)
@@ -98,13 +98,13 @@ class Version1Records(JournalRecords):
             self._compare_header_rid(place, header.rid)
 
     def tells_first_record(self, index: int) -> bool:
-        """Only in the very first file, written once: else the end of an overwritten message may stand there."""
+        """Only in the very first file, written once: otherwise the end of an overwritten message may be there."""
         return self._files[index].number == 0 and len(self._files) < self._stream.geometry.files
 
     # ---- runs of plain records ----
 
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
-        """Take plain records from `place` on."""
+        """Read plain records from `place` on."""
         indicator = self._indicator(place)
         return place if indicator is None else self._run(place, file_end, indicator, sink.enqueue, sink.dequeue)
 
@@ -116,7 +116,7 @@ class Version1Records(JournalRecords):
         enqueue: Callable[[int, int], None],
         dequeue: Callable[[int, int, int], None],
     ) -> int:
-        window, at = self._stream.window(place, LEAST_WINDOW)
+        window, at = self._stream.window(place, MIN_WINDOW)
         base = place - at
         length = len(window)
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
@@ -147,7 +147,7 @@ class Version1Records(JournalRecords):
     # ---- breaks ----
 
     def search(self, place: int, end: int | None = None) -> int | None:
-        """The first good record at or after `place`; old records are passed over whole."""
+        """The first good record at or after `place`; old records are skipped as a whole."""
         after_old = place
         for candidate in self._candidates(place, end):
             if candidate < after_old:
@@ -165,7 +165,7 @@ class Version1Records(JournalRecords):
     def _after_old_records(self, place: int, header: AnyRecordHeader) -> int:
         file_end = (place // self._stream.data_size + 1) * self._stream.data_size
         indicator = self._indicator(place)
-        assert indicator is not None  # else no record could be called old
+        assert indicator is not None  # otherwise no record could be old
         after = place + header.size
         if after >= file_end:
             return after

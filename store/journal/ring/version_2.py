@@ -1,11 +1,11 @@
-"""The records of a version-2 journal, our own.
+"""The records of a version-2 journal, qstore's own.
 
-A record is good if its checksum, with the salt of the file in which it begins, holds, and its flush number is due: that
-of the record before it, after the last record of a flush the next, or after a restart a much higher one. Where the
-number goes back, the record is an old one; where it runs ahead, the record was written to the wrong place. Which flush
-broke is known, because the last record of a flush is flagged: after such a record it is the next one, otherwise the
-present one. A record after the break counts only if one of a later flush follows: that one was written after the broken
-flush had been synced whole.
+A record is good if its checksum, with the salt of the file in which it begins, matches, and its flush number is due:
+that of the previous record; after the last record of a flush the next number; or after a restart a much higher one. If
+the number decreases, the record is an old one; if it is too high, the record was written to the wrong offset. The
+broken flush is known, because the last record of a flush is flagged: after such a record it is the next one, otherwise
+the current one. A record after the break counts only if one of a later flush follows: that one was written after the
+broken flush had been synced completely.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.file_header import FIRST_RECORD_OFFSETS
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
-from formats.rhm.records import (
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.file_header import FIRST_RECORD_OFFSETS
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
+from qstore.formats.rhm.records import (
     LAST_OF_FLUSH,
     MAGIC_PREFIX,
     MAX_HEADER_SIZE,
@@ -31,14 +31,14 @@ from formats.rhm.records import (
     decode_tail,
     version_2_check,
 )
-from store.journal.records import LEAST_WINDOW, RUN_UP, EndState, JournalRecords, RecordSink, Verdict
-from store.journal.records import RecordHeader as AnyRecordHeader
-from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
+from qstore.store.journal.records import MIN_WINDOW, RUN_UP, EndState, JournalRecords, RecordSink, Verdict
+from qstore.store.journal.records import RecordHeader as AnyRecordHeader
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.stream import JournalStream
 
 _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
-_WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
-_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
+_WORK: Final = 8  # a walk checksums at most this many times the journal's size ...
+_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most this size
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
@@ -46,13 +46,13 @@ _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 
 @dataclass(slots=True)
 class FlushState:
-    """Which flush the walk is in.
+    """The flush that the walk has reached.
 
     Attributes:
-        number: that of the last good record, 64 bits.
+        number: flush number of the last good record, 64 bits.
         complete: whether that record was flagged as the last of its flush.
         sealed: whether it was the seal of a clean close.
-        begun: whether there was one; before that, `number` is that of the oldest file's header.
+        begun: whether there was a good record; before that, `number` is that of the oldest file's header.
     """
 
     number: int = 0
@@ -61,26 +61,26 @@ class FlushState:
     begun: bool = False
 
     def expand(self, low: int) -> int:
-        """The 64-bit flush number whose low 32 bits are `low`: the one nearest to the present number."""
+        """The 64-bit flush number whose low 32 bits are `low`: the one nearest to the current number."""
         step = (low - self.number) & 0xFFFFFFFF
         return self.number + step if step < 0x80000000 else self.number + step - 0x100000000
 
     def advance(self, header: RecordHeader) -> None:
-        """A good record was read."""
+        """Note a good record."""
         self.number = self.expand(header.flush)
         self.complete = bool(header.flags & LAST_OF_FLUSH)
         self.sealed = header.kind is Kind.FILLER and bool(header.flags & SEAL)
         self.begun = True
 
     def is_due(self, header: RecordHeader) -> bool:
-        """Whether a record of that flush, which does not go back, may follow the last good one."""
+        """Whether a record of that flush, which is not lower, may follow the last good one."""
         number = self.expand(header.flush)
         restarted = header.kind is Kind.FILLER and number - self.number >= RESTART_GAP
         return not self.begun or number == self.next_to_break or restarted
 
     @property
     def next_to_break(self) -> int:
-        """The flush in which a bad record after the last good one belongs."""
+        """The flush to which a bad record after the last good one belongs."""
         return self.number + 1 if self.complete else self.number
 
 
@@ -103,7 +103,7 @@ class Version2Records(JournalRecords):
     # ---- one record ----
 
     def examine(self, place: int) -> Verdict:
-        """What stands at `place`, where the record that follows the last good one is due."""
+        """Examine the record at `place`, where the one after the last good record is due."""
         verdict = super().examine(place)
         header = verdict.header
         if verdict.problem is not None or not isinstance(header, RecordHeader) or self._flush.is_due(header):
@@ -114,15 +114,15 @@ class Version2Records(JournalRecords):
         return Verdict(header, f"{header.kind.label} record of flush {number}, where one of flush {due} is due")
 
     def _begins_file(self, place: int, number: int) -> bool:
-        """Whether a record of flush `number` is the first in its file by the file's header, and of the right flush."""
+        """Whether the file header confirms that a record of flush `number` at `place` is the file's first and due."""
         index, offset = divmod(place, self._stream.data_size)
         header = self._files[index].header
         if header is None or header.first_record_offset != offset + self._stream.geometry.header_size:
             return False
-        return number - header.first_flush in (0, 1)  # the one that made the header, or that after it
+        return number - header.first_flush in (0, 1)  # the flush that wrote the header, or the next one
 
     def missing_before(self, place: int) -> tuple[int, int] | None:
-        """The flush of the record before, and that of the first one in a file, if there should be others between."""
+        """The flushes of the last record and of the first one in a file, if there should be others between them."""
         header = self._header(place)
         if not isinstance(header, RecordHeader) or self._flush.is_due(header):
             return None
@@ -137,12 +137,12 @@ class Version2Records(JournalRecords):
             return Verdict(None, f"record of version {header.version} in a journal of version 2")
         file = self._files[place // self._stream.data_size]
         if file.header is None:
-            return Verdict(header, "not to be verified: the file's header, which holds the salt, is lost")
+            return Verdict(header, "cannot be verified: the file's header, which holds the salt, is lost")
         check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
         if rid != header.rid:
             return Verdict(header, f"{header.kind.label} record without its tail")
         if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
-            what = f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            what = f"{header.kind.label} record is not verified: the limit of repeated checksumming is reached"
             return Verdict(header, what)
         head = self._stream.read(place, header.header_size)
         xid = self._stream.read(place + header.header_size, header.xid_size)
@@ -161,7 +161,7 @@ class Version2Records(JournalRecords):
         return crc
 
     def taken(self, header: AnyRecordHeader, place: int) -> None:
-        """A good record was read: its flush is the present one."""
+        """Note that a good record was read: its flush is the current one."""
         super().taken(header, place)
         assert isinstance(header, RecordHeader)
         self._flush.advance(header)
@@ -169,11 +169,11 @@ class Version2Records(JournalRecords):
     # ---- runs of plain records ----
 
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
-        """Take plain records from `place` on, and move the present flush along."""
+        """Read plain records from `place` on, and advance the current flush."""
         header = self._files[place // self._stream.data_size].header
         if header is None:
             return place
-        window, at = self._stream.window(place, LEAST_WINDOW)
+        window, at = self._stream.window(place, MIN_WINDOW)
         base = place - at
         length = len(window)
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
@@ -219,15 +219,15 @@ class Version2Records(JournalRecords):
     # ---- breaks, and the end ----
 
     def after_break(self, place: int, _likely: int | None) -> int | None:
-        """The first good record after what broke the chain at `place`: checksums tell, wherever it stands."""
+        """The first good record after the break in the chain at `place`: checksums confirm it at any offset."""
         found = self.search(place + BLOCK_SIZE)
         if found is not None:
             (low,) = FLUSH.unpack(self._stream.read(found + FLUSH_OFFSET, FLUSH.size))
-            self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now, whatever was before
+            self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now in any case
         return found
 
     def search(self, place: int, end: int | None = None) -> int | None:
-        """The first good record at or after `place` that may be believed (the module's docstring)."""
+        """The first good record at or after `place` that can be trusted (see the module's docstring)."""
         broken = self._flush.next_to_break
         rest_of_broken: int | None = None
         for candidate in self._candidates(place, end):
@@ -246,10 +246,10 @@ class Version2Records(JournalRecords):
         return None
 
     def entry(self, found: int) -> int | None:
-        """The first record of the flush of `found`: from there on the walk itself tells what is torn, old or damaged.
+        """The first record of the flush of `found`: from there the walk itself distinguishes torn, old and damaged.
 
-        What a torn flush left behind the journal's end has lost its beginning to the flush written over it. So the
-        flush that is found to begin before it is a later one, and the walk ends before it comes to `found`.
+        The remains of a torn flush after the journal's end have lost their beginning to the flush written over it. So
+        the flush found to begin before them is a later one, and the walk ends before it reaches `found`.
         """
         span = RUN_UP
         while found > span:
@@ -262,10 +262,10 @@ class Version2Records(JournalRecords):
         return None
 
     def _flush_begun(self, place: int, found: int) -> int | None:
-        """The last record from `place` on, up to `found`, that begins a flush; None if there is none."""
+        """The last record from `place` to `found` that begins a flush; None if there is none."""
         begun: int | None = None
         chained = False  # whether a record leads to `place`
-        last_flush: int | None = None  # its flush, if it is the last one of that
+        last_flush: int | None = None  # its flush, if it is the last record of it
         while place <= found:
             header = self._header(place) if chained else None
             if not isinstance(header, RecordHeader) or header.version != 2 or place + header.size > self._stream.size:
@@ -283,7 +283,7 @@ class Version2Records(JournalRecords):
         return begun
 
     def can_verify(self, place: int) -> bool:
-        """Whether the salt is known of the file in which `place` lies."""
+        """Whether the salt of the file that contains `place` is known."""
         return self._files[place // self._stream.data_size].header is not None
 
     def begins_record(self, place: int, verdict: Verdict) -> bool:
@@ -294,5 +294,5 @@ class Version2Records(JournalRecords):
         return self._flush.expand(header.flush) > self._flush.number
 
     def end_state(self) -> EndState:
-        """A flush whose last record is missing is torn."""
+        """A flush without its last record is torn."""
         return EndState(not self._flush.complete, self._flush.sealed, self._flush.number)

@@ -1,1 +1,1 @@
-"""Writing a journal: write batch, flushes, space, compaction, and the files that they go to."""
+"""Writing a journal: the write batch, flushes, space, compaction, and the files."""

@@ -1,34 +1,34 @@
-"""Whether a record may be written to a version-2 journal: the rules of `space`, applied.
+"""Decides whether a record may be written to a version-2 journal, by the rules of `space`.
 
-Most plain records need not ask. `ends` works out up to which place in the present file enqueues and dequeues may be
-appended, whatever they are; a record that would go beyond takes the long way through the other methods. Each of them
-lets a record pass, or raises:
+Most plain records need no check. `ends` calculates the end of the stretch in the current file to which enqueues and
+dequeues may be appended unconditionally; a record that would pass it uses the other methods, the slow path. Each of
+them accepts a record, or raises:
 
     JournalFullError    there is no room, and none will be until messages are dequeued
-    JournalBusyError    there will be once what is gathered is flushed, and compaction was told how much
+    JournalBusyError    there will be room after the write batch is flushed; compaction was told how much is needed
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
-from store.journal.write.compaction import Compactor
-from store.journal.write.flushes import FlushQueue
-from store.journal.write.live_records import LiveRecords
-from store.journal.write.space import MAX_BLOCKS, RingSpace
-from store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError, over_threshold
-from store.journal.write.write_batch import WriteBatch
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
+from qstore.store.journal.write.compaction import Compactor
+from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import MAX_BLOCKS, RingSpace
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError, over_threshold
+from qstore.store.journal.write.write_batch import WriteBatch
 
-#: As `Admission.ends`: no plain record may be appended without asking.
+#: A result of `Admission.ends`: no plain record may be appended without a check.
 NOWHERE: Final = (-1, -1)
 
 
 class Admission:
-    """Decides what may be added to one journal.
+    """Decides which records one journal accepts.
 
     Args:
-        title: names the journal in errors.
+        title: the journal's name in errors.
         batch, flushes, space, records, compactor: the journal's.
     """
 
@@ -47,14 +47,14 @@ class Admission:
         self._space, self._records, self._compactor = space, records, compactor
 
     def threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
-        """The first rule of `space`, for `count` messages of `blocks` in all, and what their outcome needs."""
+        """Check the first rule of `space` for `count` messages of `blocks` in all, and for their outcome."""
         if largest > MAX_BLOCKS:
             raise ThresholdError(f"{self._title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self._records.room:
             raise self._over_threshold()
 
     def kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
-        """The other rules: room for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
+        """Check the other rules for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
         space, records, position = self._space, self._records, self._batch.position
         kept = blocks + space.reserve if count else blocks
         messages, outcomes = records.messages + count, records.outcomes + outcome
@@ -70,7 +70,7 @@ class Admission:
         records.largest = longest
 
     def removal(self, blocks: int = 1) -> None:
-        """Room for a dequeue or an outcome: there is some by the rules that enqueues keep, perhaps after compaction."""
+        """Check the room for a dequeue or an outcome: enqueues leave it free, though perhaps only after compaction."""
         space, records, position = self._space, self._records, self._batch.position
         half = space.margin // 2
         needs = space.compaction_needs(records.largest, records.escorts)
@@ -90,16 +90,17 @@ class Admission:
 
     def _busy(self, wanted: int) -> JournalBusyError:
         self._compactor.wait_for(wanted)
-        return JournalBusyError(f"{self._title}: no room before what was gathered is flushed")
+        return JournalBusyError(f"{self._title}: no room until the write batch is flushed")
 
     def _over_threshold(self) -> ThresholdError:
         return over_threshold(self._title, self._space.files, self._space.file * BLOCK_SIZE // PAGE_SIZE)
 
     def ends(self) -> tuple[int, int]:
-        """Up to where plain records may be appended without asking: within the present file, whatever they are.
+        """How far plain records may be appended without a check: within the current file, unconditionally.
 
         Returns:
-            The place that the end of an enqueue may not pass, and that before which a dequeue must begin; -1 for none.
+            The log offset that the end of an enqueue may not pass, and the one before which a dequeue must begin; -1
+            for none.
         """
         space, records, position, file_end = self._space, self._records, self._batch.position, self._batch.file_end
         rest = file_end - position

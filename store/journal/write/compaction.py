@@ -1,17 +1,17 @@
 """Compaction of a version-2 journal: live records of the oldest file are copied to the end, which frees the file.
 
-A message is copied with the flag "moved", and behind it, if an open transaction would dequeue it, that dequeue. A copy
-has the record id of its original, and is written as the message is by then: one whose transaction is committed belongs
-to none any more. A message is read back for that, and verified; a journal in which one cannot be read fails, and says
-which.
+A message is copied with the flag "moved", followed, if an open transaction would dequeue it, by that dequeue. A copy
+has the record id of its original and reflects the message's current state: one whose transaction is committed belongs
+to none any more. The message is read back for that and verified; if one cannot be read, the journal fails, and the
+error names the message.
 
-    in passing      each flush takes some copies along, from when free space gets short until the oldest file is empty
-    full turn       where a record waits for room, flushes are made for nothing else, until there is enough or every
-                    file was the oldest once; if that did not bring enough, not again before something is dequeued
+    in passing      each flush carries some copies, from when free space gets short until the oldest file is empty
+    full pass       while a record waits for room, flushes are made only for copies, until there is enough room or every
+                    file was the oldest once; if that did not free enough, not again before something is dequeued
 
-Prefix safety: the ring is overwritten from its oldest file on, so at any time some beginning of the stream is missing.
-Nothing comes back to life by that, because what removes a record always stands behind it: a dequeue behind the
-enqueue, a commit behind the transaction's records, and the copy of a transactional dequeue behind that of its message.
+Prefix safety: the ring is overwritten from its oldest file on, so at any time some prefix of the stream is missing.
+Nothing reappears because of that, because a record is always followed by what removes it: a dequeue follows the
+enqueue, a commit the transaction's records, and the copy of a transactional dequeue the copy of its message.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import record_blocks, word
-from formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
-from store.journal.write.flushes import FlushQueue
-from store.journal.write.live_records import LiveRecords
-from store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
-from store.journal.write.write_batch import WriteBatch
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import record_blocks, word
+from qstore.formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
+from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
+from qstore.store.journal.write.write_batch import WriteBatch
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2, MOVED)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2, MOVED)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, MOVED | COMMIT_DECISION)
-_MIN_PAGES: Final = 4  # copied by one flush, at least
-MAX_COPIED_BLOCKS: Final = 8192  # copied by a flush that is made for nothing else: 1 MiB
+_MIN_PAGES: Final = 4  # minimum copied by one flush
+MAX_COPIED_BLOCKS: Final = 8192  # copied by a flush made only for copies: 1 MiB
 
 
 def blocks_in_passing(page: int) -> int:
-    """Blocks that a flush copies at least, where pages of so many bytes are written."""
+    """Minimum blocks that a flush copies if pages of `page` bytes are written."""
     return _MIN_PAGES * page // BLOCK_SIZE
 
 
@@ -46,16 +46,16 @@ class Compactor:
     """Copies the oldest file's live records forward.
 
     Args:
-        batch: takes the copies.
-        flushes: knows what is on the disk, and can be read back.
-        space: what is held, and how much is free.
-        records: what is live.
-        read: gives bytes of the stream: (block, number of bytes).
-        in_passing: blocks that a flush copies at least.
-        chunk: blocks that one copies that is made for nothing else.
+        batch: receives the copies.
+        flushes: the flushes that are synced or under way, which can be read back.
+        space: the held files, and the free space.
+        records: the live records.
+        read: reads bytes of the stream: (block, number of bytes).
+        in_passing: minimum blocks that a flush copies.
+        chunk: blocks copied by a flush made only for copies.
 
     Attributes:
-        copied: messages that were copied so far.
+        copied: messages copied so far.
     """
 
     __slots__ = (
@@ -66,13 +66,13 @@ class Compactor:
         "_next_held",
         "_oldest",
         "_overtaken",
+        "_pass_end",
         "_read",
         "_records",
         "_space",
         "_spent",
         "_to_copy",
         "_to_copy_blocks",
-        "_turn_end",
         "_wanted",
         "copied",
     )
@@ -91,16 +91,16 @@ class Compactor:
         self._batch, self._flushes, self._space, self._records = batch, flushes, space, records
         self._read, self._in_passing, self._chunk = read, in_passing, chunk
         self.copied = 0
-        self._wanted = 0  # free blocks that somebody waits for
-        self._turn_end = 0  # until this file is the oldest, when a full turn is made
-        self._spent = 0  # live blocks with which a full turn did not bring what was wanted
+        self._wanted = 0  # free blocks that a record waits for
+        self._pass_end = 0  # a full pass ends when this file is the oldest
+        self._spent = 0  # live blocks with which a full pass did not free enough
         self._oldest = (
             self._next_held
         ) = -1  # the file that `_to_copy` is about, and the first with live records after it
         self._to_copy: deque[int] = deque()
         self._to_copy_blocks = 0
         live = records.live
-        # A crash can come between the copy of a message and that of its dequeue: it is locked and stands behind that.
+        # After a crash between the copy of a message and that of its dequeue, the copy follows the dequeue.
         self._overtaken = [
             target
             for transaction in records.transactions.values()
@@ -111,16 +111,16 @@ class Compactor:
     # ---- when ----
 
     def wait_for(self, wanted: int) -> None:
-        """Flushes are made, for nothing but copies too, until so many blocks are free, or for one full turn."""
+        """Make flushes, even only for copies, until `wanted` blocks are free, or for one full pass."""
         if not self._wanted:
-            self._turn_end = self._batch.position // self._space.file
+            self._pass_end = self._batch.position // self._space.file
         self._wanted = max(self._wanted, wanted)
 
     def before_flush(self) -> bool:
-        """A flush is about to be taken: copy what it should take along. Returns whether that was anything.
+        """Before a flush is taken: copy the records that it should carry. Returns whether there were any.
 
         Raises:
-            RhmError, OSError: a record that has to be copied cannot be read. The journal is of no use any more.
+            RhmError, OSError: a record to be copied cannot be read. The journal must fail.
         """
         batch = self._batch
         if self._wanted:
@@ -132,12 +132,12 @@ class Compactor:
         return self._copy_oldest(budget)
 
     def after_flush(self) -> None:
-        """A flush is on the disk, and what it removed is let go of."""
+        """After a flush is synced, and the records that it removed are released."""
         if not self._wanted:
             return
         if self._space.free(self._batch.position) >= self._wanted:
             self._wanted = 0
-        elif self._space.oldest > self._turn_end:
+        elif self._space.oldest > self._pass_end:
             self._wanted, self._spent = 0, self._records.blocks
 
     def after_restart(self) -> None:
@@ -147,9 +147,9 @@ class Compactor:
         self._overtaken.clear()
 
     def _runs_short(self) -> bool:
-        """Whether compaction had better begin, so that nobody has to wait for it.
+        """Whether compaction should begin, before a record has to wait for it.
 
-        Not where it is not sure to go through: half a file copied would only take the room of dequeues.
+        Not if it might not complete: a half-copied file would only use up the room for dequeues.
         """
         space, records = self._space, self._records
         free = space.free(self._batch.position)
@@ -161,7 +161,7 @@ class Compactor:
         )
 
     def can_copy(self) -> bool:
-        """Whether the oldest file's live records can be copied to the end, and it makes sense to free the file so."""
+        """Whether the oldest file's live records can be copied to the end, and freeing it that way is useful."""
         if self._batch.needs_restart or self._space.oldest >= self._flushes.synced_place // self._space.file:
             return False
         if 0 < self._spent <= self._records.blocks:
@@ -170,7 +170,7 @@ class Compactor:
         self._list_oldest()
         if self._is_worthwhile():
             return True
-        self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))  # some are no longer live
+        self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))  # some have been removed since
         return self._is_worthwhile()
 
     def _is_worthwhile(self) -> bool:
@@ -183,7 +183,7 @@ class Compactor:
     # ---- what ----
 
     def _list_oldest(self) -> None:
-        """List what is in the oldest file. The records in `live` are in order of place."""
+        """List the records in the oldest file. Those in `live` are in log order."""
         space, live = self._space, self._records.live
         if self._oldest == space.oldest:
             return
@@ -199,7 +199,7 @@ class Compactor:
         self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))
 
     def _blocks_copied(self, rid: int) -> int:
-        """Blocks that are written when a record is copied out of the oldest file; 0 if it is not there any more."""
+        """Blocks written when a record is copied out of the oldest file; 0 if it is no longer there."""
         if not self._is_in_oldest(rid):
             return 0
         live, escort = self._records.live, self._records.escort_of(rid)
@@ -212,7 +212,7 @@ class Compactor:
     # ---- copies ----
 
     def _copy_oldest(self, budget: int) -> bool:
-        """Copy so many blocks of the oldest file's live records to the end, or all that are left."""
+        """Copy up to `budget` blocks of the oldest file's live records to the end."""
         if not self.can_copy():
             return False
         batch = self._batch
@@ -226,13 +226,13 @@ class Compactor:
         return True
 
     def _copy(self, rid: int) -> None:
-        """Copy one live message to the end. A dequeue goes with its message."""
+        """Copy one live message to the end, with its dequeue if it has one."""
         records = self._records
         place, blocks = records.live[rid] >> SIZE_BITS, records.live[rid] & SIZE_MASK
         salt = self._batch.salts[place // self._space.file]
         header, xid, data = decode_record(self._read(place, blocks * BLOCK_SIZE), salt=salt)
         if header.rid != rid or header.kind is not Kind.ENQUEUE:
-            raise RhmError(f"{header.kind.label} record 0x{header.rid:x} where message 0x{rid:x} should be")
+            raise RhmError(f"{header.kind.label} record 0x{header.rid:x} found instead of message 0x{rid:x}")
         if xid not in records.transactions or rid not in records.transactions[xid].enqueues:
             xid = b""  # the transaction is committed
         size = len(data)
@@ -241,7 +241,7 @@ class Compactor:
         self.copied += 1
 
     def _copy_escort(self, target: int) -> None:
-        """Copy the dequeue of a message that was copied, if an open transaction has one."""
+        """Copy the dequeue of a message that was copied, if an open transaction has dequeued it."""
         records = self._records
         escort = records.escort_of(target)
         if escort is None:

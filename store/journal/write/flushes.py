@@ -1,11 +1,10 @@
-"""The flushes of a version-2 journal that are complete, and the steps that bring them onto disk, one after another.
+"""The closed flushes of a version-2 journal, and the steps that write them to disk, one after another.
 
-A flush is the bytes of its records, one after another, from the place where it starts. Cut into files, it is one step;
-but a file's header must be synced before any data goes into that file, so each file that the flush enters makes one
-step more:
+A flush is the bytes of its records, contiguous, from the log offset where it starts. It is one step; but a file's
+header must be synced before any data goes into that file, so each file that the flush enters adds a step:
 
-    step 1    the rest of the present file, and the header of the next
-    step 2    what goes into that file, and the header of the one after it, and so on
+    step 1    the rest of the current file, and the header of the next
+    step 2    the data for that file, and the header of the file after it, and so on
 
 A flush that begins with a new file has only that file's header in its first step.
 """
@@ -16,22 +15,22 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.write.step import Step, Write
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.journal.write.step import Step, Write
 
 
 @dataclass(slots=True)
 class Flush:
-    """A flush that is complete and not yet synced.
+    """A flush that is closed and not yet synced.
 
     Attributes:
         number: its number, 64 bits.
-        start: the place, in blocks of the endless stream, where it begins.
-        end: the place behind it.
+        start: log offset, in blocks of the endless stream, where it begins.
+        end: log offset after it.
         content: its bytes.
-        headers: file, counted over all laps -> the header of each file that it enters, after the place where it goes.
+        headers: file, counted over all laps -> log offset and header of each file that it enters.
         placed: file, counted over all laps -> messages in it that `RingSpace` does not count yet.
-        removed: the live records, packed, that are no longer live when it is synced.
+        removed: the live records, packed, that are released when it is synced.
     """
 
     number: int
@@ -44,19 +43,19 @@ class Flush:
 
 
 class FlushQueue:
-    """The flushes that are complete and not yet synced. One step is under way at a time.
+    """The closed flushes that are not yet synced. One step is under way at a time.
 
     Args:
         geometry: number and size of the files.
-        page: bytes that one write has at most.
-        synced: number of the last flush that is on the disk; 0 for none.
-        place: where it ends.
+        page: maximum bytes of one write.
+        synced: number of the last synced flush; 0 for none.
+        place: log offset where it ends.
 
     Attributes:
-        synced: number of the last flush that is on the disk.
-        synced_place: where that ends, and what is not synced begins.
-        in_flight: the flush whose steps are being handed out; None between two.
-        is_under_way: whether a step was handed out that is not yet synced.
+        synced: number of the last synced flush.
+        synced_place: log offset where it ends, and unsynced data begins.
+        in_flight: the flush whose steps are being issued; None between flushes.
+        is_under_way: whether a step was issued that is not yet synced.
     """
 
     __slots__ = (
@@ -81,22 +80,22 @@ class FlushQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every flush that was closed is on the disk."""
+        """Whether every closed flush is synced."""
         return self.in_flight is None and not self._waiting
 
     @property
     def last(self) -> int:
-        """Number of the last flush that was closed."""
+        """Number of the last closed flush."""
         if self._waiting:
             return self._waiting[-1].number
         return self.synced if self.in_flight is None else self.in_flight.number
 
     def add(self, flush: Flush) -> None:
-        """A flush is complete."""
+        """Add a closed flush."""
         self._waiting.append(flush)
 
     def next_step(self) -> Step | None:
-        """The next step, which is under way then; None if there is none, or one is under way."""
+        """Issue the next step; None if there is none, or one is under way."""
         if self.is_under_way:
             return None
         if self.in_flight is None:
@@ -108,7 +107,7 @@ class FlushQueue:
         return self._steps.popleft()
 
     def step_synced(self) -> Flush | None:
-        """The step under way is synced. Returns its flush, if it was the last of that."""
+        """The step under way is synced. Returns its flush, if it was the last step of it."""
         flush = self.in_flight
         assert self.is_under_way
         assert flush is not None
@@ -120,7 +119,7 @@ class FlushQueue:
         return flush
 
     def step_lost(self) -> None:
-        """Nobody knows what became of the step under way, if there is one."""
+        """The fate of the step under way, if any, is unknown."""
         self.is_under_way = False
 
 
@@ -128,10 +127,10 @@ def steps(flush: Flush, files: int, file_blocks: int, page: int) -> Iterator[Ste
     """The steps of a flush.
 
     Args:
-        flush: what is to be written.
+        flush: the flush to write.
         files: number of files in the ring.
         file_blocks: blocks of data area in each.
-        page: bytes that one write has at most.
+        page: maximum bytes of one write.
     """
     writes: list[Write] = []
     touched: dict[int, None] = {}

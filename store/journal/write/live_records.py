@@ -1,37 +1,37 @@
-"""The live records of a version-2 journal that is written: where they are, who holds them, and what they take up.
+"""The live records of a version-2 journal being written: where they are, which transaction holds them, their size.
 
-A message is live from its enqueue until its removal is synced by what is appended: a dequeue, or the outcome of the
-transaction that dequeues it. The dequeue of an open transaction, its *escort*, is kept like a live record until the
-transaction is over, and goes where its message goes.
+A message is live from its enqueue until its removal is synced: a dequeue, or the outcome of the transaction that
+dequeues it. The dequeue of an open transaction, its *escort*, is kept like a live record until the transaction ends,
+and moves with its message.
 """
 
 from __future__ import annotations
 
-from formats.rhm.headers import record_blocks
-from store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
-from store.journal.write.write_batch import WriteBatch
-from store.journal.write.writer_state import OpenTransaction
+from qstore.formats.rhm.headers import record_blocks
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
+from qstore.store.journal.write.write_batch import WriteBatch
+from qstore.store.journal.write.writer_state import OpenTransaction
 
 
 class LiveRecords:
-    """What is live in one journal.
+    """The live records of one journal.
 
-    A writer that appends plain records by itself keeps `live` and `room` for them (`WriteBatch`).
+    A writer that appends plain records directly updates `live` and `room` itself (`WriteBatch`).
 
     Args:
-        batch: takes note of what is no longer live when its flush is synced.
-        space: takes note of the files in which there is something live.
-        live: record id -> place and blocks, packed, of every live record in order of place. It is taken over.
-        transactions: xid -> the open transaction. Likewise.
+        batch: notes the records that are released when its flush is synced.
+        space: notes the files that hold live records.
+        live: record id -> log offset and blocks, packed, of every live record in log order. It is taken over.
+        transactions: xid -> open transaction. It is taken over.
 
     Attributes:
         live, transactions: as above.
         locked: message -> the open transaction that enqueues or dequeues it.
-        room: blocks that enqueues may still fill by the threshold: that less the live blocks, one for each message,
-            and what the outcomes of open transactions need.
+        room: blocks that enqueues may still fill by the threshold: the limit less the live blocks, one for each
+            message, and the blocks that the outcomes of open transactions need.
         outcomes: blocks of these outcomes.
         escorts: blocks of the dequeues of open transactions.
-        largest: blocks of the longest record that is live, or longer.
+        largest: blocks of the longest live record, or more.
     """
 
     __slots__ = (
@@ -70,11 +70,11 @@ class LiveRecords:
         oldest = min((packed >> SIZE_BITS for packed in live.values()), default=batch.position)
         space.oldest = min(oldest, batch.position) // space.file
 
-    # ---- what there is ----
+    # ---- queries ----
 
     @property
     def messages(self) -> int:
-        """Messages that need a dequeue yet, those of open transactions included."""
+        """Messages that still need a dequeue, those of open transactions included."""
         return len(self.live) - self._escort_count
 
     @property
@@ -83,29 +83,29 @@ class LiveRecords:
         return self._space.threshold - self.room - self.messages - self.outcomes
 
     def outcome_blocks(self, xid: bytes) -> int:
-        """Blocks that a transaction's commit or abort needs, in a flush of its own."""
+        """Blocks that a transaction's commit or abort needs, in its own flush."""
         return record_blocks(0, len(xid)) + self._space.flush
 
     def new_outcome(self, xid: bytes) -> int:
-        """The same of a transaction that is to be begun; 0 for one that is open."""
+        """The same for a transaction to be begun; 0 for one that is open."""
         return 0 if xid in self.transactions else self.outcome_blocks(xid)
 
     def may_dequeue(self, target: int, xid: bytes) -> bool:
-        """Whether there is such a message that the transaction, or for an empty id anybody, may dequeue."""
+        """Whether the message exists and the transaction (or anyone, if `xid` is empty) may dequeue it."""
         holder = self.locked.get(target)
         if target not in self.live or holder is None:
             return target in self.live
         return holder == xid and target not in self.transactions[xid].dequeues
 
     def escort_of(self, target: int) -> int | None:
-        """Record id of the dequeue by which an open transaction would remove the message; None if none would."""
+        """Record id of the dequeue by which an open transaction would remove the message; None if there is none."""
         xid = self.locked.get(target)
         return None if xid is None else self.transactions[xid].dequeues.get(target)
 
-    # ---- what is appended ----
+    # ---- changes ----
 
     def enqueued(self, rid: int, place: int, blocks: int, xid: bytes = b"") -> None:
-        """A message was appended, by the transaction `xid` if there is one, which it begins if it is not open."""
+        """A message was appended, by the transaction `xid` if given, which begins now if it is not open."""
         if xid:
             self._begun(xid).enqueues[rid] = None
             self.locked[rid] = xid
@@ -127,14 +127,14 @@ class LiveRecords:
         self.room += self._drop(target) + 1
 
     def committed(self, xid: bytes) -> None:
-        """The transaction is over: what it dequeued is gone."""
+        """The transaction is committed: the messages that it dequeued are removed."""
         transaction = self._ended(xid)
         for target, escort in transaction.dequeues.items():
             self.dequeued(target)
             self._drop_escort(escort)
 
     def aborted(self, xid: bytes) -> None:
-        """The transaction is over: what it enqueued is gone."""
+        """The transaction is aborted: the messages that it enqueued are removed."""
         transaction = self._ended(xid)
         for escort in transaction.dequeues.values():
             self._drop_escort(escort)
@@ -142,7 +142,7 @@ class LiveRecords:
             self.dequeued(rid)
 
     def moved(self, rid: int, place: int, blocks: int) -> None:
-        """A copy of a live record was appended, which takes its place."""
+        """A copy of a live record was appended, which replaces it."""
         self.room += self._drop(rid)
         self._keep(rid, place, blocks)
 
@@ -168,7 +168,7 @@ class LiveRecords:
         self.room -= blocks
 
     def _drop(self, rid: int) -> int:
-        """A record is no longer live once what is appended now is synced. Returns its blocks."""
+        """Release a record once the current batch is synced. Returns its blocks."""
         packed = self.live.pop(rid)
         self._batch.removed.append(packed)
         return packed & SIZE_MASK

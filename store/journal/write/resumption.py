@@ -1,32 +1,32 @@
-"""From a version-2 journal as recovery read it to the state in which its writer takes it up.
+"""Converts a recovered version-2 journal to the state in which its writer resumes it.
 
 Recovery counts bytes from the beginning of the oldest file; the writer counts blocks through the endless stream of all
-laps. Which lap it is does not matter beyond the overwrite indicator, which tells an odd one from an even one.
+laps. The lap number matters only for the overwrite indicator: its parity.
 """
 
 from __future__ import annotations
 
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery
-from store.journal.ring.files import Ring
-from store.journal.ring.order import RingFile
-from store.journal.write.space import SIZE_BITS
-from store.journal.write.writer_state import OpenTransaction, WriterState, new_state
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.write.space import SIZE_BITS
+from qstore.store.journal.write.writer_state import OpenTransaction, WriterState, new_state
 
 
 class NotToBeTakenUpError(Exception):
-    """A journal whose files are too damaged to go on writing."""
+    """A journal whose files are too damaged to continue writing."""
 
 
 def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> WriterState:
-    """What `journal` holds, its open transactions not yet resolved.
+    """The state of `journal`, its open transactions not yet resolved.
 
     Args:
         journal: the journal, open for reading.
-        recovery: what a walk over all of it found.
+        recovery: the result of a walk over all of it.
         end: where the walk ended; None if nothing was ever written.
 
     Raises:
@@ -40,7 +40,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     first, salts = _laps(files, journal.files.geometry.files)
     base = first * file_blocks
 
-    # Place, record id, blocks. Of a message only its size is read: there may be very many.
+    # Log offset, record id, blocks. Only the size of a message is read: there may be very many.
     kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
     known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
     transactions: dict[bytes, OpenTransaction] = {}
@@ -56,7 +56,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
             if not operation.is_enqueue and operation.rid in known:
                 header = _header(journal, operation.place)
                 before = holders.get(operation.rid)
-                if before is not None:  # a transaction that was dropped without an abort; the later one counts
+                if before is not None:  # a transaction dropped without an abort; the later one counts
                     kept = [entry for entry in kept if entry[1] != before.dequeues[operation.rid]]
                     del before.dequeues[operation.rid]
                 holders[operation.rid] = opened
@@ -65,10 +65,10 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
                     opened.commit_decisions.add(header.rid)
                 kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
-    vain = journal.files.vain if isinstance(journal.files, Ring) else []
-    slots = {file.number: file.header.slot for file in [*files, *vain] if file.header is not None}
-    # A file may have been entered again and again, by restarts of which nothing else is left. Of its two headers the
-    # one with the higher flush number counts, so the next one's has to be higher than that of any that is there.
+    wasted = journal.files.wasted if isinstance(journal.files, Ring) else []
+    slots = {file.number: file.header.slot for file in [*files, *wasted] if file.header is not None}
+    # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
+    # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
     is_sealed = end.sealed and not end.torn
     position = base + end.place // BLOCK_SIZE
@@ -76,7 +76,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
 
 
 def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
-    """The oldest file, counted over all laps, and the salts of all."""
+    """The oldest file, counted over all laps, and the salts of all files."""
     salts = {}
     first = None
     for position, file in enumerate(files):

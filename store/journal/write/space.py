@@ -1,43 +1,45 @@
-"""The space of a version-2 ring: what is held, what is free, and what may still be written.
+"""The space of a version-2 ring: which files are held, how much is free, and what may still be written.
 
-Places count blocks through an endless stream: place // blocks per file is the file, counted over all laps, and that
-modulo the number of files is its number in the ring. The writer stands at `position`; the oldest file that holds a
-live record is `oldest`, and the writer must not enter the file that comes round to it. What lies between is free:
+Log offsets count blocks through an endless stream: offset // blocks per file is the file, counted over all laps, and
+that modulo the number of files is its number in the ring. The next record goes to `position`; the oldest file that
+holds a live record is `oldest`, and the writer must not enter the next file that shares its number. The blocks between
+are free:
 
     free = (oldest + files) × file - position
 
-What is live, `live_records` says; its places are held until what removes it is synced.
+`live_records` knows which records are live; their files are held until their removal is synced.
 
-Three rules keep the ring from filling up with a message that nobody can remove:
+Three rules keep the ring from filling up with messages that cannot be removed:
 
-    threshold    live blocks, one more for the dequeue of each live record, and what open transactions need for their
-                 outcome are at most 80 % of the ring, or the enqueue is refused
-    drain        the free blocks hold a flush of its own for the dequeue of each live record, and for each outcome
-    compaction   or: the free blocks hold what compaction needs, and will again after each full turn of it
+    threshold    live blocks, one more for the dequeue of each live record, and the blocks that open transactions need
+                 for their outcome are at most 80 % of the ring, or the enqueue is refused
+    drain        the free blocks hold a separate flush for the dequeue of each live record, and for each outcome
+    compaction   or: the free blocks hold what compaction needs, and will again after each full pass of it
 
-An enqueue is taken if, after it, the first and one of the others hold. Then dequeues and outcomes always fit.
+An enqueue is accepted if, after it, the first rule and one of the others hold. Then dequeues and outcomes always fit.
 
-Drain: a dequeue takes one flush and leaves one message less, so the rule goes on holding.
+Drain: a dequeue takes one flush and leaves one message less, so the rule continues to hold.
 
-Compaction copies the live records of the oldest file to the end, which frees the file; so a full turn squeezes out all
-that is dead. In the worst case the first files of a turn are full of live records and nothing is won before the last.
-Then the free blocks must hold one file, what reaches beyond it (the longest record), the dequeues that have to go along
-with their messages, and the padding of the turn's flushes. After the turn the ring holds nothing but live records and
-that padding, so there must be room for both beside what the next turn needs:
+Compaction copies the live records of the oldest file to the end, which frees the file; so a full pass squeezes out
+everything dead. In the worst case the first files of a pass are full of live records and nothing is gained before the
+last. Then the free blocks must hold one file, the overhang (the longest record), the dequeues that must be copied with
+their messages, and the padding of the pass's flushes. After the pass the ring holds nothing but live records and that
+padding, so there must be room for both in addition to what the next pass needs:
 
     needs = file + longest + escorts + padding + margin        live + padding + needs <= ring
 
-The margin is for removals that come before the turn is over, for seals and for restarts. A transaction's dequeue is
-taken by the same rules, and is refused where open transactions hold very much; enqueues leave a reserve for it. Where
-the oldest file's copies take less than the file, they are made even if this rule does not hold.
+The margin is for removals that come before the pass is over, for seals and for restarts. A transaction's dequeue is
+accepted by the same rules, and is refused if open transactions hold very much; enqueues leave a reserve for it. If the
+oldest file's copies are smaller than the file, they are made even if this rule does not hold.
 
-In a ring of legal size (files of 512 blocks or more) the first rule is the one that decides, so an empty ring takes the
-full 80 %. Only with four files, and barely with five, are messages of five to eleven blocks refused earlier, at 74 % at
-worst, because none of the others holds. Such a ring can also be so full that no file can be copied: new messages then
+In a ring of legal size (files of 512 blocks or more) the first rule decides, so an empty ring accepts the full 80 %.
+Only with four files, and rarely with five, are messages of five to eleven blocks refused earlier, at 74 % at worst,
+because neither of the other rules holds. Such a ring can also be so full that no file can be copied: new messages then
 wait until those of the oldest file are dequeued.
 
-Pins. While somebody copies or follows the journal, the oldest file is pinned: it counts as held, and so do those after
-it. A pin must never have a record refused, so it is broken where room is short, and whoever has it looks.
+Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it counts as held, and so do those
+after it. A pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for
+that.
 """
 
 from __future__ import annotations
@@ -45,23 +47,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
 
-#: A live record's place and size as one number: place << SIZE_BITS | blocks.
+#: A live record's log offset and size as one number: offset << SIZE_BITS | blocks.
 SIZE_BITS: Final = 24
 MAX_BLOCKS: Final = (1 << SIZE_BITS) - 1  # of one record: 2 GiB less a block
 SIZE_MASK: Final = MAX_BLOCKS
 
-_SPARE_FLUSHES: Final = 64  # seals, restarts and so on for which there is room, in a large ring
+_SPARE_FLUSHES: Final = 64  # seals, restarts and so on that a large ring has room for
 
 
 class Pin:
-    """Keeps a file of a ring, and those after it, from being overwritten.
+    """Protects a file of a ring, and those after it, from being overwritten.
 
     Attributes:
         file: the file, counted over all laps.
-        holds: whether it does so still. Whoever has the pin lets go by setting it to False, from any thread.
+        holds: whether it still does. The holder releases the pin by setting it to False, from any thread.
     """
 
     __slots__ = ("file", "holds")
@@ -71,14 +73,14 @@ class Pin:
 
 
 class Cut(NamedTuple):
-    """What of a journal is on the disk at one moment.
+    """The part of a journal that is on the disk at one moment.
 
     Attributes:
-        first: the oldest file that holds anything live, counted over all laps.
-        end: the place where the last flush ends.
+        first: the oldest file that holds live records, counted over all laps.
+        end: log offset where the last flush ends.
         flush: its number.
-        is_whole: whether nothing was ever overwritten, and no file beyond the end was ever entered.
-        pin: keeps `first`, and all after it, from being overwritten.
+        is_whole: whether nothing was ever overwritten, and no file after the end was ever entered.
+        pin: protects `first`, and all later files, from being overwritten.
     """
 
     first: int
@@ -89,21 +91,21 @@ class Cut(NamedTuple):
 
 
 class RingSpace:
-    """Which files of one ring are held, and how much is free.
+    """The held files and the free space of one ring.
 
     Args:
-        geometry: number and size of the files, of which there are two at least.
+        geometry: number and size of the files; at least two files.
         alignment: bytes to which flushes are padded.
-        chunk: blocks that a flush compacts where it is made for nothing else.
+        chunk: blocks copied by a flush made only for copies.
 
     Attributes:
         files: number of files.
         file: blocks in one.
-        flush: blocks of the smallest flush, which is also what padding may add to a larger one.
+        flush: blocks of the smallest flush, which is also the maximum padding of a larger one.
         oldest: the oldest file that holds a live record, or the one in which the first unsynced flush begins.
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
-        reserve: blocks that enqueues leave besides, for the dequeues of open transactions.
+        reserve: blocks that enqueues leave in addition, for the dequeues of open transactions.
     """
 
     __slots__ = (
@@ -121,7 +123,7 @@ class RingSpace:
 
     def __init__(self, geometry: Geometry, alignment: int, chunk: int) -> None:
         if geometry.files < 2:
-            raise ValueError(f"a ring that is written has at least two files, not {geometry.files}")
+            raise ValueError(f"a ring must have at least two files, not {geometry.files}")
         self.files = geometry.files
         self.file = geometry.data_size // BLOCK_SIZE
         self.flush = alignment // BLOCK_SIZE
@@ -130,11 +132,11 @@ class RingSpace:
         self.margin = max(4 * self.flush, min(_SPARE_FLUSHES * self.flush, self.file // 8))
         self.reserve = self.file // 16
         flushes = 2 * (self.files + 1) + self.files * self.file // chunk
-        self._padding = (self.flush - 1) * flushes  # of one turn
+        self._padding = (self.flush - 1) * flushes  # of one pass
         self._held: dict[int, int] = {}
         self._pins: list[Pin] = []
 
-    # ---- what is held ----
+    # ---- held files ----
 
     def hold(self, place: int, blocks: int) -> None:
         """A record is written at `place`: each file that it touches is held once more."""
@@ -143,7 +145,7 @@ class RingSpace:
             held[index] = held.get(index, 0) + 1
 
     def hold_all(self, records: Iterable[int]) -> None:
-        """The same of many records, packed."""
+        """As `hold`, for many records, packed."""
         held, file = self._held, self.file
         for packed in records:
             place = packed >> SIZE_BITS
@@ -153,12 +155,12 @@ class RingSpace:
                 held[index] = held.get(index, 0) + 1
 
     def hold_placed(self, placed: Mapping[int, int]) -> None:
-        """So many records more lie within each of these files."""
+        """That many additional records are within each of these files."""
         for index, count in placed.items():
             self._held[index] = self._held.get(index, 0) + count
 
     def release(self, records: Iterable[int]) -> None:
-        """What these records, packed, were removed by is synced."""
+        """The removal of these records, packed, is synced."""
         held, file = self._held, self.file
         for packed in records:
             place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
@@ -167,8 +169,8 @@ class RingSpace:
             for index in range(first + 1, (place + blocks - 1) // file + 1):
                 held[index] -= 1
 
-    def settle(self, unsynced: int) -> None:
-        """Let go of the files at the head that nothing holds, up to the one in which the place `unsynced` lies."""
+    def reclaim(self, unsynced: int) -> None:
+        """Free the files at the head that hold nothing, up to the one that contains the log offset `unsynced`."""
         held, last = self._held, unsynced // self.file
         if self._pins:
             self._pins = [pin for pin in self._pins if pin.holds]
@@ -183,13 +185,13 @@ class RingSpace:
         return self._pins[-1]
 
     def break_pins(self, unsynced: int) -> bool:
-        """Break the pins of the oldest pinned file, if nothing else holds it. Returns whether that frees anything."""
+        """Break the pins on the oldest pinned file, if nothing else holds it. Returns whether that frees anything."""
         if not self._pins:
             return False
         pins, before = self._pins, self.oldest
         first = min(pin.file for pin in pins)
         self._pins = [pin for pin in pins if pin.file > first]
-        self.settle(unsynced)
+        self.reclaim(unsynced)
         if self.oldest == before:
             self._pins = pins
             return False
@@ -199,17 +201,17 @@ class RingSpace:
 
     @property
     def end(self) -> int:
-        """The place that may not be passed."""
+        """The log offset that may not be passed."""
         return (self.oldest + self.files) * self.file
 
     def free(self, position: int) -> int:
-        """Free blocks behind the position, but for the padding of this flush; negative if not even that has room."""
+        """Free blocks after the position, less the padding of this flush; negative if not even that has room."""
         return self.end - position - self.flush
 
     # ---- what may be written ----
 
     def compaction_needs(self, largest: int, escorts: int) -> int:
-        """Blocks that have to be free for a turn of compaction, whatever is in which file.
+        """Blocks that must be free for a pass of compaction, in the worst case.
 
         Args:
             largest: blocks of the longest record.
@@ -218,7 +220,7 @@ class RingSpace:
         return self.file + largest + escorts + self._padding + self.margin
 
     def compacts(self, live: int, largest: int, escorts: int) -> bool:
-        """Whether a turn of compaction ends with `compaction_needs` free where so many blocks are live."""
+        """Whether a pass of compaction ends with `compaction_needs` blocks free if `live` blocks are live."""
         needs = self.compaction_needs(largest, escorts)
         return live + self._padding + needs + self.flush <= self.files * self.file
 
@@ -227,5 +229,5 @@ class RingSpace:
         return free >= self.draining_needs(records, outcomes)
 
     def draining_needs(self, records: int, outcomes: int) -> int:
-        """Blocks that have to be free for that."""
+        """Blocks that `drains` requires to be free."""
         return self.flush * records + outcomes + self.margin

@@ -1,8 +1,8 @@
-"""What a journal writer asks for: writes, and then a sync of the files that they touched.
+"""The requests of a journal writer: writes, and then a sync of the files that they touched.
 
-A writer is a state machine without I/O. Whoever owns the files asks it for the next step, does the writes in order,
-has each file named in the step synced, and says `flushed`; or `failed`, after which the writer takes nothing more.
-One step is under way at a time. A flush is one step, or several where it enters a file.
+A writer is a state machine without I/O. Its owner asks it for the next step, does the writes in order, syncs each file
+named in the step, and calls `flushed`; or `failed`, after which the writer accepts nothing more. One step is under way
+at a time. A flush is one step, or several if it enters a file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from formats.rhm.geometry import MAX_FILES
+from qstore.formats.rhm.geometry import MAX_FILES
 
 
 class Write(NamedTuple):
@@ -19,7 +19,7 @@ class Write(NamedTuple):
     Attributes:
         file: the file's number in the ring.
         offset: bytes from the file's start.
-        content: what goes there.
+        content: the bytes to write.
     """
 
     file: int
@@ -28,11 +28,11 @@ class Write(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is written, in order, and then synced.
+    """Writes to do in order, and files to sync then.
 
     Attributes:
         writes: the writes; none is longer than a page of the write cache.
-        files: numbers of the files that are to be synced when all is written.
+        files: numbers of the files to sync when all is written.
     """
 
     writes: Sequence[Write]
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 class JournalError(Exception):
-    """A journal does not do what it was asked. Nothing of the operation was written."""
+    """A journal refuses an operation. Nothing of it was written."""
 
 
 class JournalFullError(JournalError):
@@ -48,16 +48,16 @@ class JournalFullError(JournalError):
 
 
 class ThresholdError(JournalFullError):
-    """An enqueue is more than the journal takes, by its threshold or by the limit on one record; dequeues go on."""
+    """An enqueue exceeds the threshold or the limit on one record; dequeues are still accepted."""
 
 
 def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
-    """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then what to do.
+    """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then advice.
 
     Args:
-        title: names the journal: `queue "orders"`.
-        files: those of its ring.
-        pages: of 64 KiB, in each file; 0 for less than one.
+        title: the journal's name: `queue "orders"`.
+        files: number of files in its ring.
+        pages: size of each file in pages of 64 KiB; 0 for less than one.
     """
     larger = f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
     return ThresholdError(
@@ -68,8 +68,8 @@ def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
 
 
 class JournalBusyError(JournalError):
-    """There is no room for the record until what was gathered is flushed: flush, and ask again."""
+    """There is no room for the record until the write batch is flushed: flush, and retry."""
 
 
 class JournalFailedError(JournalError):
-    """A write or a sync failed before: the journal takes no records until the store is opened again."""
+    """A write or a sync failed earlier: the journal accepts no records until the store is opened again."""

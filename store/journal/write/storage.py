@@ -1,6 +1,6 @@
-"""The files of one journal that is written: made, written in steps, and read where the writer asks for it.
+"""The files of one journal being written: created, written in steps, and read back for the writer.
 
-At most two of them are open while nothing is under way: the one that is written, and the one before or after it.
+At most two of them are open while nothing is under way: the one being written, and the one before or after it.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 import contextlib
 import posixpath
 
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from formats.rhm.jinf import JournalInfo, encode_jinf
-from store.disk import Disk
-from store.journal.directory import DELETED, INFO_SUFFIX, data_path
-from store.journal.write.step import Step
-from store.writable_disk import WritableDisk, WritableFile, write_new
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
+from qstore.store.disk import Disk
+from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
+from qstore.store.journal.write.step import Step
+from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
 
 
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
-    """Make a journal's directory with its empty files and then its info file, all of it synced but its own name.
+    """Create a journal's directory with its empty files and then its info file, synced except for its own name.
 
-    Each file gets a creation header, if the info file says that they have them.
+    Each file gets a creation header, if the info file states that they have them.
 
     Raises:
-        OSError: it cannot be made. Nothing is left of it, unless the disk does not remove it either.
+        OSError: it cannot be created. Nothing is left of it, unless the disk also refuses the removal.
     """
     disk.make_directory(directory)
     try:
@@ -49,7 +49,7 @@ def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
 
 def write_creation_header(file: WritableFile, info: JournalInfo, number: int) -> None:
-    """Write the header that file `number` of a version-2 journal has from its creation on. Raises OSError."""
+    """Write the creation header of file `number` of a version-2 journal. Raises OSError."""
     header = FileHeader(
         2,
         0,
@@ -65,7 +65,7 @@ def write_creation_header(file: WritableFile, info: JournalInfo, number: int) ->
 
 
 def mark_deleted(disk: WritableDisk, directory: str) -> None:
-    """Mark a journal as one whose queue is being deleted: without its queue, nothing in it is missed."""
+    """Mark a journal as one whose queue is being deleted: without its queue, its content is not needed."""
     path = posixpath.join(directory, DELETED)
     if not disk.is_file(path):
         disk.create(path, 0).close()
@@ -73,15 +73,15 @@ def mark_deleted(disk: WritableDisk, directory: str) -> None:
 
 
 def unmark_deleted(disk: WritableDisk, directory: str) -> None:
-    """The queue was not deleted after all."""
+    """Remove the mark: the queue was not deleted after all."""
     disk.remove(posixpath.join(directory, DELETED))
     disk.sync_directory(directory)
 
 
 def remove_journal(disk: WritableDisk, directory: str) -> None:
-    """Remove a journal's directory. What is in it that is no file is left, and the directory with it: OSError.
+    """Remove a journal's directory. Anything in it but files is left, and the directory with it: OSError.
 
-    The mark of a deletion goes last, so that what a crash leaves still has it.
+    The deletion mark is removed last, so that the remains after a crash still have it.
     """
     names = disk.names(directory)
     for name in names:
@@ -94,15 +94,15 @@ def remove_journal(disk: WritableDisk, directory: str) -> None:
 
 
 def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None:
-    """Give back the space of an empty journal whose queue was refused. Its directory stays, with its mark.
+    """Free the space of an empty journal whose queue was refused. Its directory stays, with its mark.
 
-    The catalogue's batch failed, and may be on the disk all the same. If the next start finds the queue in the
-    catalogue, `is_withdrawn` tells it that nothing is missing.
+    The catalogue's batch failed, but may be on the disk nevertheless. If the next start finds the queue in the
+    catalogue, `is_withdrawn` shows that nothing is missing.
 
     The info file becomes the mark: no kill leaves one without the other, and no new file is needed on a full disk.
 
     Raises:
-        OSError: the disk does not do it.
+        OSError: the disk refuses it.
     """
     disk.rename(posixpath.join(directory, base_name + INFO_SUFFIX), posixpath.join(directory, DELETED))
     disk.sync_directory(directory)
@@ -110,16 +110,16 @@ def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None
         if name != DELETED:
             disk.remove(posixpath.join(directory, name))
     empty = posixpath.join(directory, DELETED + ".new")
-    disk.create(empty, 0).close()  # there is room for it now, and with it the mark takes none
+    disk.create(empty, 0).close()  # there is room for it now, and it frees the mark's space
     disk.rename(empty, posixpath.join(directory, DELETED))
 
 
 def is_withdrawn(disk: Disk, directory: str) -> bool:
-    """Whether `withdraw_journal` was begun: a deletion that was cut short leaves the info file of a known queue."""
+    """Whether `withdraw_journal` was begun: an interrupted deletion leaves the info file of a known queue."""
     try:
         names = disk.names(directory)
     except OSError:
-        return False  # there is none, or it cannot be looked into, which opening it says
+        return False  # it is missing, or cannot be listed, which opening it reports
     return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
 
 
@@ -129,7 +129,7 @@ class JournalStorage:
     Args:
         disk: where they are.
         directory: the journal's.
-        base_name: what their names begin with.
+        base_name: the common prefix of their names.
         geometry: their number and size.
     """
 
@@ -141,20 +141,20 @@ class JournalStorage:
         self._open: dict[int, WritableFile] = {}
 
     def write(self, step: Step) -> list[WritableFile]:
-        """Do the writes of a step. Returns the files that are to be synced. Raises OSError."""
+        """Do the writes of a step. Returns the files to sync. Raises OSError."""
         for number, offset, content in step.writes:
             self.file(number).write(offset, content)
         return [self.file(number) for number in step.files]
 
     def reopen(self, step: Step) -> None:
-        """Have the files of a step opened anew when they are used next: as other open file descriptions."""
+        """Reopen the files of a step at their next use, as new open file descriptions."""
         for number in step.files:
             file = self._open.pop(number, None)
             if file is not None:
                 file.close()
 
     def read(self, block: int, size: int) -> bytes:
-        """`size` bytes from a block of the endless stream on. Raises OSError."""
+        """`size` bytes from a block of the endless stream. Raises OSError."""
         parts = []
         index, rest = divmod(block, self._file_blocks)
         offset = DATA_OFFSET + rest * BLOCK_SIZE
@@ -166,14 +166,14 @@ class JournalStorage:
         return b"".join(parts)
 
     def sync_end(self, position: int) -> None:
-        """Sync the file in which a journal ended, at block `position`: recovery may have read what is only in memory.
+        """Sync the file in which a journal ended, at block `position`: recovery may have read unsynced data.
 
-        What stands in the files before it was synced before anything was written behind it; but of a record's last
-        block nothing need have been written, if all that the record has there is zero bytes: the end of its id. So the
-        file of the block before that is synced as well.
+        The files before it were synced before anything was written after them; but of a record's last block nothing
+        need have been written, if all that the record has there is zero bytes: the end of its id. So the file of the
+        block before that is synced as well.
 
-        Files behind the end, that a torn flush had entered, are synced too: the next header that goes into one of them
-        takes the place of the older one there, and if a crash tears it, the other must not be lost as well.
+        Files after the end that a torn flush had entered are synced too: the next header written to one of them
+        replaces the older one there, and if a crash tears it, the other must not be lost as well.
         """
         if not position:
             return
@@ -192,7 +192,7 @@ class JournalStorage:
         self.trim()
 
     def trim(self) -> None:
-        """Close what has not been used for long. Nothing may be under way."""
+        """Close files that have not been used recently. Nothing may be under way."""
         while len(self._open) > _OPEN_FILES:
             self._open.pop(next(iter(self._open))).close()
 
@@ -203,9 +203,9 @@ class JournalStorage:
         self._open.clear()
 
     def file(self, number: int) -> WritableFile:
-        """The file with that number, opened if need be. Raises OSError."""
+        """The file with that number, opened if necessary. Raises OSError."""
         file = self._open.pop(number, None)
         if file is None:
             file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
-        self._open[number] = file  # the last one is the one used last
+        self._open[number] = file  # the most recently used comes last
         return file

@@ -1,28 +1,28 @@
-"""Where the records of a version-1 journal go, and the steps that bring them there (formats/rhm/README.md, 3).
+"""The layout of a version-1 journal's records, and the steps that write them (formats/rhm/README.md, 3).
 
-A place is a block of the endless stream of all laps round the ring: divided by a file's blocks it gives the file,
-counted over all laps; that, modulo the number of files, is the file's number, and the parity of the lap is the
-overwrite indicator. Records are laid one after another and go over into the next file wherever one ends, several times
-if they are long. A file's header is made when the first piece of a record comes to it, and says where the first
-record begins that is not begun in an earlier file:
+A log offset is a block of the endless stream of all laps round the ring: divided by a file's blocks it gives the file,
+counted over all laps; that modulo the number of files is the file's number, and the parity of the lap is the overwrite
+indicator. Records are contiguous and continue in the next file when one ends, several times if they are long. A file's
+header is made when the first part of a record reaches it, and states the offset of the first record that begins in this
+file:
 
-    a new record                               right behind the header
-    the rest of one, and more fits behind it   behind that rest
-    the rest of one that fills the file        0
+    a new record                                    right after the header
+    the rest of one, and more fits after it         after that rest
+    the rest of one that fills the file             0
 
-A flush is padded with fillers to the end of its sector. What is cut into writes are the slices of the data area that
-qpidd calls pages of its write cache, as far as they were not written before; where files end is no concern of theirs
-here, so that a page which does not divide a file leaves none of it unused.
+A flush is padded with fillers to the end of its sector. It is cut into writes at the boundaries of the slices of the
+data area that qpidd calls pages of its write cache, as far as they were not written before; these slices are
+independent of file boundaries here, so that a page which does not divide a file leaves none of it unused.
 
-qpidd enters a file only when all that it wrote before is on the disk. So does this, and the header comes before the
-data, since records of a new lap behind a header of the old one are what no reader expects:
+qpidd enters a file only when everything written before is on the disk. So does this, and the header precedes the data,
+since no reader expects records of a new lap after a header of the old one:
 
-    step 1          the rest of the present file
-    step 2, 3       the header of the next file; what goes into it
+    step 1          the rest of the current file
+    step 2, 3       the header of the next file; the data for it
     step 4, 5       the same for each further file
 
-At any time the disk therefore holds a beginning of the stream, and of the rest only what one step wrote in one file.
-A single flush may go round the whole ring.
+At any time the disk therefore holds a prefix of the stream, and of the rest only what one step wrote in one file. A
+single flush may go round the whole ring.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from formats.rhm.file_header import FileHeader, encode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
-from formats.rhm.records import (
+from qstore.formats.rhm.file_header import FileHeader, encode_file_header
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.records import (
     COMMON,
     LAYOUTS,
     OVERWRITE_INDICATOR,
@@ -46,7 +46,7 @@ from formats.rhm.records import (
     encode_record,
     version_1_check,
 )
-from store.journal.write.step import Step, Write
+from qstore.store.journal.write.step import Step, Write
 
 _FILLER: Final = encode_record(RecordHeader(Kind.FILLER, 1, 0, blocks=1))
 _PACK_SIZES: Final = LAYOUTS[1, Kind.ENQUEUE].rest.pack
@@ -59,19 +59,19 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class Version1Ring:
-    """The place where a version-1 journal is written, what is gathered for it, and the flush that is under way.
+    """The write position of a version-1 journal, its write batch, and the flush under way.
 
     Args:
         geometry: number and size of the files.
-        page: bytes of one write at most; a multiple of the sector size.
-        clock: gives the time as nanoseconds since the epoch, for the file headers.
-        position: block where the journal ended. If that is within a sector, fillers wait to be written at once.
+        page: maximum bytes of one write; a multiple of the sector size.
+        clock: returns nanoseconds since the epoch, for the file headers.
+        position: block where the journal ended. If that is within a sector, fillers are to be written at once.
 
     Attributes:
         position: block where the next record goes.
         file_blocks: blocks in the data area of each file.
-        gathering: number of the flush that gathers, from 1.
-        synced: number of the last flush that is on the disk.
+        gathering: number of the flush of the current batch, from 1.
+        synced: number of the last synced flush.
     """
 
     __slots__ = (
@@ -94,12 +94,12 @@ class Version1Ring:
 
     def __init__(self, geometry: Geometry, *, page: int, clock: Callable[[], int], position: int = 0) -> None:
         if page < SECTOR_SIZE or page % SECTOR_SIZE:
-            raise ValueError(f"a page is a multiple of {SECTOR_SIZE} bytes, not {page}")
+            raise ValueError(f"a page must be a multiple of {SECTOR_SIZE} bytes, not {page}")
         self._files, self.file_blocks = geometry.files, geometry.data_size // BLOCK_SIZE
         self._page, self._clock = page, clock
         self.position = self._start = self._synced_place = position
         self._entered = (position - 1) // self.file_blocks  # the newest file, over all laps; -1 for none
-        # What recovery read at the journal's end may be in the page cache only: the first step syncs it too.
+        # The journal's end as recovery read it may be in the page cache only: the first step syncs it too.
         self._sync_too = {self._entered % geometry.files} if position else set()
         self._pieces: list[bytes] = []
         self._headers: dict[int, bytes] = {}
@@ -116,11 +116,11 @@ class Version1Ring:
         return self.position // self.file_blocks
 
     def entered_by(self, blocks: int) -> range:
-        """The files, counted over all laps, that a record of so many blocks would enter, and thereby overwrite."""
+        """The files, counted over all laps, that a record of `blocks` blocks would enter, and thereby overwrite."""
         return range(self._entered + 1, (self.position + blocks - 1) // self.file_blocks + 1)
 
     def append(self, header: RecordHeader, xid: bytes = b"", data: Sequence[bytes] = ()) -> int:
-        """Lay a record behind the others.
+        """Append a record.
 
         Args:
             header: its header, without the overwrite indicator.
@@ -143,7 +143,7 @@ class Version1Ring:
         return begins_in % self._files
 
     def enqueue(self, rid: int, data: bytes) -> None:
-        """Lay a message outside of any transaction behind the others: as `append` does, and faster."""
+        """Append a message outside of any transaction: as `append`, but faster."""
         position, file_blocks = self.position, self.file_blocks
         size = _ENQUEUE_OVERHEAD + len(data)
         blocks = -(-size // BLOCK_SIZE)
@@ -157,7 +157,7 @@ class Version1Ring:
         self.position = position + blocks
 
     def _enter_files(self, blocks: int, rid: int) -> None:
-        """Make the headers of the files that the record which is laid now enters."""
+        """Make the headers of the files that the record being appended enters."""
         for index in self.entered_by(blocks):
             rest = self.position + blocks - index * self.file_blocks
             if index * self.file_blocks == self.position:
@@ -178,7 +178,7 @@ class Version1Ring:
             self._entered = index
 
     def _pad(self) -> None:
-        """Lay fillers up to the end of the sector. A file's data area ends with one, so they enter no other file."""
+        """Append fillers up to the end of the sector. A file's data area ends with one, so they enter no other file."""
         blocks = -self.position % _SECTOR_BLOCKS
         self._pieces += [_FILLER] * blocks
         self.position += blocks
@@ -187,16 +187,16 @@ class Version1Ring:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is anything that is not synced."""
+        """Whether anything is unsynced."""
         return bool(self._pieces or self._steps or self._under_way)
 
     @property
     def unsynced(self) -> int:
-        """Bytes that were laid and are not known to be on the disk."""
+        """Bytes appended and not known to be on the disk."""
         return (self.position - self._synced_place) * BLOCK_SIZE
 
     def next_flush(self) -> Step | None:
-        """The next step of the flush under way, or the first of what was gathered; None if there is none."""
+        """The next step of the flush under way, or the first of the current batch; None if there is none."""
         if self._under_way:
             return None
         if not self._steps:
@@ -212,7 +212,7 @@ class Version1Ring:
         return self._steps.popleft()
 
     def flushed(self) -> None:
-        """All of the step is written and synced."""
+        """The step is written and synced."""
         assert self._under_way
         self._under_way = False
         if not self._steps:
@@ -220,7 +220,7 @@ class Version1Ring:
             self._synced_place = self._start
 
     def drop(self) -> None:
-        """Nothing of what is gathered or under way is to be written any more."""
+        """Discard everything collected or under way."""
         self._steps.clear()
         self._pieces, self._headers = [], {}
         self._under_way = False

@@ -1,28 +1,28 @@
-"""Writes a version-1 journal, that of qpidd's legacystore: for tests, and to give a store back to qpidd.
+"""Writes a version-1 journal, that of qpidd's legacystore: for tests, and to return a store to qpidd.
 
-    enqueue, dequeue, commit, abort    a record is laid in the flush that gathers, or refused whole
-    next_flush() -> step               what to write and to sync now; one step is under way at a time
-    flushed()                          the step is on the disk; with a flush's last step `synced` moves on
-    failed(error)                      nothing may be assumed; the journal takes nothing more
+    enqueue, dequeue, commit, abort    a record is added to the write batch, or refused as a whole
+    next_flush() -> step               writes and syncs to do now; one step is under way at a time
+    flushed()                          the step is synced; with a flush's last step `synced` advances
+    failed(error)                      the outcome is unknown; the journal accepts nothing more
 
-Where records go is in `version_1_ring`; here is what is enqueued, and what is taken
+`version_1_ring` lays out the records; this module tracks enqueued messages and decides which records are accepted
 (formats/rhm/README.md, 3.3, 3.5 and 3.6).
 
 Each file counts the messages whose enqueue records begin in it and that are not dequeued, those of open transactions
 included. A file is entered again only when its count is zero. Two rules follow from that:
 
     threshold   an enqueue is refused if it, and after it a reserve of 20 % of the ring or one file, whichever is more,
-                would come to a file whose count is not zero, or round to the present file
+                would reach a file whose count is not zero, or round to the current file
     full        any record is refused that would enter such a file
 
-Nothing here is compacted: a message that stays can bring a journal to where it takes not even dequeues, as it does in
-qpidd. qpidd writes a record first and rotates to the next file afterwards, so the operation that it refuses as "full"
-may be on the disk; here nothing is written of what is refused. A record id that is enqueued twice, which qpidd notices
+Nothing is compacted here: a message that stays can bring a journal to where it accepts not even dequeues, as in qpidd.
+qpidd writes a record first and switches to the next file afterwards, so an operation that it refuses as "full" may be
+on the disk; here nothing of a refused operation is written. A record id that is enqueued twice, which qpidd detects
 after it wrote the record, is refused likewise.
 
 A transaction's dequeue locks its message until the commit or the abort. Transient messages count and can be dequeued
-as others; recovery ignores them. Transactions that were never prepared are dropped by recovery, and as in qpidd no
-record says so.
+like others; recovery ignores them. Recovery drops transactions that were never prepared, and as in qpidd no record
+states that.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
-from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
-from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery
-from store.journal.ring.order import RingFile
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step, over_threshold
-from store.journal.write.threshold import THRESHOLD_PERCENT
-from store.journal.write.version_1_ring import Version1Ring
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
+from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step, over_threshold
+from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.store.journal.write.version_1_ring import Version1Ring
 
 _PERCENT: Final = 100
 
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """What an open transaction did in one journal.
+    """The operations of an open transaction in one journal.
 
     Attributes:
         enqueues: record ids of the messages that it would enqueue.
@@ -59,13 +59,13 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Version1State:
-    """What a journal holds when it is taken up; nothing, if it is new. The writer takes the dicts over.
+    """The content of a journal when its writer resumes it; empty if it is new. The writer takes the dicts over.
 
     Attributes:
-        position: block of the endless stream of all laps where it ended. Which lap that is does not matter beyond its
-            parity, which is the overwrite indicator.
-        enqueued: record id -> number of the file in which the enqueue record begins, of every message that is there,
-            those that open transactions enqueue included.
+        position: block of the endless stream of all laps where it ended. The lap number matters only for its parity,
+            the overwrite indicator.
+        enqueued: record id -> number of the file in which the enqueue record begins, of every existing message, those
+            that open transactions enqueue included.
         transactions: xid -> the open transaction.
     """
 
@@ -80,12 +80,12 @@ class Version1Writer:
     Args:
         name: the journal's id, for errors: the queue's name, or "TplStore".
         geometry: number and size of the files.
-        page: bytes of one write at most: the page of the write cache.
-        clock: gives the time as nanoseconds since the epoch, for the file headers.
-        state: what there is already.
+        page: maximum bytes of one write: the page of the write cache.
+        clock: returns nanoseconds since the epoch, for the file headers.
+        state: the existing content.
 
     Attributes:
-        failure: the error after which the journal takes no records; None if there is none.
+        failure: the error after which the journal accepts no records; None if there is none.
     """
 
     __slots__ = (
@@ -123,7 +123,7 @@ class Version1Writer:
         self._reserve = reserve_blocks(geometry)
         self.failure: JournalFailedError | None = None
 
-    # ---- what is there ----
+    # ---- state ----
 
     @property
     def position(self) -> int:
@@ -132,27 +132,27 @@ class Version1Writer:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """For each file, the messages that hold it back."""
+        """For each file, the number of messages that prevent its reuse."""
         return tuple(self._counts)
 
     @property
     def gathering(self) -> int:
-        """Number of the flush that gathers, from 1."""
+        """Number of the flush of the current batch, from 1."""
         return self._ring.gathering
 
     @property
     def synced(self) -> int:
-        """Number of the last flush that is on the disk; 0 for none."""
+        """Number of the last synced flush; 0 for none."""
         return self._ring.synced
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is anything that is not synced: a journal that is taken up may begin with fillers to write."""
+        """Whether anything is unsynced: a resumed journal may begin with fillers to write."""
         return self._ring.is_dirty
 
     @property
     def unsynced(self) -> int:
-        """Bytes that were appended and are not known to be on the disk."""
+        """Bytes appended and not known to be on the disk."""
         return self._ring.unsynced
 
     # ---- records ----
@@ -166,17 +166,17 @@ class Version1Writer:
             rid: its record id.
             data: its data, in parts.
             xid: the transaction that enqueues it; none by default.
-            transient: recovery is to ignore it.
-            external_size: where the data are kept elsewhere, their size in bytes; `data` is empty then.
+            transient: recovery will ignore it.
+            external_size: size in bytes of data stored elsewhere; `data` is empty then.
 
         Raises:
             JournalFullError: there is no room, by the threshold or at all.
-            JournalFailedError: the journal failed before.
-            JournalError: the record id is enqueued already. Nothing was appended in any case.
+            JournalFailedError: the journal failed earlier.
+            JournalError: the record id is already enqueued. Nothing was appended in any case.
         """
         self._check_usable()
         if rid in self._enqueued:
-            raise self._error(f"record 0x{rid:x} is enqueued already")
+            raise self._error(f"record 0x{rid:x} is already enqueued")
         flags = (TRANSIENT if transient else 0) | (EXTERNAL if external_size else 0)
         size = external_size or sum(map(len, data))
         header = RecordHeader(Kind.ENQUEUE, 1, flags, rid, len(xid), size)
@@ -190,7 +190,7 @@ class Version1Writer:
             self._holders[rid] = xid
 
     def dequeue(self, rid: int, dequeued_rid: int, *, xid: bytes = b"", commit_decision: bool = False) -> None:
-        """Append the removal of a message; in a transaction it is locked until that ends.
+        """Append the removal of a message; in a transaction the message is locked until that ends.
 
         Args:
             rid: the record's own id.
@@ -200,8 +200,8 @@ class Version1Writer:
 
         Raises:
             JournalFullError: the next file still holds messages.
-            JournalFailedError: the journal failed before.
-            JournalError: there is no such message, or it is locked. Nothing was appended in any case.
+            JournalFailedError: the journal failed earlier.
+            JournalError: the message does not exist, or is locked. Nothing was appended in any case.
         """
         self._check_usable()
         self._check_dequeue(dequeued_rid, xid)
@@ -214,19 +214,19 @@ class Version1Writer:
             self._remove(dequeued_rid)
 
     def commit(self, rid: int, xid: bytes) -> None:
-        """Append the commit of an open transaction: what it dequeued is gone, what it enqueued is there.
+        """Append the commit of an open transaction: messages it dequeued are removed, those it enqueued exist.
 
         Raises:
-            JournalError: no such transaction is open. Or as `dequeue`.
+            JournalError: no such transaction is open. Otherwise as `dequeue`.
         """
         for message in self._end(Kind.COMMIT, rid, xid).dequeues:
             self._remove(message)
 
     def abort(self, rid: int, xid: bytes) -> None:
-        """Append the abort of an open transaction: what it enqueued is gone, what it dequeued is there.
+        """Append the abort of an open transaction: messages it enqueued are removed, those it dequeued are unlocked.
 
         Raises:
-            JournalError: no such transaction is open. Or as `dequeue`.
+            JournalError: no such transaction is open. Otherwise as `dequeue`.
         """
         for message in self._end(Kind.ABORT, rid, xid).enqueues:
             self._remove(message)
@@ -254,7 +254,7 @@ class Version1Writer:
         return transaction
 
     def _check_dequeue(self, rid: int, xid: bytes) -> None:
-        """A message is there if it is enqueued, or by the same transaction; and free if no transaction dequeues it."""
+        """Check that a message is enqueued, perhaps by the same transaction, and that no transaction dequeues it."""
         holder = self._holders.get(rid)
         is_pending = holder is not None and rid in self._transactions[holder].enqueues
         if rid not in self._enqueued or (is_pending and holder != xid):
@@ -262,14 +262,14 @@ class Version1Writer:
         if holder is not None and rid in self._transactions[holder].dequeues:
             raise self._error(f"record 0x{rid:x} is locked by transaction {holder.hex()}")
 
-    # ---- what is taken ----
+    # ---- admission ----
 
     def _check_usable(self) -> None:
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
 
     def _check_enterable(self, blocks: int) -> None:
-        """A record of so many blocks enters no file that holds messages, and none that it began in itself."""
+        """Check that a record of `blocks` blocks enters no file with messages, and none in which it begins itself."""
         files = self._geometry.files
         entered = self._ring.entered_by(blocks)
         overlaps = entered and entered[-1] - self._ring.file >= files
@@ -277,7 +277,7 @@ class Version1Writer:
             raise JournalFullError(f'Journal full on queue "{self._name}".')
 
     def _check_threshold(self, blocks: int) -> None:
-        """An enqueue of so many blocks leaves the reserve free."""
+        """Check that an enqueue of `blocks` blocks leaves the reserve free."""
         files, file_blocks = self._geometry.files, self._ring.file_blocks
         present, used = divmod(self._ring.position, file_blocks)
         reached = (used + blocks + self._reserve - 1) // file_blocks
@@ -290,21 +290,21 @@ class Version1Writer:
     # ---- steps ----
 
     def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written, or a step is under way, or the journal failed."""
+        """The next step; None if nothing is to be written, a step is under way, or the journal failed."""
         return self._ring.next_flush()
 
     def flushed(self) -> None:
-        """All of the step is written and synced."""
+        """The step is written and synced."""
         if self.failure is None:
             self._ring.flushed()
 
     def failed(self, error: OSError) -> None:
-        """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
+        """A write or a sync of the step failed: it is unknown what reached the disk."""
         if self.failure is None:
             where = f" of {error.filename}" if error.filename else ""
             self.failure = JournalFailedError(
                 f'queue "{self._name}": a write or sync{where} failed: {error.strerror or error}; '
-                "the journal takes no more records until the store is opened again"
+                "the journal accepts no more records until the store is opened again"
             )
             self._ring.drop()
 
@@ -318,13 +318,13 @@ def reserve_blocks(geometry: Geometry) -> int:
 def state_of(
     journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, prepared: Container[bytes] | None = None
 ) -> Version1State:
-    """The state in which a writer takes up a journal that was read.
+    """The state in which a writer resumes a recovered journal.
 
     Args:
         journal: the journal.
-        recovery: what a walk over all of it found, its transactions not yet resolved.
+        recovery: the result of a walk over all of it, its transactions not yet resolved.
         end: where the walk ended; None if nothing was ever written.
-        prepared: the transactions that the prepared list has; the others are dropped. None drops none, as is right for
+        prepared: the transactions in the prepared list; the others are dropped. None drops none, as is right for
             the prepared list itself.
 
     Raises:
@@ -343,7 +343,7 @@ def state_of(
         opened = transactions[transaction.xid] = OpenTransaction()
         for operation in transaction:
             if not operation.is_enqueue:
-                if operation.rid in holders:  # a lock that was dropped without a record: the later one counts
+                if operation.rid in holders:  # a lock dropped without a record: the later one counts
                     holders[operation.rid].dequeues.discard(operation.rid)
                 if operation.rid in enqueued:
                     holders[operation.rid] = opened
@@ -355,7 +355,7 @@ def state_of(
 
 
 def _number(place: int, geometry: Geometry) -> int:
-    """The number of the file that a byte of the endless stream is in."""
+    """The number of the file that contains a byte of the endless stream."""
     return place // geometry.data_size % geometry.files
 
 
@@ -364,7 +364,7 @@ def _first_file(journal: Journal) -> int:
     files = [file for file in journal.files.files if isinstance(file, RingFile)]
     for file in files:
         if file.header is None or file.header.version != 1:
-            raise JournalError(f"{file.path}: no header of version 1; the journal cannot be written to")
+            raise JournalError(f"{file.path}: version-1 header is missing; the journal cannot be written to")
     header = files[0].header
     assert header is not None
     return header.overwrite_indicator * journal.files.geometry.files + header.file_number

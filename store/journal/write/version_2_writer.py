@@ -1,25 +1,25 @@
 """Writes a version-2 journal: a state machine that never waits for a disk.
 
-    enqueue, dequeue, commit, abort    a record is placed in the flush that gathers, or refused whole
-    next_flush() -> step               what to write and to sync now; one step is under way at a time
-    flushed()                          the step is on the disk; with a flush's last step `synced` moves on
-    failed(error)                      nothing may be assumed; the journal takes nothing more
+    enqueue, dequeue, commit, abort    a record is added to the write batch, or refused as a whole
+    next_flush() -> step               writes and syncs to do now; one step is under way at a time
+    flushed()                          the step is synced; with a flush's last step `synced` advances
+    failed(error)                      the outcome is unknown; the journal accepts nothing more
 
-The writer is made of parts, each of which knows only those above it:
+The writer consists of parts, each of which knows only those above it:
 
-    batch        `write_batch`    the records that gather: bytes, places, files
-    flushes      `flushes`        what is complete and on its way to the disk, step by step
-    space        `space`          which files of the ring are held, and the rules of what they may take
-    records      `live_records`   what is live, which transactions are open, and how much they take up
+    batch        `write_batch`    the records of the next flush: bytes, log offsets, files
+    flushes      `flushes`        the closed flushes, written to disk step by step
+    space        `space`          the held files of the ring, and the rules of what may be written
+    records      `live_records`   live records, open transactions, and their size
     compactor    `compaction`     copies the oldest live records forward, so that the ring does not fill up
-    admission    `admission`      whether a record may be written, by the rules of `space`
+    admission    `admission`      decides whether a record may be written, by the rules of `space`
 
-A record is admitted, appended to the batch, and noted in the records. Plain records, nearly all there are, take a
-shorter path: they are appended right here, without a call, as long as they end before a place that admission gives.
-That place is worked out anew (`_set_ends`) when anything changes that it depends on.
+A record is admitted, appended to the batch, and noted in the records. Plain records, nearly all, take a fast path: they
+are appended right here, without a call, as long as they end before a log offset that admission calculates. That offset
+is recalculated (`_set_ends`) when anything that it depends on changes.
 
-A flush is closed when the one before it is synced: what comes meanwhile gathers. It may take copies of old records
-along, and none is handed out that would overwrite anything live.
+A flush is closed when the previous one is synced; meanwhile records collect in the batch. It may carry copies of old
+records, and none is issued that would overwrite anything live.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
-from formats.rhm.records import COMMIT_DECISION, TAIL, Kind
-from store.journal.write.admission import NOWHERE, Admission
-from store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
-from store.journal.write.flushes import Flush, FlushQueue
-from store.journal.write.live_records import LiveRecords
-from store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
-from store.journal.write.write_batch import Identity, WriteBatch
-from store.journal.write.writer_state import WriterState
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
+from qstore.formats.rhm.records import COMMIT_DECISION, TAIL, Kind
+from qstore.store.journal.write.admission import NOWHERE, Admission
+from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
+from qstore.store.journal.write.flushes import Flush, FlushQueue
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
+from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
+from qstore.store.journal.write.writer_state import WriterState
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
@@ -50,7 +50,7 @@ _DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
 
 
 def open_writer(
-    identity: Identity,
+    owner: JournalOwner,
     geometry: Geometry,
     *,
     alignment: int,
@@ -60,20 +60,20 @@ def open_writer(
     salt: Callable[[], int],
     clock: Callable[[], int],
 ) -> Version2Writer:
-    """The writer of one journal.
+    """Create the writer of one journal.
 
     Args:
-        identity: whose journal it is.
+        owner: whose journal it is.
         geometry: number and size of the files.
         alignment: bytes to which flushes are padded.
-        page: bytes of one write.
-        state: what there is already. The writer takes it over.
-        read: gives bytes of the stream: (block, number of bytes). Used to compact.
-        salt: gives 64 random bits.
-        clock: gives the time as nanoseconds since the epoch.
+        page: maximum bytes of one write.
+        state: the existing content. The writer takes it over.
+        read: reads bytes of the stream: (block, number of bytes). Used for compaction.
+        salt: returns 64 random bits.
+        clock: returns nanoseconds since the epoch.
     """
     batch = WriteBatch(
-        identity,
+        owner,
         geometry,
         alignment=alignment,
         position=state.position,
@@ -90,24 +90,24 @@ def open_writer(
     space = RingSpace(geometry, alignment, chunk)
     records = LiveRecords(batch, space, state.live, state.transactions)
     compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
-    return Version2Writer(identity, batch, flushes, space, records, compactor, last_flush=state.last_flush)
+    return Version2Writer(owner, batch, flushes, space, records, compactor, last_flush=state.last_flush)
 
 
 class Version2Writer:
-    """The writer of one journal, which `open_writer` makes.
+    """The writer of one journal; use `open_writer` to create it.
 
     Args:
-        identity: whose journal it is.
+        owner: whose journal it is.
         batch, flushes, space, records, compactor: its parts.
         last_flush: number of the flush of the journal's last record.
 
     Attributes:
-        identity, batch, flushes, space, records, compactor: as above.
-        live: record id -> place and blocks, packed, of what is kept, in order of place: that of `records`.
-        transactions: xid -> the open transaction. Likewise.
-        last_flush: number of the last flush that is on the disk; of a journal that is continued and was not written
-            to, that of its last record.
-        failure: the error after which the journal takes no records; None if there is none.
+        owner, batch, flushes, space, records, compactor: as above.
+        live: record id -> log offset and blocks, packed, of all live records, in log order: that of `records`.
+        transactions: xid -> open transaction: that of `records`.
+        last_flush: number of the last synced flush; of a resumed journal that was not written to, that of its last
+            record.
+        failure: the error after which the journal accepts no records; None if there is none.
     """
 
     __slots__ = (
@@ -119,9 +119,9 @@ class Version2Writer:
         "compactor",
         "failure",
         "flushes",
-        "identity",
         "last_flush",
         "live",
+        "owner",
         "records",
         "space",
         "transactions",
@@ -129,7 +129,7 @@ class Version2Writer:
 
     def __init__(
         self,
-        identity: Identity,
+        owner: JournalOwner,
         batch: WriteBatch,
         flushes: FlushQueue,
         space: RingSpace,
@@ -138,13 +138,13 @@ class Version2Writer:
         *,
         last_flush: int = 0,
     ) -> None:
-        self.identity, self.batch, self.flushes = identity, batch, flushes
+        self.owner, self.batch, self.flushes = owner, batch, flushes
         self.space, self.records, self.compactor = space, records, compactor
         self.live, self.transactions, self._locked = records.live, records.transactions, records.locked
         self.last_flush = last_flush
         self.failure: JournalFailedError | None = None
-        self._admission = Admission(identity.title, batch, flushes, space, records, compactor)
-        self._enqueue_end, self._dequeue_end = NOWHERE  # the first record takes the long way
+        self._admission = Admission(owner.title, batch, flushes, space, records, compactor)
+        self._enqueue_end, self._dequeue_end = NOWHERE  # the first record takes the slow path
 
     # ---- plain records: the hot path ----
 
@@ -185,7 +185,7 @@ class Version2Writer:
         """Append the removal of the message `target`, outside of any transaction.
 
         Raises:
-            JournalError: there is no such message, or a transaction holds it. Or as `enqueue`.
+            JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
         packed = self.live.get(target)
         if packed is None or (self._locked and target in self._locked):
@@ -218,10 +218,10 @@ class Version2Writer:
         self._set_ends()
 
     def dequeue_in(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
-        """Append the removal of `target` that the transaction `xid` does, and lock the message.
+        """Append the removal of `target` by the transaction `xid`, and lock the message.
 
         Args:
-            xid: the transaction, which is begun if it is not open.
+            xid: the transaction, which begins now if it is not open.
             rid: a record id never used before.
             target: the message.
             commit_decision: in the transaction prepared list: the decision is to commit.
@@ -237,31 +237,31 @@ class Version2Writer:
         self._set_ends()
 
     def check_dequeue(self, target: int, xid: bytes = b"") -> None:
-        """Raise JournalError unless `target` is a message that `xid`, or without it anybody, may dequeue."""
+        """Raise JournalError unless `target` is a message that `xid` (or anyone, if empty) may dequeue."""
         if not self.records.may_dequeue(target, xid):
             raise self._not_to_dequeue(target)
 
     def _not_to_dequeue(self, target: int) -> JournalError:
-        title = self.identity.title
+        title = self.owner.title
         if target in self._locked:
-            return JournalError(f"{title}: record 0x{target:x} is held by an open transaction")
-        return JournalError(f"{title}: there is no record 0x{target:x} to dequeue")
+            return JournalError(f"{title}: record 0x{target:x} is locked by an open transaction")
+        return JournalError(f"{title}: record 0x{target:x} does not exist and cannot be dequeued")
 
     def commit(self, xid: bytes, rid: int) -> None:
-        """Append the commit of the open transaction `xid`: what it dequeued is gone, what it enqueued stays."""
+        """Append the commit of the open transaction `xid`: messages it dequeued are removed, those it enqueued stay."""
         self._admit_outcome(xid)
         self.batch.append(_COMMIT, rid, xid, 0)
         self.records.committed(xid)
         self._set_ends()
 
     def abort(self, xid: bytes, rid: int) -> None:
-        """Append the abort of the open transaction `xid`: what it enqueued is gone, what it dequeued stays."""
+        """Append the abort of the open transaction `xid`: messages it enqueued are removed, those it dequeued stay."""
         self._admit_outcome(xid)
         self.batch.append(_ABORT, rid, xid, 0)
         self.records.aborted(xid)
         self._set_ends()
 
-    # ---- what is taken ----
+    # ---- admission ----
 
     def admit_enqueue(self, size: int) -> None:
         """Check that a message of `size` bytes fits, before it is written to any of its queues. Raises as `enqueue`."""
@@ -277,7 +277,7 @@ class Version2Writer:
             dequeues: how many messages it dequeues.
 
         Raises:
-            JournalFullError, JournalBusyError, JournalFailedError: they do not fit, or not now.
+            JournalFullError, JournalBusyError, JournalFailedError: they do not fit, or not at the moment.
         """
         enqueues = [record_blocks(size, len(xid)) for size in sizes]
         dequeue = record_blocks(0, len(xid))
@@ -290,7 +290,7 @@ class Version2Writer:
             self._admission.kept(blocks, 0, outcome, largest, blocks)
 
     def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
-        """Let `count` messages pass, with the dequeues of their transaction. Raises as `enqueue`."""
+        """Admit `count` messages, with the dequeues of their transaction. Raises as `enqueue`."""
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
         self._admission.threshold(blocks, count, largest, outcome)
@@ -299,69 +299,74 @@ class Version2Writer:
 
     def _admit_outcome(self, xid: bytes) -> None:
         if xid not in self.transactions:
-            raise JournalError(f"{self.identity.title}: no transaction {xid.hex()} is open")
+            raise JournalError(f"{self.owner.title}: no transaction {xid.hex()} is open")
         self._make_ready()
         self._admission.removal(record_blocks(0, len(xid)))
 
     def _make_ready(self) -> None:
-        """Before anything is appended the long way: what has to come before the first record after a restart."""
+        """Before a record is appended on the slow path: append what must precede the first record after a restart."""
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
         if self.space.free(self.batch.position) < 0:
-            raise JournalFullError(f"Journal full on {self.identity.title}.")
+            raise JournalFullError(f"Journal full on {self.owner.title}.")
         if self.batch.needs_restart:
             self._add(self.batch.restart())
             self.compactor.after_restart()
 
     def _set_ends(self) -> None:
-        """The position, the end of the ring or what is live has changed otherwise than by a plain record."""
+        """Recalculate the ends after the position, the end of the ring or the live records changed on the slow path."""
         self._enqueue_end, self._dequeue_end = self._admission.ends()
 
-    # ---- what is unsynced ----
+    # ---- unsynced data ----
 
     @property
     def gathering(self) -> int:
-        """Number of the flush that gathers."""
+        """Number of the flush of the current batch."""
         return self.batch.number
 
     @property
     def synced(self) -> int:
-        """Number of the last flush that is on the disk; 0 for none."""
+        """Number of the last synced flush; 0 for none."""
         return self.flushes.synced
 
     @property
     def unsynced(self) -> int:
-        """Bytes that were appended and are not yet known to be on the disk."""
+        """Bytes appended and not known to be on the disk."""
         return (self.batch.position - self.flushes.synced_place) * BLOCK_SIZE
 
     @property
     def unsynced_place(self) -> int:
-        """Where what is not synced begins."""
+        """Log offset where unsynced data begins."""
         return self.flushes.synced_place
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is anything that is not synced."""
+        """Whether anything is unsynced."""
         return bool(self.batch.pieces) or not self.flushes.is_empty
 
     @property
     def last_dirty(self) -> int:
-        """Number of the last flush that is not synced; if there is none, of one that is."""
+        """Number of the last unsynced flush; if there is none, of a synced one."""
         return self.batch.number if self.batch.pieces else self.flushes.last
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a step was handed out that is not yet synced."""
+        """Whether a step was issued that is not yet synced."""
         return self.flushes.is_under_way
 
+    @property
+    def is_half_flushed(self) -> bool:
+        """Whether a flush was begun, or closed, that has steps to come."""
+        return not self.flushes.is_empty
+
     def salt_at(self, place: int) -> int:
-        """The salt of the file in which `place` lies."""
+        """The salt of the file that contains `place`."""
         return self.batch.salts[place // self.space.file]
 
     def cut(self) -> Cut:
-        """What is on the disk now, pinned."""
+        """The part of the journal that is on the disk now, pinned."""
         space, end = self.space, self.flushes.synced_place
-        space.settle(end)
+        space.reclaim(end)
         used = (end - 1) // space.file + 1
         is_whole = space.oldest == 0 and all(number < used for number in self.batch.slots)
         return Cut(space.oldest, end, self.flushes.synced, is_whole, space.pin())
@@ -369,7 +374,7 @@ class Version2Writer:
     # ---- steps ----
 
     def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written, or a step is under way."""
+        """Issue the next step; None if nothing is to be written, or a step is under way."""
         batch, flushes = self.batch, self.flushes
         if flushes.is_under_way or self.failure is not None:
             return None
@@ -378,14 +383,14 @@ class Version2Writer:
                 if not batch.is_sealed and self.compactor.before_flush():
                     self._set_ends()
             except (RhmError, OSError) as error:
-                self._fail(f"a record that has to be copied forward cannot be read: {error}")
+                self._fail(f"a record cannot be read for compaction: {error}")
                 return None
             if batch.pieces and flushes.is_empty:
                 self._add(batch.close())
         return flushes.next_step()
 
     def flushed(self) -> None:
-        """All of the step is written and synced."""
+        """The step is written and synced."""
         flush = self.flushes.step_synced()
         if flush is None:
             return
@@ -393,7 +398,7 @@ class Version2Writer:
         space = self.space
         space.hold_placed(flush.placed)
         space.release(flush.removed)
-        space.settle(flush.end)
+        space.reclaim(flush.end)
         self.batch.forget_files(space.oldest)
         if not self.live:
             self.records.largest = 1
@@ -401,14 +406,14 @@ class Version2Writer:
         self._set_ends()
 
     def failed(self, error: OSError) -> None:
-        """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
+        """A write or a sync of the step failed: it is unknown what reached the disk."""
         where = f" of {error.filename}" if error.filename else ""
         self._fail(f"a write or sync{where} failed: {error.strerror or error}", error)
 
     def seal(self) -> bool:
-        """Close the journal cleanly: a last flush that says so. Nothing is appended after it.
+        """Close the journal cleanly with a last flush, the seal. Nothing is appended after it.
 
-        A journal that was never written to needs none, nor does one that has one and was not written to since.
+        A journal that was never written to needs none, nor does one that was not written to since its last seal.
 
         Returns:
             Whether the journal is sealed once that is flushed; if not, it has failed or is full to the last block.
@@ -422,13 +427,13 @@ class Version2Writer:
         return True
 
     def _add(self, flush: Flush) -> None:
-        assert flush.end <= self.space.end, "the ring would overwrite a live record"
+        assert flush.end <= self.space.end, "flush would overwrite a live record"
         self.flushes.add(flush)
 
     def _fail(self, what: str, cause: OSError | None = None) -> None:
         self.flushes.step_lost()
         if self.failure is None:
-            text = f"{self.identity.title}: {what}; the journal takes no more records until the store is opened again"
+            text = f"{self.owner.title}: {what}; the journal accepts no more records until the store is opened again"
             self.failure = JournalFailedError(text)
             self.failure.__cause__ = cause
             self._enqueue_end, self._dequeue_end = NOWHERE

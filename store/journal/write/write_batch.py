@@ -1,18 +1,18 @@
-"""The write batch of a version-2 journal: the records that gather for its next flush.
+"""The write batch of a version-2 journal: the records for its next flush.
 
-It knows bytes, places, files and flush numbers. What is live, and whether a record may be written at all, is decided
-before it comes here (`admission`); what becomes of a flush that is closed is the business of `flushes`.
+It handles bytes, log offsets, files and flush numbers. Which records are live, and whether a record may be written at
+all, is decided before (`admission`); closed flushes go to `flushes`.
 
-A record gets its place, its file's salt and its flush's number when it is appended; records are joined when their flush
-is closed. Where a record reaches into the next file, that file's header is made. The rules of flushes that readers rely
-on are in `formats.rhm`:
+A record gets its log offset, its file's salt and its flush's number when it is appended; records are joined when their
+flush is closed. When a record reaches into the next file, that file's header is made. The rules of flushes that readers
+rely on are in `formats.rhm`:
 
     padding    a flush ends at a multiple of the alignment in its file, or at the file's end
     last       its last record is flagged
-    restart    the first flush of a journal that is continued is a single filler, and its number 65,536 higher
-    seal       so is the last one of a clean close, with the number that is due
+    restart    the first flush of a resumed journal is a single filler, and its number 65,536 higher
+    seal       so is the last flush of a clean close, but with the next number
 
-Places count blocks through the endless stream of all laps.
+Log offsets count blocks through the endless stream of all laps.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from formats.checksum import extend_crc32c
-from formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from formats.rhm.headers import (
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.headers import (
     BLOCK_SHIFT,
     FIXED_SIZE,
     FLAGS_SHIFT,
@@ -34,21 +34,21 @@ from formats.rhm.headers import (
     ROUND_UP,
     word,
 )
-from formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
-from store.journal.write.flushes import Flush
+from qstore.formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
+from qstore.store.journal.write.flushes import Flush
 
 _FILLER: Final = word(Kind.FILLER, 2)
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
-_LOW: Final = 0xFFFFFFFF  # a record has the low half of its flush's number
+_LOW: Final = 0xFFFFFFFF  # a record stores the low half of its flush's number
 
 
-class Identity:
-    """Whose journal it is: what each file header says of it.
+class JournalOwner:
+    """The owner of a journal, as each file header names it.
 
     Attributes:
-        title: names the journal in errors: `queue "orders"`.
+        title: the journal's name in errors: `queue "orders"`.
         queue_id: the number of its queue.
-        incarnation: how often the journal of that queue was built anew.
+        incarnation: number of times that the journal of that queue was rebuilt.
     """
 
     __slots__ = ("incarnation", "queue_id", "title")
@@ -58,36 +58,36 @@ class Identity:
 
 
 class WriteBatch:
-    """What gathers for the next flush of one journal.
+    """The records for the next flush of one journal.
 
-    A writer appends plain records by itself, without a call: those that lie within the present file. It adds to
-    `pieces` header, data and tail with padding, and keeps `last`, `position` and `placed`; `append` takes all others.
+    A writer appends plain records that fit into the current file directly, without a call. It adds header, data, and
+    tail with padding to `pieces`, and updates `last`, `position` and `placed`; `append` handles all others.
 
     Args:
-        identity: whose journal it is.
+        owner: the journal's owner.
         geometry: number and size of the files.
         alignment: bytes to which flushes are padded.
-        position: place where the next record goes: where the journal ended.
-        flush: number of the last flush that is on the disk; 0 for none.
+        position: log offset of the next record: where the journal ended.
+        flush: number of the last synced flush; 0 for none.
         is_sealed: whether that was the seal of a clean close.
-        salts: file, counted over all laps -> its salt, of the files that are there. The batch takes it over.
-        slots: number of a file -> the slot that its header has in its sector, of files that have one. Likewise.
-        salt: gives 64 random bits.
-        clock: gives the time as nanoseconds since the epoch.
+        salts: file, counted over all laps -> its salt, of the existing files. The batch takes it over.
+        slots: file number -> the slot of its header in its sector, of files that have one. It is taken over too.
+        salt: returns 64 random bits.
+        clock: returns nanoseconds since the epoch.
 
     Attributes:
-        position: place where the next record goes.
-        index: the present file, counted over all laps: the one that the position is in, or at the end of.
-        file_end: the place where it ends.
+        position: log offset of the next record.
+        index: the current file, counted over all laps: the one that contains the position, or ends at it.
+        file_end: log offset where it ends.
         salt: its salt, as bytes.
-        number: number of the flush that gathers.
-        low_number: the low half of it, which each record has.
-        start: the place where it begins.
+        number: number of the next flush.
+        low_number: its low half, which each record stores.
+        start: log offset where it begins.
         pieces: its bytes.
-        last: where in the pieces its last record begins.
-        removed: records, packed, that are no longer live when it is synced.
-        placed: messages that the writer placed in the present file by itself; `Flush.placed` tells them by file.
-        needs_restart: whether the journal is continued and nothing was appended yet.
+        last: index in the pieces of its last record.
+        removed: records, packed, that are released when it is synced.
+        placed: messages that the writer appended directly to the current file; `Flush.placed` has them by file.
+        needs_restart: whether the journal is resumed and nothing was appended yet.
         is_sealed: whether the last flush is a seal.
         salts, slots: as above.
     """
@@ -120,7 +120,7 @@ class WriteBatch:
 
     def __init__(
         self,
-        identity: Identity,
+        owner: JournalOwner,
         geometry: Geometry,
         *,
         alignment: int,
@@ -132,7 +132,7 @@ class WriteBatch:
         salt: Callable[[], int],
         clock: Callable[[], int],
     ) -> None:
-        self._identity = identity
+        self._identity = owner
         self._files, self._file = geometry.files, geometry.data_size // BLOCK_SIZE
         self._alignment = alignment // BLOCK_SIZE
         self._new_salt, self._clock = salt, clock
@@ -168,7 +168,7 @@ class WriteBatch:
             crc: their `data_crc`.
 
         Returns:
-            Its place.
+            Its log offset.
         """
         blocks = (ROUND_UP + len(xid) + size) >> BLOCK_SHIFT
         if self.position == self.file_end:
@@ -187,7 +187,7 @@ class WriteBatch:
         return place
 
     def _fill(self, blocks: int, flags: int) -> None:
-        """Append a filler over so many blocks of the present file."""
+        """Append a filler of `blocks` blocks in the current file."""
         head = HEADER_2.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self.low_number, blocks)
         self.last = len(self.pieces)
         self.pieces.append(head)
@@ -201,7 +201,7 @@ class WriteBatch:
             self._enter(self.position - self.file_end)
 
     def _enter(self, rest: int) -> None:
-        """Make the header of the next file, in which the record that reaches it has so many blocks still to come."""
+        """Make the header of the next file; the record that reaches it has `rest` blocks still to come."""
         if self.placed:
             self._count_placed()
         self.index += 1
@@ -234,7 +234,7 @@ class WriteBatch:
         self.placed = 0
 
     def forget_files(self, before: int) -> None:
-        """The files up to there are free, and no record in them is read again; the present one is kept."""
+        """Forget the salts of files before `before`: they are free and are not read again. The current one is kept."""
         salts, before = self.salts, min(before, self.index)
         for index in [index for index in salts if index < before]:
             del salts[index]
@@ -242,7 +242,7 @@ class WriteBatch:
     # ---- flushes ----
 
     def close(self) -> Flush:
-        """Pad what is gathered, flag its last record, and begin to gather the next flush."""
+        """Pad the batch, flag its last record, and begin the next one."""
         if blocks := self._to_alignment():
             self._fill(blocks, LAST_OF_FLUSH)
         else:
@@ -259,7 +259,7 @@ class WriteBatch:
         return flush
 
     def restart(self, flags: int = 0) -> Flush:
-        """The flush that comes before the first record of a journal that is continued: one filler, far ahead."""
+        """The flush that precedes the first record of a resumed journal: one filler, with a much higher number."""
         assert self.needs_restart
         self.needs_restart = self.is_sealed = False
         self.number += RESTART_GAP - 1
@@ -268,12 +268,12 @@ class WriteBatch:
 
     @property
     def needs_seal(self) -> bool:
-        """Whether a clean close has to write a seal: not if nothing was ever written, nor since the last seal."""
+        """Whether a clean close must write a seal: not if nothing was ever written, nor since the last seal."""
         is_new = self.number == 1 and not self.pieces
         return not (is_new or (self.needs_restart and self.is_sealed))
 
     def seal(self) -> list[Flush]:
-        """What is gathered, if anything, and the flush of one filler that says that the journal was closed cleanly."""
+        """The current batch, if any, and the flush of one filler that states that the journal was closed cleanly."""
         if self.needs_restart:
             flushes = [self.restart(SEAL)]
         else:

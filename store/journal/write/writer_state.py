@@ -1,4 +1,4 @@
-"""What a version-2 journal holds when its writer takes it up."""
+"""The content of a version-2 journal when its writer resumes it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """What an open transaction did in one journal.
+    """The operations of an open transaction in one journal.
 
     Attributes:
         xid: its id.
         enqueues: record ids of the messages that it would enqueue.
         dequeues: message that it would dequeue -> record id of the dequeue.
-        commit_decisions: in the transaction prepared list, those dequeues that say that it commits.
+        commit_decisions: in the transaction prepared list, those dequeues that decide to commit.
     """
 
     xid: bytes
@@ -24,16 +24,16 @@ class OpenTransaction:
 
 
 class WriterState(NamedTuple):
-    """What a journal holds when it is taken up.
+    """The content of a journal when its writer resumes it.
 
     Attributes:
         position: block of the endless stream where it ended; 0 for a new one.
-        flush: the highest number of a flush that anything is left of; 0 for a new one.
-        last_flush: number of the flush of its last record: lower, if of later ones only file headers are left.
+        flush: the highest flush number found anywhere in it; 0 for a new one.
+        last_flush: number of the flush of its last record: lower, if later flushes left only file headers.
         is_sealed: whether that was the seal of a clean close.
         salts: file, counted over all laps -> its salt.
-        slots: number of a file -> the place that its header has in its sector.
-        live: record id -> place and blocks, packed, of every live record in order of place, those of open transactions
+        slots: file number -> the slot of its header in its sector.
+        live: record id -> log offset and blocks, packed, of every live record in log order, those of open transactions
             and their dequeues included.
         transactions: xid -> the open transaction.
     """
@@ -49,5 +49,5 @@ class WriterState(NamedTuple):
 
 
 def new_state() -> WriterState:
-    """That of a journal that was just made."""
+    """The state of a newly created journal."""
     return WriterState(0, 0, 0, False, {}, {}, {}, {})

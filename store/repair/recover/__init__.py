@@ -1,5 +1,5 @@
 """Recovery of any store into a clean one of version 2.
 
-What there is (`loose`), what is made of it (`plan`), how it is built (`build`), what is damaged and kept (`salvage`),
-and whether the result is what was planned (`verify`).
+Finding the source (`loose`), planning the result (`plan`), building it (`build`), keeping damaged data (`salvage`), and
+checking the result against the plan (`verify`).
 """

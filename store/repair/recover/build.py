@@ -1,15 +1,15 @@
-"""Builds the store that a plan describes, beside its destination, and gives it its name when it is whole.
+"""Builds the planned store next to its destination, and renames it when it is complete.
 
-    DEST.recovering/             all is built here, under a lock
-                    RECOVERING   a mark: what is here is not whole. It is called RECOVERED when all was verified
+    DEST.recovering/             everything is built here, under a lock
+                    RECOVERING   a mark: the content is incomplete. It is renamed to RECOVERED after verification
                     rhm/         the store
-                    quarantine/  what could not be saved, if there is anything
-    DEST                         the same directory, in the end: one rename; then the mark goes
+                    quarantine/  data that could not be saved, if there is any
+    DEST                         the same directory, in the end: after one rename; then the mark is removed
 
-So whatever moment a crash comes at, there is nothing under the name DEST, or all of it. What is left beside it has one
-of the marks, the first that is made there and the last that is removed (`unfinished` says what they mean to others);
-the next recovery to that place removes it. Without a mark it is somebody's: a start that takes what was RECOVERED into
-use removes the mark. The source is only read.
+So after a crash at any moment the name DEST has nothing, or everything. The remains next to it have one of the marks,
+which are created first and removed last (`unfinished` describes their meaning to others); the next recovery to that
+destination removes them. A directory without a mark is foreign: a start that uses a RECOVERED store removes the mark.
+The source is only read.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-import store.outage as outage
-from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link
-from store.builders.store_build import BuiltQueue, QueueToBuild, StoreBuild
-from store.builders.version_1_build import Version1Build, highest_kept_rid
-from store.builders.version_1_journal import JournalPlaces
-from store.catalogue.catalogue import Catalogue
-from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
-from store.damage import Damage
-from store.disk import Disk
-from store.environment import Environment
-from store.errors import StoreError
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import open_store
-from store.key_value import CatalogueError
-from store.parameters import StoreParameters
-from store.repair.quarantine import QuarantineWriter
-from store.repair.recover.plan import OrphanPolicy, Plan
-from store.repair.recover.salvage import Salvage, keep_aside
-from store.repair.recover.verify import verify
-from store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recovery_damage
-from store.writable_disk import DiskLock, WritableDisk
+import qstore.store.outage as outage
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link
+from qstore.store.builders.store_build import BuiltQueue, QueueToBuild, StoreBuild
+from qstore.store.builders.version_1_build import Version1Build, highest_kept_rid
+from qstore.store.builders.version_1_journal import JournalPlaces
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
+from qstore.store.damage import Damage
+from qstore.store.disk import Disk
+from qstore.store.environment import Environment
+from qstore.store.errors import StoreError
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import open_store
+from qstore.store.key_value import CatalogueError
+from qstore.store.parameters import StoreParameters
+from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.store.repair.recover.plan import OrphanPolicy, RecoveryPlan
+from qstore.store.repair.recover.salvage import Salvage, keep_aside
+from qstore.store.repair.recover.verify import verify
+from qstore.store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recovery_damage
+from qstore.store.writable_disk import DiskLock, WritableDisk
 
-#: Told what begins now, and how many bytes will be read for it.
+#: Called with the name of each stage, and the number of bytes that it will read.
 Stage = Callable[[str, int], None]
 
 _ROOT: Final = "rhm"
@@ -56,7 +56,7 @@ _OURS: Final = _STARTED | _MARKS | {LOCK}
 
 
 class _Build(Protocol):
-    """A store that is built, of either version."""
+    """A store being built, of either version."""
 
     def prepared_list(self, xids: Sequence[bytes]) -> None: ...
 
@@ -71,25 +71,25 @@ class _Build(Protocol):
 
 @dataclass(slots=True)
 class Recovery:
-    """What came of a recovery, or of its plan.
+    """The result of a recovery, or of its plan.
 
     Attributes:
-        plan: what was to be made.
-        salvage: what could not be saved.
-        built: name of a queue -> what was made; empty for a plan.
-        damage: all damage, that of the plan and what showed when messages were copied.
+        plan: the plan.
+        salvage: the data that could not be saved.
+        built: name of a queue -> its result; empty for a plan.
+        damage: all damage, that of the plan and that found when messages were copied.
     """
 
-    plan: Plan
+    plan: RecoveryPlan
     salvage: Salvage
     built: dict[str, BuiltQueue] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
-        """How many damages cost something."""
+        """Number of damages that cost something."""
         plan = self.plan
-        # Of a catalogue that is lost nobody knows what was in it; that it is, is damage already.
+        # The content of a lost catalogue is unknown; its loss is already counted as damage.
         bindings = sum(each.exchange is not None for each in plan.lost_bindings)
         return sum(damage.costs for damage in self.damage) + len(plan.lost_exchanges) + bindings
 
@@ -100,41 +100,41 @@ class Recovery:
 
 
 def check_destination(disk: Disk, source: str, destination: str) -> None:
-    """Whether a store can be built at `destination`, beside `source`.
+    """Check that a store can be built at `destination`, next to `source`.
 
     Raises:
-        StoreError: there is something, or it is within the source.
-        OSError: it cannot be looked at.
+        StoreError: something exists there, or it is within the source.
+        OSError: it cannot be examined.
     """
     parent = posixpath.dirname(destination.rstrip("/")) or "."
     if not disk.is_directory(parent):
-        raise StoreError(f"{parent}: there is no such directory; make it first")
+        raise StoreError(f"{parent}: no such directory; create it first")
     if disk.link_target(destination.rstrip("/")) is not None:
-        raise StoreError(f"{destination}: is a symbolic link; name the directory itself")
+        raise StoreError(f"{destination}: is a symbolic link; pass the directory itself")
     if disk.is_file(destination):
-        raise StoreError(f"{destination}: is a file; name a directory that does not exist")
+        raise StoreError(f"{destination}: is a file; choose a directory that does not exist")
     if disk.is_directory(destination) and disk.names(destination):
-        raise StoreError(f"{destination}: is not empty; name a directory that does not exist, or is empty")
+        raise StoreError(f"{destination}: is not empty; choose a new or empty directory")
     real = posixpath.join(disk.real_path(parent), posixpath.basename(destination.rstrip("/")))
     above = store_of(disk.real_path(source))
     if posixpath.commonpath((real, above)) == above:
-        raise StoreError(f"{destination}: is within {above}, which is never written to; name another directory")
+        raise StoreError(f"{destination}: is within {above}, which is never written to; choose another directory")
     if posixpath.commonpath((real + _BUILDING, above)) == real + _BUILDING:
         raise StoreError(
-            f"{destination}: is built in {real + _BUILDING}, where the source is, which is never written to; name "
-            "another directory"
+            f"{destination}: would be built in {real + _BUILDING}, where the source is, which is never written to; "
+            "choose another directory"
         )
 
 
 def store_of(path: str) -> str:
-    """The store directory in which `path`, a real path, is a part of a store; otherwise `path` itself."""
+    """The store directory that contains `path`, a real path, as a part of a store; otherwise `path` itself."""
     parts = path.split("/")
     inner = [index for index, part in enumerate(parts) if part in ("rhm", "qls")]
     return "/".join(parts[: inner[-1]]) or "/" if inner else path
 
 
-def check_version_1(plan: Plan) -> None:
-    """Whether the queues of `plan` can be those of a store of version 1. Raises StoreError."""
+def check_version_1(plan: RecoveryPlan) -> None:
+    """Check that a store of version 1 can have the queues of `plan`. Raises StoreError."""
     places = JournalPlaces()
     for planned in plan.queues:
         places.take(planned.name)
@@ -143,7 +143,7 @@ def check_version_1(plan: Plan) -> None:
 def recover_into(
     environment: Environment,
     source: Disk,
-    plan: Plan,
+    plan: RecoveryPlan,
     destination: str,
     *,
     version: int,
@@ -152,28 +152,28 @@ def recover_into(
     software_version: str,
     stage: Stage,
 ) -> Recovery:
-    """Build what `plan` describes, and give it the name `destination`, for which `check_destination` was asked.
+    """Build the planned store, and rename it to `destination`, for which `check_destination` was called.
 
     Args:
         environment: disk, clock and so on, of the new store.
-        source: the disk from which the old store is read.
-        plan: what is to be made.
+        source: the disk with the old store.
+        plan: the plan.
         destination: the new store's directory.
-        version: of the new store; for 1 `check_version_1` was asked.
-        orphans: what becomes of what belongs to no queue.
+        version: of the new store; for 1 `check_version_1` was called.
+        orphans: how to treat orphans.
         parameters: of the new store.
-        software_version: goes into the STORE file.
-        stage: told how it goes on.
+        software_version: recorded in the STORE file.
+        stage: receives progress.
 
     Raises:
-        StoreError: it cannot be made; nothing is left of it.
+        StoreError: it failed; nothing is left of the new store.
     """
     destination = destination.rstrip("/")
     work = _Work(environment, source, plan, destination, version, orphans, parameters, software_version, stage)
     try:
         return work.all()
     except OSError as error:
-        advice = "; make room, or name a directory on another disk" if error.errno == errno.ENOSPC else ""
+        advice = "; free some space, or choose a directory on another disk" if error.errno == errno.ENOSPC else ""
         where = error.filename or destination
         raise StoreError(f"{where}: the store cannot be built: {error.strerror or error}{advice}") from error
     except CatalogueError as error:
@@ -187,7 +187,7 @@ class _Work:
         self,
         environment: Environment,
         source: Disk,
-        plan: Plan,
+        plan: RecoveryPlan,
         destination: str,
         version: int,
         orphans: OrphanPolicy,
@@ -205,7 +205,7 @@ class _Work:
         self._recovery = Recovery(plan, Salvage(self._writer), damage=list(plan.damage))
 
     def all(self) -> Recovery:
-        """Everything."""
+        """Do all steps."""
         lock = self._begin()
         try:
             if self._version == 1:
@@ -216,7 +216,7 @@ class _Work:
             self._verify()
             self._finish(lock)
         except BaseException:
-            with contextlib.suppress(OSError):  # what cannot be removed is marked
+            with contextlib.suppress(OSError):  # the rest is marked
                 self._remove(self._directory.path)
             raise
         finally:
@@ -224,13 +224,13 @@ class _Work:
         return self._recovery
 
     def _begin(self) -> DiskLock:
-        """Take the directory in which all is built, and remove what an earlier recovery left in it."""
+        """Lock the directory for building, and remove the remains of an earlier recovery."""
         path = self._directory.path
         if self._disk.link_target(path) is not None:
-            raise StoreError(f"{path}: is a symbolic link; remove it, or name another destination")
+            raise StoreError(f"{path}: is a symbolic link; remove it, or choose another destination")
         strange = [name for name in self._names(path) if name not in _OURS]
         if strange:
-            raise StoreError(f"{path}: there is something else ({strange[0]}); move it, or name another destination")
+            raise StoreError(f"{path}: contains other files ({strange[0]}); move them, or choose another destination")
         lock = self._directory.lock()
         try:
             self._mark_begun(path)
@@ -248,27 +248,27 @@ class _Work:
         return self._disk.names(path) if self._disk.is_directory(path) else []
 
     def _mark_begun(self, path: str) -> None:
-        """Say that nothing there is whole, before anything is made or removed. StoreError where it is somebody's."""
+        """Mark the content as incomplete, before anything is changed. StoreError if the directory is foreign."""
         disk = self._disk
         names, mark = set(self._names(path)), posixpath.join(path, RECOVERING)
         if RECOVERED in names:
             disk.rename(posixpath.join(path, RECOVERED), mark)
         elif RECOVERING not in names:
             if names & _STARTED:
-                text = "there is a store that is in use by now, or that another version of this software was building"
-                raise StoreError(f"{path}: {text}; move it elsewhere, or remove it if nobody uses it")
+                text = "contains a store that is in use, or that another version of this software was building"
+                raise StoreError(f"{path}: {text}; move it elsewhere, or remove it if it is not used")
             disk.create(mark, 0).close()
 
     def _empty(self, path: str) -> None:
-        """Remove what a recovery left."""
+        """Remove the remains of a recovery."""
         for name in self._names(path):
             if name not in (LOCK, RECOVERING):
                 remove_tree(self._disk, posixpath.join(path, name))
 
     def _remove(self, path: str) -> None:
-        """Remove all that was made; the mark last, even on a disk that syncs nothing any more. Raises OSError."""
+        """Remove everything; the mark last, even on a disk that no longer syncs. Raises OSError."""
         if not self._disk.is_directory(path):
-            return  # it has its name
+            return  # it was renamed
         for step in (self._mark_begun, self._empty):
             step(path)
             with contextlib.suppress(OSError):
@@ -276,10 +276,10 @@ class _Work:
         self._remove_emptied(path)
 
     def _remove_emptied(self, path: str) -> None:
-        """Remove the mark, the lock and the directory, if there is nothing else in it. Raises OSError."""
+        """Remove the mark, the lock and the directory, if it contains nothing else. Raises OSError."""
         names = self._names(path)
         if names and _STARTED.isdisjoint(names):
-            for name in sorted(names):  # the mark, and then the lock
+            for name in sorted(names):  # the mark, then the lock
                 self._disk.remove(posixpath.join(path, name))
             self._disk.remove_directory(path)
 
@@ -313,7 +313,7 @@ class _Work:
         plan.notices.extend(build.notices)
 
     def _fill(self, build: _Build) -> None:
-        """Put everything into the new store."""
+        """Write everything into the new store."""
         plan = self._recovery.plan
         build.prepared_list(plan.in_doubt)
         for number, exchange in plan.exchanges.items():
@@ -365,9 +365,9 @@ class _Work:
             opened.close()
 
     def _finish(self, lock: DiskLock) -> None:
-        """Say that it is whole, and give it its name."""
+        """Mark the store as complete, and rename it."""
         disk, path = self._disk, self._directory.path
-        disk.sync_directory(path)  # all names in it are on the disk before the one that says so
+        disk.sync_directory(path)  # all names in it are synced before the final mark
         disk.rename(posixpath.join(path, RECOVERING), posixpath.join(path, RECOVERED))
         disk.sync_directory(path)
         lock.release()
@@ -377,7 +377,7 @@ class _Work:
         try:
             disk.sync_directory(posixpath.dirname(self._destination) or ".")
         except OSError:
-            with contextlib.suppress(OSError):  # a store that may be gone at the next power loss is not to be used
+            with contextlib.suppress(OSError):  # a store that may be lost at the next power failure must not be used
                 self._remove(self._destination)
             raise
         disk.remove(posixpath.join(self._destination, RECOVERED))

@@ -1,22 +1,30 @@
-"""Journals without a store around them: what is left where the catalogue, or all but some directories, is lost.
+"""Journals without a store: the remains if the catalogue, or all but some directories, are lost.
 
-Their info files tell names and sizes, and in version 2 the whole queue record; of a linearstore the files themselves.
+Their info files hold names and sizes, and in version 2 the whole queue record; for a linearstore the files themselves
+do.
 """
 
 from __future__ import annotations
 
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.disk import Disk
-from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_journals, find_layout, tell_recovery
-from store.journal.directory import journal_base_names
+from qstore.formats.rhm.jinf import TPL_BASE_NAME
+from qstore.store.disk import Disk
+from qstore.store.inspect.layout import (
+    StoreKind,
+    StoreLayout,
+    UnusableInputError,
+    find_journals,
+    find_layout,
+    tell_recovery,
+)
+from qstore.store.journal.directory import journal_base_names
 
 
 def find_source(disk: Disk, path: str) -> StoreLayout:
-    """What is at `path`: a store, a journal, a journal file, or a directory with journals somewhere below it.
+    """Find the source at `path`: a store, a journal, a journal file, or a directory with journals somewhere below it.
 
     Raises:
-        UnusableInputError: nothing that could be recovered.
-        OSError: it cannot be looked at.
+        UnusableInputError: nothing that can be recovered.
+        OSError: it cannot be examined.
     """
     try:
         return find_layout(disk, path)
@@ -33,7 +41,7 @@ def find_source(disk: Disk, path: str) -> StoreLayout:
 
 
 def _find_prepared_list(disk: Disk, layout: StoreLayout) -> None:
-    """The prepared list goes by the name of its files."""
+    """Find the prepared list by the name of its files."""
     for place in list(layout.journals):
         if journal_base_names(disk.names(place.directory)) != [TPL_BASE_NAME]:
             continue

@@ -1,10 +1,10 @@
-"""What a recovered store will have: decided before anything is written, to be shown, and checked afterwards.
+"""The plan of a recovered store: decided before anything is written, to be shown, and to be checked afterwards.
 
-Queues keep their names and, where they can have them, their numbers. What no queue may be called, and what belongs to
-no queue, gets a queue called `lost.found.<id>`, if orphans are to be recovered; <id> is that of the journal's directory
-or the queue's number.
+Queues keep their names and, if possible, their numbers. A queue with an illegal name, and messages that belong to no
+queue, get a queue called `lost.found.<id>`, if orphans are to be recovered; <id> is that of the journal's directory or
+the queue's number.
 
-What is damaged and costs nothing is told, and does not count as a loss: `Damage.costs` tells the two apart.
+Damage that costs nothing is reported, but does not count as a loss: see `Damage.costs`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from formats.rhm.geometry import PAGE_SIZE, Geometry
-from store.builders.store_build import JournalSource, QueueToBuild
-from store.catalogue.wiring import LOST_AND_FOUND, Wiring
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
-from store.inspect.sizing import MAX_PAGES
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.transaction_map import Transaction
-from store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
-from store.recovery.journal_content import content_at_most, fitting_geometry, too_much
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
+from qstore.store.builders.store_build import JournalSource, QueueToBuild
+from qstore.store.catalogue.topology import LOST_AND_FOUND, Topology
+from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
+from qstore.store.damage_kinds import DamageKind
+from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
+from qstore.store.inspect.sizing import MAX_PAGES
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.transaction_map import Transaction
+from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
+from qstore.store.recovery.journal_content import content_at_most, fitting_geometry, too_much
 
-_MOST_NAME_BYTES: Final = 255
-_MOST_NUMBER: Final = 1 << 62  # there must be higher ones
+_MAX_NAME_BYTES: Final = 255
+_MAX_NUMBER: Final = 1 << 62  # higher numbers must remain
 
 
 class OrphanPolicy(Enum):
-    """What becomes of what belongs to no queue."""
+    """How to treat messages that belong to no queue."""
 
     REPORT = "report"
     ASIDE = "aside"
@@ -48,10 +48,10 @@ class PlannedQueue(NamedTuple):
     """A queue of the new store.
 
     Attributes:
-        name: as it will be.
-        queue: what is to be built.
-        found: the queue that was found; of an orphan its journal's.
-        deliverable, in_doubt: messages that it will have, unless some cannot be read a second time.
+        name: its new name.
+        queue: the queue to build.
+        found: the queue that was found; of an orphan that of its journal.
+        deliverable, in_doubt: number of its messages, unless some cannot be read again.
     """
 
     name: str
@@ -62,14 +62,14 @@ class PlannedQueue(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """Something that belongs to no queue.
+    """Messages that belong to no queue.
 
     Attributes:
-        what: what it is.
-        found: the journal in which it is.
-        messages: how many.
+        what: its kind, as text.
+        found: its journal.
+        messages: number of messages.
         transaction: of records that were never prepared, theirs; None for a whole journal.
-        becomes: the queue that it is recovered into; None if it is not.
+        becomes: the queue into which it is recovered; None if it is not.
     """
 
     what: str
@@ -80,7 +80,7 @@ class Orphan(NamedTuple):
 
 
 class LostBinding(NamedTuple):
-    """A binding that the new store will not have; None where nothing tells."""
+    """A binding that the new store will not have; None for unknown parts."""
 
     exchange: str | None
     queue: str
@@ -89,17 +89,17 @@ class LostBinding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
-    """What a recovered store will have.
+class RecoveryPlan:
+    """The content of the recovered store.
 
     Attributes:
-        recovered: what it is made of.
+        recovered: its source.
         queues: its queues, in the order in which they are built.
-        exchanges, bindings, general: the wiring, by number; bindings with their exchange's number.
+        exchanges, bindings, general: the topology, by number; bindings with their exchange's number.
         in_doubt: transactions that stay in doubt.
-        orphans: what belongs to no queue.
-        lost_exchanges, lost_bindings: what is known to be missing.
-        damage: what is wrong with what was read.
+        orphans: messages that belong to no queue.
+        lost_exchanges, lost_bindings: those known to be missing.
+        damage: the damage found in the source.
         notices: one line each.
     """
 
@@ -122,17 +122,17 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Bytes of all journals that will be made."""
+        """Bytes of all journals to be created."""
         return sum(queue.queue.geometry.files * queue.queue.geometry.file_size for queue in self.queues)
 
 
-def make_plan(recovered: RecoveredStore, orphans: OrphanPolicy, parameters: StoreParameters) -> Plan:
-    """What is to be made of a store.
+def make_plan(recovered: RecoveredStore, orphans: OrphanPolicy, parameters: StoreParameters) -> RecoveryPlan:
+    """Plan the recovery of a store.
 
     Args:
-        recovered: what was read.
-        orphans: what becomes of what belongs to no queue.
-        parameters: geometry of queues whose own says nothing.
+        recovered: the source.
+        orphans: how to treat orphans.
+        parameters: default geometry of queues.
 
     Raises:
         StoreError: a queue's messages fit into no journal.
@@ -144,13 +144,13 @@ def make_plan(recovered: RecoveredStore, orphans: OrphanPolicy, parameters: Stor
 class _Planning:
     def __init__(self, recovered: RecoveredStore, orphans: OrphanPolicy, parameters: StoreParameters) -> None:
         self._recovered, self._policy, self._parameters = recovered, orphans, parameters
-        self._wiring = recovered.store.wiring or Wiring()
+        self._topology = recovered.store.topology or Topology()
         self._names: set[str] = set()
-        self._numbers: dict[int, int] = {}  # of queues: the one that was found -> the new one
-        self._next = 1 + max((number for number in self._wiring.queues if number < _MOST_NUMBER), default=0)
-        self._plan = Plan(recovered)
+        self._numbers: dict[int, int] = {}  # of queues: old -> new
+        self._next = 1 + max((number for number in self._topology.queues if number < _MAX_NUMBER), default=0)
+        self._plan = RecoveryPlan(recovered)
 
-    def plan(self) -> Plan:
+    def plan(self) -> RecoveryPlan:
         """Decide everything."""
         plan, store = self._plan, self._recovered.store
         plan.damage.extend(store.damage)
@@ -163,7 +163,7 @@ class _Planning:
         self._unprepared()
         self._exchanges()
         self._bindings()
-        for number, general in self._wiring.general.items():
+        for number, general in self._topology.general.items():
             plan.general[self._free(number, plan.general)] = general
         plan.in_doubt.extend(each.xid for each in plan.transactions if each.outcome is Outcome.IN_DOUBT)
         self._version_1()
@@ -172,8 +172,8 @@ class _Planning:
     # ---- queues ----
 
     def _queues(self) -> None:
-        """The queues that the catalogue has, then those that only a journal tells of."""
-        known = list(self._wiring.queues)
+        """Plan the queues in the catalogue, then those known only from a journal."""
+        known = list(self._topology.queues)
         taken: set[str] = set()
         for position, queue in enumerate(self._recovered.queues):
             number = known[position] if position < len(known) else 0
@@ -197,22 +197,22 @@ class _Planning:
             self._add(new, record, queue, queue.recovery)
 
     def _number(self, wanted: int) -> int:
-        """A queue's number: that which it had, if it can."""
-        if 0 < wanted < _MOST_NUMBER:
+        """A queue's number: its old one if possible."""
+        if 0 < wanted < _MAX_NUMBER:
             return wanted
         self._next += 1
         return self._next - 1
 
     def _free(self, number: int, taken: dict[int, Exchange] | dict[int, Link | Bridge | GeneralObject]) -> int:
-        """A number for an exchange or object: its own if it can have it."""
-        return number if 0 < number < _MOST_NUMBER else 1 + max((1, *(each for each in taken), *self._high(taken)))
+        """A number for an exchange or object: its old one if possible."""
+        return number if 0 < number < _MAX_NUMBER else 1 + max((1, *(each for each in taken), *self._high(taken)))
 
     def _high(self, taken: object) -> Iterator[int]:
-        known = self._wiring.exchanges if taken is self._plan.exchanges else self._wiring.general
-        return (number for number in known if number < _MOST_NUMBER)
+        known = self._topology.exchanges if taken is self._plan.exchanges else self._topology.general
+        return (number for number in known if number < _MAX_NUMBER)
 
     def _unique(self, identity: str) -> str:
-        """A name for what has none that can be used."""
+        """A unique name for an object without a usable one."""
         base = LOST_AND_FOUND + re.sub(r"[^!-~]", "_", identity)[:200]
         name, count = base, 1
         while name in self._names:
@@ -239,7 +239,7 @@ class _Planning:
         self._plan.queues.append(PlannedQueue(record.name, queue, found, deliverable, in_doubt))
 
     def _geometry(self, record: Queue, journal: Journal | None) -> Geometry:
-        """That of the old journal, if there are really such files; else what the queue's arguments say."""
+        """The old journal's geometry, if it has such files; otherwise that of the queue's arguments."""
         if journal is not None and journal.format is not JournalFormat.LINEAR and not journal.is_single_file:
             geometry = journal.files.geometry
             is_legal = geometry.files > 1 and geometry.data_size <= MAX_PAGES * PAGE_SIZE
@@ -268,11 +268,11 @@ class _Planning:
             self._settled(queue.journal.path, None)
         elif self._policy is OrphanPolicy.ASIDE:
             self._settled(queue.journal.path, Effect.KEPT_ASIDE)
-        what = "a journal that the catalogue does not know"
+        what = "a journal that is not in the catalogue"
         self._plan.orphans.append(Orphan(what, queue, len(queue.recovery.messages), None, name))
 
     def _settled(self, path: str, effect: Effect | None) -> None:
-        """The damage that an orphan is has another effect, or is none."""
+        """Change, or remove, the effect of the damage that an orphan is."""
         for damage in self._recovered.store.orphaned:
             if damage.file == path:
                 self._plan.damage.remove(damage)
@@ -280,7 +280,7 @@ class _Planning:
                     self._plan.damage.append(damage.with_effect(effect))
 
     def _unprepared(self) -> None:
-        """Messages that transactions enqueue which were never prepared."""
+        """Messages enqueued by transactions that were never prepared."""
         for planned in list(self._plan.queues):
             found = planned.found
             if found.recovery is None or not any(each.enqueues for each in found.recovery.unprepared):
@@ -296,11 +296,11 @@ class _Planning:
             if name is not None:
                 self._add(self._number(0), Queue(name), found, recovery)
 
-    # ---- wiring ----
+    # ---- topology ----
 
     def _exchanges(self) -> None:
         plan = self._plan
-        for number, exchange in self._wiring.exchanges.items():
+        for number, exchange in self._topology.exchanges.items():
             plan.exchanges[self._free(number, plan.exchanges)] = exchange
         known = {exchange.name for exchange in plan.exchanges.values()}
         for queue in plan.queues:
@@ -310,41 +310,41 @@ class _Planning:
                 plan.lost_exchanges.append((alternate, f'queue "{queue.name}" names it as its alternate exchange'))
 
     def _bindings(self) -> None:
-        plan, wiring = self._plan, self._wiring
+        plan, topology = self._plan, self._topology
         numbers = {exchange.name: number for number, exchange in plan.exchanges.items()}
-        for binding in wiring.bindings:
+        for binding in topology.bindings:
             record = binding.record
             new = self._numbers.get(record.queue_id)
             exchange = binding.exchange.name
             if new is None or exchange not in numbers:
-                what = "its queue is left out"
+                what = "its queue is omitted"
                 plan.lost_bindings.append(LostBinding(exchange, record.queue_name, record.key, what))
             else:
                 plan.bindings.append((numbers[exchange], replace(record, queue_id=new)))
         bound = {binding.queue_name for _, binding in plan.bindings}
-        if self._recovered.store.wiring is None or not wiring.complete or wiring.damage:
-            told = "the catalogue is lost" if self._recovered.store.wiring is None else "the catalogue is damaged"
+        if self._recovered.store.topology is None or not topology.complete or topology.damage:
+            told = "the catalogue is lost" if self._recovered.store.topology is None else "the catalogue is damaged"
             for queue in plan.queues:
                 if queue.name not in bound and not queue.name.startswith(LOST_AND_FOUND):
-                    what = f"{told}: bindings of this queue, if it had any, have to be made again"
+                    what = f"{told}: bindings of this queue, if it had any, must be created again"
                     plan.lost_bindings.append(LostBinding(None, queue.name, None, what))
 
-    # ---- what is told ----
+    # ---- reporting ----
 
     def _version_1(self) -> None:
-        """Of journals without checksums it is said, where it matters, what that means."""
+        """Add a notice, where it matters, that journals without checksums hide some damage."""
         for queue in self._plan.queues:
             journal = queue.found.journal
             if journal is not None and journal.format is JournalFormat.VERSION_1 and len(journal.gaps):
                 self._plan.notices.append(
-                    f"{journal.path}: version 1 has no checksums: behind a damage, what looks like a record with its "
-                    "tail is taken for one, and bytes that went bad within a message are not seen"
+                    f"{journal.path}: version 1 has no checksums: after damage, anything like a record with its "
+                    "tail is taken for one, and corrupted bytes within a message are not detected"
                 )
 
 
 def _is_usable(name: str) -> bool:
     """Whether a queue can have that name."""
     try:
-        return 0 < len(name.encode("utf-8", "surrogateescape")) <= _MOST_NAME_BYTES and "\0" not in name
+        return 0 < len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES and "\0" not in name
     except UnicodeEncodeError:
         return False

@@ -1,13 +1,13 @@
-"""Version 2: the salt of a file whose header is lost, told from the checksums of the records in it.
+"""Version 2: restores the salt of a file whose header is lost from the checksums of its records.
 
-A record's checksum is carried on over the salt of the file in which it begins. CRC-32C is linear, so whatever the
-record, the salt adds the same 32 bits to a checksum that is carried on over zeros instead. Two records of a file that
-agree on these 32 bits prove them: by chance they do so once in four thousand million times. Any salt that adds them
-will do, and one is worked out.
+A record's checksum is continued over the salt of the file in which it begins. CRC-32C is linear, so for any record the
+salt adds the same 32 bits to a checksum that is continued over zeros instead. Two records of a file that agree on these
+32 bits prove them: by chance they do so once in four thousand million times. Any salt that adds them will do, and one
+is calculated.
 
-A message may hold forged records that agree on bits of their own. They lie within another record, and do not count; nor
-do bits that are not the only ones left, as where records of the file's former life follow those of the present one.
-Then the file stays as unreadable as it was; so does it where no order of the files fits what their records tell.
+A message may contain forged records that agree on other bits. They lie within another record and do not count; nor do
+bits that are not unique, as when records from the file's previous use follow the current ones. Then the file stays
+unreadable; so it does if no order of the files fits the flush numbers and record ids.
 """
 
 from __future__ import annotations
@@ -17,30 +17,38 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from formats.checksum import extend_crc32c
-from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import MAGIC_PREFIX, MAX_HEADER_SIZE, SALT, TAIL_SIZE, RecordHeader, decode_header, decode_tail
-from store.damage_effects import Effect
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.records import MAX_XID_SIZE
-from store.journal.ring.files import Ring
-from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.file_header import FileHeader
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import (
+    MAGIC_PREFIX,
+    MAX_HEADER_SIZE,
+    SALT,
+    TAIL_SIZE,
+    RecordHeader,
+    decode_header,
+    decode_tail,
+)
+from qstore.store.damage_effects import Effect
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import MAX_XID_SIZE
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.stream import JournalStream
 
 _ZEROS: Final = SALT.pack(0)
 _CHUNK: Final = 1 << 20
-_LEAST: Final = 2  # records that have to agree
-_SAMPLE: Final = 4096  # records of a file that are looked at
-_WORK: Final = 4  # at most so many times a file's bytes are checksummed
-#: What a file whose header is lost, or not used, comes to with the salt that its records tell.
+_MIN_AGREEING: Final = 2  # records that must agree
+_SAMPLE: Final = 4096  # maximum records examined in a file
+_WORK: Final = 4  # maximum multiple of a file's bytes to checksum
+#: The effects of a lost or ignored file header that are resolved when the salt is restored.
 _FOUND: Final = {Effect.SALT_LOST: Effect.SALT_FOUND, Effect.SALT_NOT_BELIEVED: Effect.NAME_BELIEVED_ONLY}
 
 
 class _Candidate(NamedTuple):
-    """What looks like a record: where it is, and what a salt must add if it is one."""
+    """Something that looks like a record: its log offset, and the bits that a salt must add if it is one."""
 
     place: int
     end: int
@@ -49,7 +57,7 @@ class _Candidate(NamedTuple):
 
 
 def restore_salts(journal: Journal) -> None:
-    """Give files of a journal whose headers are lost new ones, with the salts that their records tell."""
+    """Create new headers for files of a journal whose headers are lost, with the salts derived from their records."""
     ring = journal.files
     if journal.format is not JournalFormat.VERSION_2 or not isinstance(ring, Ring):
         return
@@ -62,21 +70,21 @@ def restore_salts(journal: Journal) -> None:
         for index, file in enumerate(files)
         if file.header is None and file.size > 0 and file.used and (header := _restored(journal, index, file, known[0]))
     }
-    turn = _turn([_first(journal, index, restored.get(index, file.header)) for index, file in enumerate(files)])
-    if not restored or turn is None or (turn and journal.stream.has_unreadable):
+    rotation = _rotation([_first(journal, index, restored.get(index, file.header)) for index, file in enumerate(files)])
+    if not restored or rotation is None or (rotation and journal.stream.has_unreadable):
         return
     for index, header in restored.items():
         files[index].header = header
         for place, damage in enumerate(journal.damage):
             if damage.file == files[index].path and damage.effect in _FOUND:
                 journal.damage[place] = damage.with_effect(_FOUND[damage.effect])
-    if turn:
-        files[:] = [*files[turn:], *files[:turn]]
-        journal.stream.close()  # what it has in memory stands elsewhere now
+    if rotation:
+        files[:] = [*files[rotation:], *files[:rotation]]
+        journal.stream.close()  # its buffered data are at other offsets now
 
 
 def _first(journal: Journal, index: int, header: FileHeader | None) -> tuple[int, int] | None:
-    """First flush number and first record id of a file; None where nothing tells them."""
+    """First flush number and first record id of a file; None if unknown."""
     if header is None:
         return None
     stream = journal.stream
@@ -87,24 +95,24 @@ def _first(journal: Journal, index: int, header: FileHeader | None) -> tuple[int
         return header.first_flush, 0
 
 
-def _turn(firsts: list[tuple[int, int] | None]) -> int | None:
-    """Which file is the oldest: from there on flush numbers do not go back, and record ids least often.
+def _rotation(firsts: list[tuple[int, int] | None]) -> int | None:
+    """The index of the oldest file: from it on flush numbers do not decrease, and record ids do so least often.
 
-    None: there is none such.
+    None: there is no such file.
     """
     best, fewest = None, len(firsts)
-    for turn in range(len(firsts)):
-        known = [first for first in (*firsts[turn:], *firsts[:turn]) if first is not None]
+    for rotation in range(len(firsts)):
+        known = [first for first in (*firsts[rotation:], *firsts[:rotation]) if first is not None]
         if any(before[0] > after[0] for before, after in pairwise(known)):
             continue
         back = sum(before[1] > after[1] for before, after in pairwise(known))
         if back < fewest:
-            best, fewest = turn, back
+            best, fewest = rotation, back
     return best
 
 
 def _restored(journal: Journal, index: int, file: RingFile, near: int) -> FileHeader | None:
-    """The header of a file, as far as its records tell it; `near` is a flush number of the same journal."""
+    """The header of a file, as far as its records show it; `near` is a flush number of the same journal."""
     records = _agreeing(_candidates(journal.stream, index, file))
     if not records:
         return None
@@ -116,7 +124,7 @@ def _restored(journal: Journal, index: int, file: RingFile, near: int) -> FileHe
 
 
 def _candidates(stream: JournalStream, index: int, file: RingFile) -> list[_Candidate]:
-    """What looks like a record in a file, in the order in which it stands there."""
+    """Everything that looks like a record in a file, in order."""
     begin = index * stream.data_size
     end = begin + min(stream.data_size, file.size - stream.geometry.header_size)
     budget = _WORK * (end - begin)
@@ -142,7 +150,7 @@ def _blocks_with_magic(stream: JournalStream, begin: int, end: int) -> Iterator[
 
 
 def _plausible(stream: JournalStream, place: int) -> RecordHeader | None:
-    """The header of what looks like a record of version 2 with its tail."""
+    """The header of something that looks like a record of version 2 with its tail."""
     try:
         header = decode_header(stream.read(place, MAX_HEADER_SIZE))
     except RhmError:
@@ -154,7 +162,7 @@ def _plausible(stream: JournalStream, place: int) -> RecordHeader | None:
 
 
 def _added(stream: JournalStream, place: int, header: RecordHeader) -> int:
-    """What the salt must add to the checksum of the record at `place`."""
+    """The bits that the salt must add to the checksum of the record at `place`."""
     xid_at = place + header.header_size
     data_at = xid_at + header.xid_size
     crc = 0
@@ -167,26 +175,26 @@ def _added(stream: JournalStream, place: int, header: RecordHeader) -> int:
 
 
 def _agreeing(candidates: list[_Candidate]) -> list[_Candidate]:
-    """The records, if just one salt is proved by them."""
+    """The records, if they prove exactly one salt."""
     votes = Counter(each.added for each in candidates)
     outermost = []
     outer: _Candidate | None = None
     for each in candidates:
-        if votes[each.added] < _LEAST:
+        if votes[each.added] < _MIN_AGREEING:
             continue
         if outer is not None and each.place < outer.end:
             continue  # within a message
         outermost.append(each)
         outer = each
     left = Counter(each.added for each in outermost)
-    proved = [added for added, count in left.items() if count >= _LEAST]
+    proved = [added for added, count in left.items() if count >= _MIN_AGREEING]
     return [each for each in outermost if each.added == proved[0]] if len(proved) == 1 and len(left) == 1 else []
 
 
 def _salt_that_adds(added: int) -> int:
-    """A salt of 32 bits that adds just these bits: Gaussian elimination over what each of its bits adds."""
+    """A 32-bit salt that adds exactly these bits: Gaussian elimination over the bits that each of its bits adds."""
     at_zero = extend_crc32c(0, _ZEROS)
-    rows: dict[int, tuple[int, int]] = {}  # highest bit -> what is added, and by which bits of the salt
+    rows: dict[int, tuple[int, int]] = {}  # highest bit -> the bits added, and the bits of the salt that add them
     for bit in range(32):
         value, bits = extend_crc32c(0, SALT.pack(1 << bit)) ^ at_zero, 1 << bit
         value, bits = _reduced(rows, value, bits)

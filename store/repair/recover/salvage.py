@@ -1,11 +1,11 @@
-"""What is damaged and could not be saved: the stretches of journals that hold no good record, and single messages.
+"""Damaged data that could not be saved: the stretches of journals without a good record, and single messages.
 
-They are kept raw in the quarantine (`store.repair.quarantine`). Of an orphan that is kept aside all files are copied,
+They are kept raw in the quarantine (`store.repair.quarantine`). Of an orphan that is moved aside all files are copied,
 into
 
     quarantine/orphans/<number>-<name>/
 
-where <name> is that of the journal's directory, with every character that might mean something replaced.
+where <name> is that of the journal's directory, with every special character replaced.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import BLOCK_SIZE, padded
-from formats.rhm.records import TAIL_SIZE
-from store.disk import Disk
-from store.inspect.offline import RecoveredQueue, RecoveredStore
-from store.journal.directory import INFO_SUFFIX
-from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
-from store.repair.quarantine import QuarantineWriter
-from store.repair.recover.plan import Orphan, Plan
-from store.writable_disk import WritableDisk
+from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.rhm.records import TAIL_SIZE
+from qstore.store.disk import Disk
+from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore
+from qstore.store.journal.directory import INFO_SUFFIX
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.store.repair.recover.plan import Orphan, RecoveryPlan
+from qstore.store.writable_disk import WritableDisk
 
 _CHUNK: Final = 1 << 20
-_MOST_OF_NAME: Final = 80
-_MOST_TOLD: Final = 1000  # stretches of one journal that the report lists; the quarantine's index has all
+_MAX_NAME: Final = 80
+_MAX_TOLD: Final = 1000  # maximum stretches of one journal in the report; the quarantine's index has all
 
 
 class Stretch(NamedTuple):
@@ -36,8 +36,8 @@ class Stretch(NamedTuple):
 
     Attributes:
         file, offset: where it begins.
-        size: bytes, as far as there are any: a missing file has none.
-        rid: record id of what begins there, where it can be told.
+        size: bytes that exist: a missing file has none.
+        rid: record id of the record at its beginning, if known.
         what: what is wrong with it.
         number: its number in the quarantine; None if it is not there.
     """
@@ -51,14 +51,14 @@ class Stretch(NamedTuple):
 
 
 class Salvage:
-    """Keeps what could not be saved.
+    """Keeps data that could not be saved.
 
     Args:
-        writer: the quarantine; None where only the plan is shown.
+        writer: the quarantine; None if only the plan is shown.
 
     Attributes:
-        stretches: path of a journal -> what of it was kept, the first of it.
-        entries: how many stretches there are altogether.
+        stretches: path of a journal -> its first stretches that were kept.
+        entries: total number of stretches.
     """
 
     def __init__(self, writer: QuarantineWriter | None) -> None:
@@ -67,7 +67,7 @@ class Salvage:
         self.entries = 0
 
     def keep(self, queue: str, journal: Journal, place: int, end: int, rid: int | None, what: str) -> None:
-        """Keep the bytes from `place` to `end` of a journal's stream, if there are any. Raises OSError."""
+        """Keep the bytes from `place` to `end` of a journal's stream, if any exist. Raises OSError."""
         stretches = self.stretches.setdefault(journal.path, [])
         size = sum(length for _, length in _pieces(journal, place, end))
         if not size:
@@ -79,7 +79,7 @@ class Salvage:
             chunks = (journal.stream.read(at, length) for at, length in _pieces(journal, place, end))
             number = self._writer.add(queue, file.path, offset, chunks, what, rid, salt=salt)
         self.entries += 1
-        if len(stretches) < _MOST_TOLD:
+        if len(stretches) < _MAX_TOLD:
             stretches.append(Stretch(file.path, offset, size, rid, what, number))
 
     def keep_record(self, queue: str, journal: Journal, place: int, rid: int, what: str) -> None:
@@ -88,13 +88,13 @@ class Salvage:
         self.keep(queue, journal, place, place + padded(at + size + TAIL_SIZE - place), rid, what)
 
     def gaps(self, recovered: RecoveredStore) -> None:
-        """Keep what the walks over all journals skipped. Raises OSError."""
+        """Keep the stretches that the walks over all journals skipped. Raises OSError."""
         for queue in _all(recovered):
             if queue.journal is not None:
                 for gap in queue.journal.gaps:
                     self.keep(queue.name, queue.journal, gap.place, gap.end, gap.rid, gap.what)
 
-    def unprepared(self, plan: Plan) -> None:
+    def unprepared(self, plan: RecoveryPlan) -> None:
         """Keep the messages of transactions that were never prepared. Raises OSError."""
         for orphan in plan.orphans:
             journal = orphan.found.journal
@@ -114,7 +114,7 @@ def _all(recovered: RecoveredStore) -> Iterator[RecoveredQueue]:
 
 
 def _pieces(journal: Journal, place: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of a stretch that are there: place and length of each."""
+    """The existing parts of a stretch: log offset and length of each."""
     stream = journal.stream
     end = min(end, stream.size)
     while place < end:
@@ -153,7 +153,7 @@ def keep_aside(disk: WritableDisk, source: Disk, orphans: list[Orphan], quaranti
 
 
 def _copy(disk: WritableDisk, source: Disk, path: str, target: str) -> None:
-    """Copy a file; what cannot be read of it becomes zeros."""
+    """Copy a file; unreadable parts become zeros."""
     old = source.open(path)
     try:
         new = disk.create(target, 0)
@@ -173,4 +173,4 @@ def _copy(disk: WritableDisk, source: Disk, path: str, target: str) -> None:
 
 
 def _harmless(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-_MOST_OF_NAME:].lstrip(".") or "_"
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-_MAX_NAME:].lstrip(".") or "_"

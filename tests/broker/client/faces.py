@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from typing import Any
 
-from broker.client import aio, blocking
+from qstore.broker.client import aio, blocking
 
 
 class Awaited:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import (
+from qstore.broker.client import (
     AcknowledgeUnknown,
     Connection,
     ConnectionFailedError,
@@ -26,6 +26,7 @@ from broker.client import (
 )
 from tests.broker.client.faces import Face
 from tests.broker.client.test_failures import QUEUE, RECONNECT, kill_and_start, stopped
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker
 
 DELETED = "work; {create: always, delete: always, node: {durable: true}}"
@@ -163,7 +164,7 @@ def test_an_acknowledgement_that_was_not_confirmed(face: Face, own_broker: Runni
     connection = face.connect(url(own_broker))
     session = connection.session()
     session.sender(QUEUE).send(Message("x", durable=True))
-    session.receiver("work").fetch(timeout=5)
+    session.receiver("work").fetch(timeout=PATIENCE_SECONDS)
     with stopped(own_broker):
         session.acknowledge(sync=False)
         own_broker.kill()
@@ -171,7 +172,7 @@ def test_an_acknowledgement_that_was_not_confirmed(face: Face, own_broker: Runni
         session.close()
     own_broker.start()
     again = face.connect(url(own_broker)).session()
-    assert again.receiver("work").fetch(timeout=5).content == "x"
+    assert again.receiver("work").fetch(timeout=PATIENCE_SECONDS).content == "x"
 
 
 def test_a_session_is_closed_when_acknowledgements_are_done(face: Face, own_broker: RunningBroker) -> None:
@@ -180,7 +181,7 @@ def test_a_session_is_closed_when_acknowledgements_are_done(face: Face, own_brok
     for _ in range(100):
         sender.send(Message("x", durable=True), sync=False)
     for _ in range(100):
-        session.acknowledge(receiver.fetch(timeout=5), sync=False)
+        session.acknowledge(receiver.fetch(timeout=PATIENCE_SECONDS), sync=False)
     session.close()
     kill_and_start(own_broker)
     with pytest.raises(Empty):
@@ -295,7 +296,7 @@ def test_messages_are_sent_again_before_a_sender_is_closed(face: Face, own_broke
         with restarted_soon(own_broker):
             sender.close()
     kill_and_start(own_broker)
-    assert session.receiver("work").fetch(timeout=20).content == "x"
+    assert session.receiver("work").fetch(timeout=PATIENCE_SECONDS).content == "x"
     session.acknowledge()
 
 
@@ -315,21 +316,21 @@ def test_acknowledgements_that_nobody_confirmed(face: Face, own_broker: RunningB
     session = face.connect(url(own_broker), **RECONNECT).session()
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("x", durable=True))
-    receiver.fetch(timeout=5)
+    receiver.fetch(timeout=PATIENCE_SECONDS)
     with stopped(own_broker):
         session.acknowledge(sync=False)
         own_broker.kill()
     own_broker.start()
-    with pytest.raises(AcknowledgeUnknown, match="may be delivered again"):
+    with pytest.raises(AcknowledgeUnknown, match="may be redelivered"):
         session.sync()
-    assert receiver.fetch(timeout=5).content == "x"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "x"
     killer = threading.Timer(0.2, kill_and_start, [own_broker])
     with stopped(own_broker):
         killer.start()
         with pytest.raises(AcknowledgeUnknown):
             session.acknowledge()
         killer.join()
-    assert receiver.fetch(timeout=20).content == "x"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "x"
     session.acknowledge()
     session.sync()
 
@@ -338,13 +339,13 @@ def test_released_messages_are_released_by_a_loss_as_well(face: Face, own_broker
     session = face.connect(url(own_broker), **RECONNECT).session()
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("x", durable=True))
-    receiver.fetch(timeout=5)
+    receiver.fetch(timeout=PATIENCE_SECONDS)
     with stopped(own_broker):
         session.release(sync=False)
         own_broker.kill()
     own_broker.start()
     session.sync()
-    assert receiver.fetch(timeout=5).content == "x"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "x"
     session.acknowledge()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import (
+from qstore.broker.client import (
     AuthenticationError,
     ConnectError,
     Connection,
@@ -27,6 +27,7 @@ from broker.client import (
     TransactionUnknown,
 )
 from tests.broker.client.faces import Face
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker
 from tests.support.stopped_process import stop_process
 
@@ -194,7 +195,7 @@ def test_messages_survive_a_kill(face: Face, own_broker: RunningBroker) -> None:
     own_broker.start()
     messages = []
     while len({message.content for message in messages}) < 50:
-        messages.append(receiver.fetch(timeout=20))
+        messages.append(receiver.fetch(timeout=PATIENCE_SECONDS))
     numbers = [int(message.content) for message in messages]
     assert sorted(set(numbers)) == list(range(50))
     # "0" may have waited here, from before the kill; then it comes twice.
@@ -211,13 +212,13 @@ def test_acknowledging_what_came_before_does_nothing(face: Face, own_broker: Run
     session = face.connect(f"127.0.0.1:{own_broker.port}", **RECONNECT).session()
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("a", durable=True))
-    before = receiver.fetch(timeout=5)
+    before = receiver.fetch(timeout=PATIENCE_SECONDS)
     kill_and_start(own_broker)
-    after = receiver.fetch(timeout=20)
+    after = receiver.fetch(timeout=PATIENCE_SECONDS)
     session.acknowledge(before)
     assert (after.content, after.redelivered) == ("a", True)
     session.release(after)
-    assert receiver.fetch(timeout=5).content == "a"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "a"
     session.acknowledge()
 
 
@@ -226,18 +227,18 @@ def test_transactions_do_not_survive(face: Face, own_broker: RunningBroker) -> N
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("a", durable=True))
     session.commit()
-    assert receiver.fetch(timeout=5).content == "a"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "a"
     session.acknowledge()
     sender.send(Message("lost", durable=True))
     kill_and_start(own_broker)
     sender.send(Message("lost, too", durable=True))
     with pytest.raises(TransactionAborted):
         session.commit()
-    assert receiver.fetch(timeout=5).content == "a"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "a"
     sender.send(Message("b", durable=True))
     session.acknowledge()
     session.commit()
-    assert receiver.fetch(timeout=5).content == "b"
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "b"
     with pytest.raises(Empty):
         receiver.fetch(timeout=0)
 
@@ -264,7 +265,7 @@ def test_a_node_that_is_gone_fails_its_link_only(face: Face, own_broker: Running
     sender, receiver = session.sender("passing"), session.receiver("passing; {create: sender}")
     kill_and_start(own_broker)
     durable.send(Message("x", durable=True))
-    assert session.receiver("work").fetch(timeout=5).content == "x"
+    assert session.receiver("work").fetch(timeout=PATIENCE_SECONDS).content == "x"
     session.sync()
     del sender
     with pytest.raises(Empty):
@@ -278,7 +279,7 @@ def test_a_receiver_whose_queue_is_gone(face: Face, own_broker: RunningBroker) -
     receiver = session.receiver("passing")
     kill_and_start(own_broker)
     with pytest.raises(NotFound):
-        receiver.fetch(timeout=20)
+        receiver.fetch(timeout=PATIENCE_SECONDS)
     session.sender(QUEUE).send("the session goes on")
 
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.errors import (
+from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectionClosedError,
     HeartbeatError,
     MessagingError,
     SessionError,
 )
-from broker.client.machine import WireConnection, WireSession
-from broker.client.message import Message, encode_message
-from broker.client.numbers import number_ranges
-from broker.client.options import ConnectionOptions
-from broker.protocols.amqp_0_10.connection import Phase
-from formats.amqp_0_10.commands import encode_command, encode_control, encode_result
-from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
+from qstore.broker.client.machine import WireConnection, WireSession
+from qstore.broker.client.message import Message, encode_message
+from qstore.broker.client.numbers import number_ranges
+from qstore.broker.client.options import ConnectionOptions
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control, encode_result
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
 
 
 class Owner:
@@ -106,7 +106,7 @@ def test_what_is_not_fetched_is_not_completed() -> None:
     wire, session = attached(Owner())
     wire.receive(SESSION[2] + SESSION[3])
     assert session.ledger.done.below == 0
-    session.ledger.release([[0, 0]])
+    session.ledger.complete([[0, 0]])
     assert session.ledger.done.below == 2
 
 
@@ -134,9 +134,9 @@ def test_heartbeats() -> None:
     wire = connected(heartbeat=10)
     wire.take_output()
     for now in range(1, 12):
-        wire.tick(float(now))
+        wire.on_timer(float(now))
     assert wire.take_output()
-    wire.tick(40.0)
+    wire.on_timer(40.0)
     assert isinstance(wire.failure, HeartbeatError)
 
 

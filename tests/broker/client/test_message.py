@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.content import decode_content, decode_properties, encode_content, encode_map_of
-from broker.client.errors import ContentError
-from broker.client.message import (
+from qstore.broker.client.content import decode_content, decode_properties, encode_content, encode_map_of
+from qstore.broker.client.errors import ContentError
+from qstore.broker.client.message import (
     APP_ID,
     CONTENT_ENCODING,
     ROUTING_KEY,
@@ -21,10 +21,10 @@ from broker.client.message import (
     encode_message,
     mark_redelivered,
 )
-from formats.amqp_0_10.maps import encode_map
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES
-from formats.values import typed_map
+from qstore.formats.amqp_0_10.maps import encode_map
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES
+from qstore.formats.values import typed_map
 from tests.support.coded import coded
 
 _text = st.text(max_size=20).map(lambda text: text.encode("utf-8", "ignore").decode())

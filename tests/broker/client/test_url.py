@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from broker.client.errors import UrlError
-from broker.client.options import ConnectionOptions, connection_options
-from broker.client.url import Place, Url, parse_url
+from qstore.broker.client.errors import UrlError
+from qstore.broker.client.options import ConnectionOptions, connection_options
+from qstore.broker.client.url import Endpoint, Url, parse_url
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("localhost", Url((Place("localhost", 5672),))),
-        ("10.1.1.7:10000", Url((Place("10.1.1.7", 10000),))),
-        ("guest/secret@localhost", Url((Place("localhost"),), "guest", "secret")),
-        ("guest:sec@ret@localhost:1", Url((Place("localhost", 1),), "guest", "sec@ret")),
-        ("guest@localhost", Url((Place("localhost"),), "guest")),
-        ("amqp:tcp:127.0.0.1:5672,tcp:other", Url((Place("127.0.0.1"), Place("other")))),
-        ("amqp:u/p@a, b:2", Url((Place("a"), Place("b", 2)), "u", "p")),
-        ("amqp://a:5/", Url((Place("a", 5),))),
-        ("[::1]:99", Url((Place("::1", 99),))),
-        ("tcp:[fe80::1%eth0]", Url((Place("fe80::1%eth0"),))),
+        ("localhost", Url((Endpoint("localhost", 5672),))),
+        ("10.1.1.7:10000", Url((Endpoint("10.1.1.7", 10000),))),
+        ("guest/secret@localhost", Url((Endpoint("localhost"),), "guest", "secret")),
+        ("guest:sec@ret@localhost:1", Url((Endpoint("localhost", 1),), "guest", "sec@ret")),
+        ("guest@localhost", Url((Endpoint("localhost"),), "guest")),
+        ("amqp:tcp:127.0.0.1:5672,tcp:other", Url((Endpoint("127.0.0.1"), Endpoint("other")))),
+        ("amqp:u/p@a, b:2", Url((Endpoint("a"), Endpoint("b", 2)), "u", "p")),
+        ("amqp://a:5/", Url((Endpoint("a", 5),))),
+        ("[::1]:99", Url((Endpoint("::1", 99),))),
+        ("tcp:[fe80::1%eth0]", Url((Endpoint("fe80::1%eth0"),))),
     ],
 )
 def test_reads(text: str, expected: Url) -> None:
@@ -63,7 +63,7 @@ def test_options_as_words_or_values() -> None:
         reconnect_timeout=5.0,
         reconnect_interval_min=2.0,
         reconnect_interval_max=2.0,
-        reconnect_urls=(Place("a", 1), Place("b")),
+        reconnect_urls=(Endpoint("a", 1), Endpoint("b")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.settings import BrokerSettings
+from qstore.broker.settings import BrokerSettings
 from tests.broker.protocols.world import Client, World
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.broker.protocols.world import Client
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.assembly import MOST_SEGMENT_BYTES, Assembler, FramingError
-from formats.amqp_0_10.commands import encode_command, encode_control
-from formats.amqp_0_10.frames import (
+from qstore.broker.protocols.amqp_0_10.assembly import MAX_SEGMENT_BYTES, Assembler, FramingError
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
@@ -32,7 +32,7 @@ from formats.amqp_0_10.frames import (
 
 TRANSFER = encode_command("message.transfer", destination="amq.direct")
 ACCEPT = encode_command("message.accept", transfers=((0, 5),))
-MOST_BODY = 100_000
+MAX_BODY = 100_000
 
 
 class Came(NamedTuple):
@@ -47,7 +47,7 @@ class Came(NamedTuple):
 class Receiver:
     """Keeps what comes; pauses after each, if told to."""
 
-    def __init__(self, max_frame: int = 65535, max_body: int = MOST_BODY, *, pauses: bool = False) -> None:
+    def __init__(self, max_frame: int = 65535, max_body: int = MAX_BODY, *, pauses: bool = False) -> None:
         self.came: list[Came] = []
         self.dropped: list[int] = []
         self.pauses = pauses
@@ -246,7 +246,7 @@ def large_body(size: int, part: int, *, ends: bool = True) -> bytes:
 
 def test_a_message_as_large_as_may_be_and_one_byte_more() -> None:
     receiver = Receiver()
-    size = MOST_BODY - len(TRANSFER)
+    size = MAX_BODY - len(TRANSFER)
     receiver.assembler.receive(large_body(size, 1000))
     assert receiver.dropped == []
     assert len(receiver.came[0].body or b"") == size
@@ -285,7 +285,7 @@ def test_a_command_that_is_dropped_does_not_come() -> None:
 @pytest.mark.parametrize("segment", [COMMAND, HEADER])
 def test_a_command_and_its_header_are_no_larger_than_a_frame(segment: int) -> None:
     receiver = Receiver(max_body=1 << 30)
-    half = bytes(MOST_SEGMENT_BYTES // 2)
+    half = bytes(MAX_SEGMENT_BYTES // 2)
     if segment == HEADER:
         receiver.assembler.receive(command_frame(BEGUN, COMMAND, b""))
     first = FIRST_SEGMENT if segment == COMMAND else 0

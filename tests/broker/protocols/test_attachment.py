@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from tests.broker.protocols.opening import started, tuned
 from tests.broker.protocols.world import Client, World
 
@@ -99,9 +99,9 @@ def test_a_session_that_was_detached_is_kept_for_its_timeout() -> None:
     client = world.open_client(name=b"one", timeout=1000)
     assert client.of("session.timeout") == [{"timeout": 50}]
     client.machine.closed()
-    world.sessions.tick(world.now + 49)
+    world.sessions.on_timer(world.now + 49)
     assert len(world.sessions) == 1
-    world.sessions.tick(world.now + 50)
+    world.sessions.on_timer(world.now + 50)
     assert len(world.sessions) == 0
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.session import State
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
-from formats.amqp_0_10.commands import encode_command, encode_control
-from formats.amqp_0_10.frames import (
+from qstore.broker.protocols.amqp_0_10.session import State
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,

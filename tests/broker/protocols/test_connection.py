@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
-from broker.security.authentication import Authentication
-from broker.security.mechanisms import AnonymousClient, Failure, Success
-from broker.security.users import Users
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode
-from formats.amqp_0_10.commands import encode_control
-from formats.amqp_0_10.frames import (
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.mechanisms import AnonymousClient, Failure, Success
+from qstore.broker.security.users import Users
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode
+from qstore.formats.amqp_0_10.commands import encode_control
+from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     FIRST_FRAME,
     FIRST_SEGMENT,
@@ -24,7 +24,7 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
-from formats.plain import plain_map
+from qstore.formats.plain import plain_map
 from tests.broker.protocols.opening import started, tuned
 from tests.broker.protocols.world import Client, World
 
@@ -314,29 +314,29 @@ def test_a_long_reason_is_cut_where_it_may_be() -> None:
 
 def beating(seconds: int = 10) -> Client:
     client = tuned(World().connect(), heartbeat=seconds)
-    client.machine.tick(1000.0)
+    client.machine.on_timer(1000.0)
     return client
 
 
 def test_a_heartbeat_goes_out_when_nothing_else_does() -> None:
     client = beating()
     for now in (1001.0, 1004.9):
-        client.machine.tick(now)
+        client.machine.on_timer(now)
     client.sync()
     assert "connection.heartbeat" not in client.names()
-    client.machine.tick(1005.0)
+    client.machine.on_timer(1005.0)
     client.sync()
     assert client.names().count("connection.heartbeat") == 1
-    client.machine.tick(1006.0)
+    client.machine.on_timer(1006.0)
     client.sync()
     assert client.names().count("connection.heartbeat") == 1
 
 
 def test_a_client_that_is_not_heard_is_closed() -> None:
     client = beating()
-    client.machine.tick(1020.0)
+    client.machine.on_timer(1020.0)
     assert client.close_code() is None
-    client.machine.tick(1020.5)
+    client.machine.on_timer(1020.5)
     assert client.close_code() == FORCED
     assert client.host.is_closed
 
@@ -345,13 +345,13 @@ def test_any_byte_counts_as_heard() -> None:
     client = beating()
     for now in range(1010, 1100, 10):
         client.control("connection.heartbeat")
-        client.machine.tick(float(now))
+        client.machine.on_timer(float(now))
     assert client.close_code() is None
 
 
 def test_no_heartbeats_were_agreed() -> None:
     client = beating(0)
-    client.machine.tick(10_000.0)
+    client.machine.on_timer(10_000.0)
     client.sync()
     assert client.names()[-1] == "connection.open-ok"
 
@@ -359,7 +359,7 @@ def test_no_heartbeats_were_agreed() -> None:
 def test_whoever_is_not_read_is_not_dead() -> None:
     client = beating()
     client.machine.pause()
-    client.machine.tick(2000.0)
+    client.machine.on_timer(2000.0)
     assert client.close_code() is None
 
 

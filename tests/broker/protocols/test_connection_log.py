@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.budget import MAX_LINES, PERIOD_SECONDS
-from broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
-from broker.security.authentication import Authentication
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.frames import PROTOCOL_HEADER
-from formats.values import EMPTY_MAP, typed_map
+from qstore.broker.log.budget import MAX_LINES, PERIOD_SECONDS
+from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.opening import tuned
 from tests.broker.protocols.test_connection import Passwords
 from tests.broker.protocols.world import Client, World
@@ -51,10 +51,10 @@ def log_in(world: World, mechanism: str, response: bytes | None, **properties: o
 @pytest.mark.parametrize(
     ("mechanism", "response", "why"),
     [
-        ("PLAIN", b"\0anna\0wr0ng", "PLAIN: user 'anna': not known, or a wrong password"),
-        ("PLAIN", b"\0a b\0wr0ng", "PLAIN: user 'a b': no name in a user file is like that"),
-        ("PLAIN", b"berta\0anna\0wr0ng", "PLAIN: user 'anna' may not act for another"),
-        ("PLAIN", b"wr0ng", "PLAIN: the response is not authorization, name and password"),
+        ("PLAIN", b"\0anna\0wr0ng", "PLAIN: user 'anna': unknown user or wrong password"),
+        ("PLAIN", b"\0a b\0wr0ng", "PLAIN: user 'a b': invalid user name"),
+        ("PLAIN", b"berta\0anna\0wr0ng", "PLAIN: user 'anna' may not act as another user"),
+        ("PLAIN", b"wr0ng", "PLAIN: the SASL response is not an authorization id, a user name and a password"),
         ("ANONYMOUS", b"wr0ng", "mechanism 'ANONYMOUS' is not offered"),
         ("X\n" * 99, b"wr0ng", "mechanism '" + "X\\n" * 32 + "' is not offered"),
     ],
@@ -74,7 +74,7 @@ def test_a_host_that_nobody_may_come_from_is_told(caplog: pytest.LogCaptureFixtu
     client.send(PROTOCOL_HEADER)
     (line, *_) = logged(caplog)
     assert line[:2] == ("Security", "WARNING")
-    assert line[2].endswith("without a user file only clients of this host are let in; see --user-file")
+    assert line[2].endswith("without a user file only clients on this host can log in; see --user-file")
 
 
 def test_a_flood_of_failed_logins_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,9 +83,9 @@ def test_a_flood_of_failed_logins_does_not_fill_the_log(caplog: pytest.LogCaptur
     for _ in range(3 * MAX_LINES):
         log_in(world, "PLAIN", b"\0anna\0wrong")
     assert len(logged(caplog)) == MAX_LINES
-    world.sessions.tick(world.now + PERIOD_SECONDS)
+    world.sessions.on_timer(world.now + PERIOD_SECONDS)
     assert [text for _, _, text in logged(caplog)] == [
-        f"{2 * MAX_LINES} more failed logins within 60 seconds; debug+ shows each of them"
+        f"{2 * MAX_LINES} more failed logins within 60 seconds; log level debug+ shows each of them"
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_client_that_is_not_let_in_is_told_as_an_event() -> None:
     events = heard(world)
     client = log_in(world, "PLAIN", b"\0anna\0wr0ng", product="p")
     client.machine.dismantle()
-    why = "PLAIN: user 'anna': not known, or a wrong password"
+    why = "PLAIN: user 'anna': unknown user or wrong password"
     assert events == [ClientConnectFail("192.0.2.1:5", "", why, typed_map({"product": "p"}))]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.server_connection import ROOM
+from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import BYTES, CREDIT, MESSAGES, UNLIMITED, WINDOW
+from tests.support.profiles import examples
 
 SIZE = 11 + 3  # of a message of three bytes: its delivery-properties are 11 bytes with the key "q"
 
@@ -227,7 +228,7 @@ def test_completions_after_the_queue_is_gone_bring_nothing() -> None:
     assert client.exceptions == []
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.one_of(
@@ -268,7 +269,7 @@ def test_the_window_against_a_model(steps: list[tuple[str, int]]) -> None:
         assert len(client.take()) == given_now
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=5), max_size=4))
 def test_completions_in_any_ranges_move_each_window_by_what_was_its_own(
     controls: list[list[tuple[int, int]]],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.protocols.amqp_0_10 import deliveries
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.protocols.amqp_0_10 import deliveries
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import MESSAGES, WINDOW, World
 
@@ -152,7 +152,7 @@ def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed(
 
 
 def test_one_that_looks_on_for_ever_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "MOST_LOOKED_AT", 5)
+    monkeypatch.setattr(deliveries, "MAX_BROWSED", 5)
     client = filled(*numbered(9))
     client.subscribe("q", to="d", acquire_mode=1)
     client.sync()
@@ -267,7 +267,7 @@ def test_what_an_expired_session_held_is_available_again_and_marked() -> None:
     client.publish("q", *numbered(3))
     client.subscribe("q", messages=2)
     client.machine.closed()
-    client.world.sessions.tick(client.world.now + 61)
+    client.world.sessions.on_timer(client.world.now + 61)
     client.world.run()
     queue = client.world.broker.queues["q"]
     assert [(entry.message.body, entry.is_redelivered) for entry in queue.available()] == [

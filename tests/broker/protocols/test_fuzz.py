@@ -10,19 +10,20 @@ import tracemalloc
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
-from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
-from formats.values import EMPTY_MAP, typed_map
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.world import Client, World, header
+from tests.support.profiles import examples
 
-MOST_MESSAGE: Final = 50_000
+MAX_MESSAGE: Final = 50_000
 SETTINGS: Final = BrokerSettings(
-    auth=False, max_message_bytes=MOST_MESSAGE, max_detached_sessions=3, queue_limit_bytes=20_000, max_channels=4
+    auth=False, max_message_bytes=MAX_MESSAGE, max_detached_sessions=3, queue_limit_bytes=20_000, max_channels=4
 )
 NUMBERS: Final = (0, 1, 2, 3, 7, 200)
 NAMES: Final = ("q", "q", "q", "p", "d", "", "amq.direct", "amq.topic", "amq.match", "topic", "é" * 60)
@@ -125,7 +126,7 @@ def opened() -> list[bytes]:
 def limits_hold(client: Client) -> None:
     machine = client.machine
     assembler = machine._assembler
-    assert 0 <= assembler.pending_bytes <= MOST_MESSAGE
+    assert 0 <= assembler.pending_bytes <= MAX_MESSAGE
     assert len(assembler._rest) < 1 << 16 or machine.is_paused or machine.phase is Phase.CLOSED
     assert len(machine.sessions) <= 4
     assert len(client.world.sessions) <= 4 + 3
@@ -158,7 +159,7 @@ def still_serves(world: World) -> None:
 
 
 def converse(pieces: Iterable[bytes]) -> Client:
-    """Bytes come piece by piece, each in a turn of its own; some are lost connections (None)."""
+    """Bytes come piece by piece, each in a tick of its own; some are lost connections (None)."""
     world = World(SETTINGS)
     client = world.connect()
     for piece in pieces:
@@ -168,7 +169,7 @@ def converse(pieces: Iterable[bytes]) -> Client:
     ends_as_it_should(client)
     client.machine.closed()
     world.run()
-    world.sessions.tick(world.now + 1_000_000)
+    world.sessions.on_timer(world.now + 1_000_000)
     world.run()
     assert len(world.sessions) == 0
     for queue in world.broker.queues.values():
@@ -179,7 +180,7 @@ def converse(pieces: Iterable[bytes]) -> Client:
     return client
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(400)
 @given(st.lists(frames_of(), max_size=25), st.booleans())
 def test_any_controls_and_commands(frames: list[bytes], at_once: bool) -> None:
     pieces = opened() + frames
@@ -223,14 +224,14 @@ def damaged(pieces: list[bytes], mutations: list[tuple[str, int, int]]) -> list[
     return pieces
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(600)
 @given(st.lists(frames_of(), max_size=12), MUTATIONS, st.booleans())
 def test_damaged_conversations(frames: list[bytes], mutations: list[tuple[str, int, int]], at_once: bool) -> None:
     pieces = damaged(opened() + frames, mutations)
     converse([b"".join(pieces)] if at_once else pieces)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=400), st.integers(0, 20))
 def test_noise_after_any_part_of_a_conversation(noise: bytes, count: int) -> None:
     converse([*opened()[:count], noise])
@@ -253,5 +254,5 @@ def test_what_one_connection_makes_the_broker_keep_is_bounded() -> None:
         used = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert used < 5000 * 700 + MOST_MESSAGE
+    assert used < 5000 * 700 + MAX_MESSAGE
     assert client.machine.phase is Phase.OPEN

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.errors import InvalidArgumentError
-from broker.protocols.amqp_0_10.transfer import TransferMessage, restore_transfer
-from broker.protocols.amqp_0_10.transfer_reader import TransferReader
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
-from formats.plain import plain_map
-from formats.values import typed_map
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, restore_transfer
+from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.plain import plain_map
+from qstore.formats.values import typed_map
 from tests.broker.protocols.world import World, header
 
 NAME = "qpid.msg_sequence"

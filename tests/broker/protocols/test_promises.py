@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.amqp_0_10.transfer import restore_transfer
-from formats.amqp_0_10.codes import ErrorCode
+from qstore.broker.protocols.amqp_0_10.transfer import restore_transfer
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import UNLIMITED, Client, World
 
 

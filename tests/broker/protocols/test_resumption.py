@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
-from broker.security.mechanisms import AnonymousClient
-from formats.amqp_0_10.commands import encode_command
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
+from qstore.broker.security.mechanisms import AnonymousClient
+from qstore.formats.amqp_0_10.commands import encode_command
 from tests.broker.protocols.world import BYTES, MESSAGES, UNLIMITED, Client, World, header
+from tests.support.profiles import examples
 
 TRANSFER = encode_command("message.transfer", destination="")
-PADDING = bytes(2 * MOST_AT_ONCE)
+PADDING = bytes(2 * MAX_AT_ONCE)
 
 
 class Consumer(ClientSession):
@@ -80,7 +81,7 @@ class Lossy:
         self.published += 1
 
     def take_portion(self) -> None:
-        """All that the client has sent arrives, and what the broker sends in one turn."""
+        """All that the client has sent arrives, and what the broker sends in one tick."""
         machine = self.server.machine
         machine.pause_sending()
         self.move(1 << 24, 0)
@@ -97,7 +98,7 @@ class Lossy:
             self.session.send("message.accept", transfers=transfers)
 
     def complete(self) -> None:
-        self.session.settle()
+        self.session.complete_received()
         if self.session.transport is not None and self.session in self.client.sessions.values():
             self.session.send_completed()
 
@@ -171,7 +172,7 @@ def play(steps: Iterable[tuple[str, object]]) -> Lossy:
     return lossy
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(STEPS, max_size=30))
 @example([("large", None), ("portion", None), ("cut", None), ("large", None), ("portion", None), ("cut", None)])
 def test_every_command_is_executed_once_and_in_order(steps: list[tuple[str, object]]) -> None:
@@ -197,7 +198,7 @@ def test_what_is_completed_is_told_again_to_whoever_attaches_again() -> None:
 
 
 def test_commands_that_come_again_in_the_turn_of_the_first_time() -> None:
-    """The connection is lost, and the next one attaches the session, before the broker's turn has ended."""
+    """The connection is lost, and the next one attaches the session, before the broker's tick has ended."""
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")

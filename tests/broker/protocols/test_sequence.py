@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.completion import Done
-from broker.protocols.amqp_0_10.sequence import (
+from qstore.broker.model.completion import Done
+from qstore.broker.protocols.amqp_0_10.sequence import (
     Completed,
     merge_ranges,
     unwrap,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.replay import MOST_REPLAY_BYTES
-from broker.protocols.amqp_0_10.session import Session, State, detach_reason
-from formats.amqp_0_10.commands import decode_command, decode_control
-from formats.amqp_0_10.frames import CONTROL, FRAME, decode_frame
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError
+from qstore.broker.protocols.amqp_0_10.replay import MAX_REPLAY_BYTES
+from qstore.broker.protocols.amqp_0_10.session import Session, State, detach_reason
+from qstore.formats.amqp_0_10.commands import decode_command, decode_control
+from qstore.formats.amqp_0_10.frames import CONTROL, FRAME, decode_frame
 
 BITS = 1 << 32
 
@@ -92,7 +92,7 @@ def test_what_is_not_held_is_completed_when_it_is_settled() -> None:
     session = make()
     assert come(session, 3) == [0, 1, 2]
     assert told(session) == []
-    assert session.settle() == []
+    assert session.complete_received() == []
     assert told(session) == [(0, 2)]
 
 
@@ -101,12 +101,12 @@ def test_what_is_held_is_completed_when_it_is_released() -> None:
     for number in come(session, 10):
         if number in (2, 3, 7):
             session.ledger.hold(number)
-    runs = session.settle()
+    runs = session.complete_received()
     assert runs == [[2, 3], [7, 7]]
     assert told(session) == [(0, 1), (4, 6), (8, 9)]
-    session.ledger.release([[7, 7]])
+    session.ledger.complete([[7, 7]])
     assert told(session) == [(0, 1), (4, 9)]
-    session.ledger.release([[2, 3]])
+    session.ledger.complete([[2, 3]])
     assert told(session) == [(0, 9)]
 
 
@@ -116,11 +116,11 @@ def test_no_more_ranges_than_a_frame_holds(max_frame: int) -> None:
     for number in come(session, 30_000):
         if number % 2:
             session.ledger.hold(number)
-    runs = session.settle()
+    runs = session.complete_received()
     assert len(told(session)) in (509, 8189)
     session.on_control("session.flush", {"expected": False, "confirmed": True, "completed": True})
     assert [name for name, _ in session.pipe.take()] == ["session.confirmed", "session.completed"]
-    session.ledger.release(runs)
+    session.ledger.complete(runs)
     assert told(session) == [(0, 29_999)]
 
 
@@ -129,10 +129,10 @@ def test_known_completed_is_asked_for_when_there_are_gaps_and_told_when_it_is_as
     come(session)
     session.ledger.hold(0)
     come(session)
-    session.settle()
+    session.complete_received()
     session.send_completed()
     assert session.pipe.take()[0][1]["timely_reply"]
-    session.ledger.release([[0, 0]])
+    session.ledger.complete([[0, 0]])
     session.send_completed()
     assert not session.pipe.take()[0][1]["timely_reply"]
     session.on_control("session.known-completed", {"commands": ((0, 1),)})
@@ -149,7 +149,7 @@ def test_known_completed_is_asked_for_when_there_are_gaps_and_told_when_it_is_as
 def test_flush_answers_what_it_asks_for() -> None:
     session = make()
     come(session, 2)
-    session.settle()
+    session.complete_received()
     come(session)
     session.on_control("session.flush", {"expected": True, "confirmed": True, "completed": True})
     assert [(name, values["commands"]) for name, values in session.pipe.take()] == [
@@ -214,14 +214,14 @@ def test_a_gap_counts_as_received_and_completed() -> None:
     come(session, 2)
     session.on_control("session.gap", {"commands": ((1, 4),)})
     assert come(session) == [5]
-    session.settle()
+    session.complete_received()
     assert told(session) == [(0, 5)]
 
 
 def test_the_stream_may_begin_anywhere_and_wraps() -> None:
     session = make(point=BITS - 2)
     assert len(set(come(session, 4))) == 4
-    session.settle()
+    session.complete_received()
     assert told(session) == [(BITS - 2, 1)]
     session.on_control("session.known-completed", {"commands": ((BITS - 2, 1),)})
     assert told(session) == []
@@ -230,21 +230,21 @@ def test_the_stream_may_begin_anywhere_and_wraps() -> None:
 def test_what_comes_again_is_passed_over_even_before_it_is_settled() -> None:
     session = make()
     come(session, 3)
-    session.settle()
+    session.complete_received()
     assert come(session, 2) == [3, 4]
     session.ledger.hold(4)
     session.on_control("session.command-point", {"command_id": 1, "command_offset": 0})
     assert come(session, 2) == [-1, -1]
-    assert session.settle() == [[4, 4]]
+    assert session.complete_received() == [[4, 4]]
     assert come(session, 3) == [-1, -1, 5]
-    session.settle()
+    session.complete_received()
     assert told(session) == [(0, 3), (5, 5)]
 
 
 def test_a_stream_that_goes_on_where_it_was_though_sending_again_had_not_come_so_far() -> None:
     session = make()
     come(session, 3)
-    session.settle()
+    session.complete_received()
     session.on_control("session.command-point", {"command_id": 0, "command_offset": 0})
     assert come(session) == [-1]
     session.on_control("session.flush", {"expected": True, "confirmed": False, "completed": False})
@@ -338,7 +338,7 @@ def test_nothing_is_kept_without_a_timeout() -> None:
 def test_what_is_kept_is_bounded() -> None:
     session = make(timeout=10)
     for _ in range(3):
-        session.send_payload(b"x" * 100, b"", bytes(MOST_REPLAY_BYTES // 2))
+        session.send_payload(b"x" * 100, b"", bytes(MAX_REPLAY_BYTES // 2))
     assert not session.is_resumable
     assert not session._replay
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.model.errors import ModelError
-from broker.model.memory import MESSAGE_OVERHEAD
-from broker.protocols.amqp_0_10.error_codes import code_of
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
-from formats.amqp_0_10.commands import COMMAND_BY_CODE, COMMANDS, encode_command
-from formats.amqp_0_10.frames import encode_command_frames
-from formats.values import typed_map
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.protocols.amqp_0_10.error_codes import code_of
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
+from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, COMMANDS, encode_command
+from qstore.formats.amqp_0_10.frames import encode_command_frames
+from qstore.formats.values import typed_map
 from tests.broker.protocols.world import CREDIT, Client, World, header
 
 NOT_FOUND = ErrorCode.NOT_FOUND

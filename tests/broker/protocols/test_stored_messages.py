@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.model.errors import InvalidArgumentError
-from broker.model.message import Message, Properties, ReplyAddress
-from broker.protocols.amqp_0_10.conversion import as_transfer
-from broker.protocols.amqp_0_10.transfer import TransferMessage
-from broker.protocols.stored_messages import StoredSections, restore_message
-from formats.amqp_0_10.maps import decode_map
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.messages import decode_message_header, encode_message
-from formats.plain import plain_map
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.message import Message, Properties, ReplyAddress
+from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
+from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
+from qstore.broker.protocols.stored_messages import StoredSections, restore_message
+from qstore.formats.amqp_0_10.maps import decode_map
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import decode_message_header, encode_message
+from qstore.formats.plain import plain_map
 from tests.broker.protocols.world import World
 
 ID = uuid.UUID("009d81a8-a354-5f1a-a533-f41953f85ed6")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.model.content import Buffer, Content, LargeContent, content_of
-from broker.protocols.amqp_0_10.assembly import Assembler
-from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE, content_frames
-from broker.protocols.amqp_0_10.streaming import Stream
-from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.commands import encode_command
-from formats.amqp_0_10.frames import FRAME, encode_command_frames
+from qstore.broker.model.content import Buffer, Content, LargeContent, content_of
+from qstore.broker.protocols.amqp_0_10.assembly import Assembler
+from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE, content_frames
+from qstore.broker.protocols.amqp_0_10.streaming import Stream
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import FRAME, encode_command_frames
 from tests.broker.protocols.test_assembly import Receiver
 from tests.broker.protocols.world import Client, World
 
@@ -82,7 +82,7 @@ def test_a_socket_that_takes_no_more_gets_no_more() -> None:
     world = World()
     client = world.open_client()
     client.declare("q")
-    size = 20 * MOST_AT_ONCE
+    size = 20 * MAX_AT_ONCE
     client.command("message.transfer", header=b"", body=b"x" * size, destination="")
     client.sync()
     client.publish("q", b"x" * size)
@@ -98,7 +98,7 @@ def test_a_socket_that_takes_no_more_gets_no_more() -> None:
         world.soon.pop(0)()
     client.machine.pause_sending()
     world.run()
-    assert 0 < len(client.host.output) < 4 * MOST_AT_ONCE
+    assert 0 < len(client.host.output) < 4 * MAX_AT_ONCE
     client.machine.resume_sending()
     assert client.take() == [b"x" * size]
     assert client.machine.streams == {}
@@ -110,7 +110,7 @@ def test_streams_of_many_sessions_share_what_goes_out_in_one_turn() -> None:
     client = world.open_client()
     client.declare("q")
     channels = range(2, 42)
-    content = b"x" * (3 * MOST_AT_ONCE)
+    content = b"x" * (3 * MAX_AT_ONCE)
     client.publish("q", *[content] * len(channels))
     client.sync()
     client.machine.pause_sending()
@@ -121,7 +121,7 @@ def test_streams_of_many_sessions_share_what_goes_out_in_one_turn() -> None:
     most_streams = 0
     while world.soon:
         world.soon.pop(0)()
-        assert len(client.host.output) < 2 * MOST_AT_ONCE
+        assert len(client.host.output) < 2 * MAX_AT_ONCE
         client.read()
         most_streams = max(most_streams, len(client.machine.streams))
     assert client.take() == [content] * len(channels)
@@ -132,14 +132,14 @@ def test_a_session_that_is_resumed_in_the_middle_gets_all_of_it_again() -> None:
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")
-    bodies = [b"x" * (3 * MOST_AT_ONCE), b"small"]
+    bodies = [b"x" * (3 * MAX_AT_ONCE), b"small"]
     client.publish("q", *bodies)
     client.subscribe("q", messages=1)
     client.flow("q", 0, 1)
     client.machine.receive(b"")
     world.soon.pop(0)()
     client.machine.closed()
-    assert len(client.host.output) < 3 * MOST_AT_ONCE
+    assert len(client.host.output) < 3 * MAX_AT_ONCE
     back = world.open_client(name=None)
     back.attach(b"session", point=100)
     assert back.close_code() is not None
@@ -152,7 +152,7 @@ def test_what_was_completed_behind_a_large_message_is_left_out_behind_it() -> No
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")
-    large = b"x" * (3 * MOST_AT_ONCE)
+    large = b"x" * (3 * MAX_AT_ONCE)
     client.publish("q", large, b"completed", b"not yet", b"completed too")
     client.subscribe("q")
     first = client.deliveries[0].number
@@ -184,7 +184,7 @@ def _streaming(world: World) -> Client:
     client = world.open_client()
     client.declare("q")
     client.subscribe("q", messages=1)
-    client.publish("q", b"x" * (3 * MOST_AT_ONCE))
+    client.publish("q", b"x" * (3 * MAX_AT_ONCE))
     world.soon.pop(0)()
     client.read()
     client.all.clear()

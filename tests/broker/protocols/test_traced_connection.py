@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.logs import DEBUG, TRACE
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.traced_connection import FrameLog, TracedConnection
-from formats.amqp_0_10.commands import encode_command, encode_control
-from formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, HEADER, PROTOCOL_HEADER, WHOLE, encode_frame
+from qstore.broker.log.logs import DEBUG, TRACE
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.traced_connection import FrameLog, TracedConnection
+from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, HEADER, PROTOCOL_HEADER, WHOLE, encode_frame
 from tests.support.raw_peer import RawPeer
 from tests.support.served import client, served
 
@@ -59,7 +59,7 @@ def test_what_is_no_frame_is_the_end_of_it(caplog: pytest.LogCaptureFixture) -> 
     broken.take(STREAM)
     assert lines(caplog)[0] == "RECV it: protocol header 47 45 54 20 2f 20 48 54"
     assert lines(caplog)[1] == LINES[0]
-    assert lines(caplog)[-1].startswith("RECV me: no frame, and nothing is shown any more: ")
+    assert lines(caplog)[-1].startswith("RECV me: not a valid frame, tracing stops: ")
     assert len(caplog.records) <= 4
 
 

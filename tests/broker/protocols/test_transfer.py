@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.transfer import (
-    MOST_HEADER_BYTES,
+from qstore.broker.protocols.amqp_0_10.transfer import (
+    MAX_HEADER_BYTES,
     TransferMessage,
     find_struct,
     read_delivery_properties,
@@ -21,15 +21,15 @@ from broker.protocols.amqp_0_10.transfer import (
     split_header,
     user_id_of,
 )
-from broker.protocols.amqp_0_10.transfer_reader import TransferReader
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.messages import decode_message_header, encode_message, header_size
-from formats.plain import plain_map
-from formats.values import typed_map
-from store.journal.enqueue_map import LIVE
+from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import decode_message_header, encode_message, header_size
+from qstore.formats.plain import plain_map
+from qstore.formats.values import typed_map
+from qstore.store.journal.enqueue_map import LIVE
 from tests.broker.protocols.world import header
 from tests.support.conversion import content_of
 from tests.support.fixtures import StoreFixture
@@ -113,7 +113,7 @@ def test_what_is_remembered_is_bounded(size: int) -> None:
         b"\xff\xff\xff\xff\x04\x01\0\0",
         b"\0\0\0\x04\x04\x01\x00\x01",  # a routing key that is not there
         header(routing_key="k")[:-1],
-        bytes(MOST_HEADER_BYTES + 1),
+        bytes(MAX_HEADER_BYTES + 1),
     ],
 )
 def test_a_header_that_is_none(head: bytes) -> None:
@@ -122,7 +122,7 @@ def test_a_header_that_is_none(head: bytes) -> None:
 
 
 def test_the_largest_header_can_be_kept_and_delivered() -> None:
-    filler = (MOST_HEADER_BYTES - 4).to_bytes(4, "big") + b"\x7f\x7f\0\0" + bytes(MOST_HEADER_BYTES - 8)
+    filler = (MAX_HEADER_BYTES - 4).to_bytes(4, "big") + b"\x7f\x7f\0\0" + bytes(MAX_HEADER_BYTES - 8)
     message = read(filler, b"x", "e" * 255)
     parts, size, _ = message.stored_form()
     assert restore_transfer(b"".join(parts)).header == message.header

@@ -7,7 +7,7 @@
     world.run()
     client.completed, client.deliveries, client.exceptions, ...
 
-Nothing happens between two calls of `run`: what a test sends meanwhile comes in one turn of the broker.
+Nothing happens between two calls of `run`: what a test sends meanwhile comes in one tick of the broker.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broker.model.broker import Broker
-from broker.model.errors import ModelError
-from broker.model.queues.queue import Queue
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.server_session import ServerSession
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.security.authentication import Authentication
-from broker.security.mechanisms import Failure, PasswordCheck, Success
-from broker.settings import BrokerSettings
-from formats.amqp_0_10.commands import decode_command, decode_control, decode_result, encode_command, encode_control
-from formats.amqp_0_10.frames import (
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_10.commands import (
+    decode_command,
+    decode_control,
+    decode_result,
+    encode_command,
+    encode_control,
+)
+from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
@@ -41,9 +47,9 @@ from formats.amqp_0_10.frames import (
     encode_command_frames,
     encode_control_frame,
 )
-from formats.amqp_0_10.packing import decode_struct
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
-from formats.values import EMPTY_MAP
+from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.values import EMPTY_MAP
 
 UNLIMITED: Final = 0xFFFFFFFF
 MESSAGES: Final = 0
@@ -225,7 +231,7 @@ class World:
         store: Any = self.store
         queue.store, queue.journal, queue._append = store, object(), store
         self.broker.store = store
-        self.broker.turn._store = store
+        self.broker.tick._store = store
         self.broker.router._store = store
 
     def connect(self, *, is_local: bool = True) -> Client:
@@ -258,7 +264,7 @@ class Client:
         self.machine = ServerConnection(
             self.host,
             world.sessions,
-            world.broker.turn,
+            world.broker.tick,
             world.settings,
             world.authentication,
             is_local=is_local,

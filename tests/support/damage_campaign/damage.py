@@ -25,12 +25,12 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import SECTOR_SIZE
+from qstore.formats.rhm.geometry import SECTOR_SIZE
+from qstore.tools.generate import planting
 from tests.support.damage_campaign.stores import LEGACYSTORE, LINEARSTORE, QSTORE, CampaignStore
-from tools.generate import planting
 
-_MOST_SECTORS: Final = 8
-_MOST_GARBAGE: Final = 4096  # bytes
+_MAX_SECTORS: Final = 8
+_MAX_GARBAGE: Final = 4096  # bytes
 _ANYWHERE: Final = 0.15  # how often a place is chosen without regard to what is written there
 
 
@@ -185,7 +185,7 @@ class _Hand:
         if not self._size(name):
             return None
         offset = self._offset(name) // SECTOR_SIZE * SECTOR_SIZE
-        count = self._source.randint(1, _MOST_SECTORS)
+        count = self._source.randint(1, _MAX_SECTORS)
         planting.zero(self._own(name), offset, count * SECTOR_SIZE)
         return f"{name}: {count} sectors from 0x{offset:x} on are zeroed"
 
@@ -210,7 +210,7 @@ class _Hand:
         if not self._size(name):
             return None
         offset = self._offset(name)
-        count = min(self._source.randint(1, _MOST_GARBAGE), self._size(name) - offset)
+        count = min(self._source.randint(1, _MAX_GARBAGE), self._size(name) - offset)
         planting.patch(self._own(name), offset, self._source.randbytes(count))
         return f"{name}: {count} random bytes from 0x{offset:x} on"
 

@@ -1,7 +1,7 @@
-"""What nobody can see in the bytes of a store, by the README's list, and whether a damage is of that kind.
+"""What nobody can see in the bytes of a store, by the list in tools/README.md, and whether a damage is of that kind.
 
 An excuse is proved of the one damage, from the undamaged store's records and from the bytes that have changed: it is
-not enough that a format has a weakness. Each is bound to words of the README, which a test looks for.
+not enough that a format has a weakness. Each is bound to words of that list, which a test looks for.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.bdb.writer import encode_empty_log
-from formats.qls.records import RecordHeader as LinearHeader
-from formats.rhm.records import TAIL_SIZE, Kind
-from store.disk import OsDisk
-from store.inspect.offline import open_store
-from store.journal.journal import Journal
-from store.journal.records import RecordHeader
+from qstore.formats.bdb.writer import encode_empty_log
+from qstore.formats.qls.records import RecordHeader as LinearHeader
+from qstore.formats.rhm.records import TAIL_SIZE, Kind
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.offline import open_store
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader
 from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
 from tests.support.damage_campaign.stores import CLOSED, LEGACYSTORE, QSTORE, CampaignStore
 
-#: What the README says, in "What cannot be seen, whatever looks at the bytes".
-CONTENT: Final = "a legacystore has no checksums"
-PLAIN_DEQUEUE: Final = "a linearstore's plain dequeues have no checksum"
-END: Final = "the end of a journal"
+#: What tools/README.md says, in "What no check can detect".
+CONTENT: Final = "A legacystore has no checksums"
+PLAIN_DEQUEUE: Final = "A linearstore's plain dequeues have no checksum"
+END: Final = "The end of a journal"
 PAGES: Final = "Berkeley DB's pages have no checksums"
-GONE_BACK: Final = "Berkeley DB's files have all gone back to older copies"
-EXCUSES: Final = (CONTENT, PLAIN_DEQUEUE, END, PAGES, GONE_BACK)
+GONE_BACK: Final = "all files were replaced by older copies together"
+MADE_BY_TOOL: Final = (
+    "in a store that one of these tools created, whose log is empty, that one was, or that two were exchanged"
+)
+EXCUSES: Final = (CONTENT, PLAIN_DEQUEUE, END, PAGES, GONE_BACK, MADE_BY_TOOL)
 
 _DATABASES: Final = ("rhm/dat", "qls/dat2")
 _DATABASE_PAGE: Final = 4096  # bytes, of qpidd's files and ours; the first page is metadata
@@ -111,7 +114,7 @@ def _below(root: str, path: str) -> str:
 
 
 def excuse(damaged: Damaged) -> str | None:
-    """Why nobody can see a damage, in the README's words; None if it can be seen."""
+    """Why nobody can see a damage, in the words of tools/README.md; None if it can be seen."""
     root = os.path.realpath(damaged.store.path)
     changed = _Changes(Path(root), damaged.path)
     if damaged.file_kind is FileKind.CATALOGUE:
@@ -154,7 +157,7 @@ def _of_berkeley(damaged: Damaged, changed: _Changes) -> str | None:
     if damaged.kind is DamageKind.OLDER_ALL:
         return GONE_BACK
     if damaged.kind in (DamageKind.OLDER, DamageKind.SWAPPED):
-        return GONE_BACK if is_made_by_tool else None
+        return MADE_BY_TOOL if is_made_by_tool else None
     places = list(changed.places(_below(os.path.realpath(damaged.store.path), str(directory))))
     is_in_items = all(
         file.endswith(".db") and at >= _DATABASE_PAGE and at % _DATABASE_PAGE >= _PAGE_HEADER for file, at in places

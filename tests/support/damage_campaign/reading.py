@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from click.testing import CliRunner
 
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.live.message_store import MessageStore
-from store.log_lines import Level, LogLine
-from store.parameters import OnDamage
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.log_lines import Level, LogLine
+from qstore.store.parameters import OnDamage
+from qstore.tools.qstore_recover import command as recover_command
 from tests.support.dump import Dump, dump
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import check
 from tests.support.recover_runs import Facts, facts
-from tools.qstore_recover import command as recover_command
 
 MAX_SECONDS: Final = 60  # of one command; the slowest takes one on an idle machine
 MAX_GROWTH: Final = 200 << 20  # bytes that a command may add to the process
@@ -170,11 +170,11 @@ def _check_refusal(watch: _Watch, name: str, errors: str) -> None:
 def _content(watch: _Watch, path: Path) -> list[str] | None:
     """What a restart would bring back, as `qstore-dump` tells it."""
     shown = watch.run("qstore-dump", lambda: dump(path, "--outstanding", "--json"))
-    wiring = watch.run("qstore-dump --wiring", lambda: dump(path, "--wiring", "--json"))
-    if shown is None or wiring is None or 2 in (shown.code, wiring.code):
+    topology = watch.run("qstore-dump --topology", lambda: dump(path, "--topology", "--json"))
+    if shown is None or topology is None or 2 in (shown.code, topology.code):
         return None
     lines = [line for line in shown.lines() if _is_there(line)]
-    lines += [line for line in wiring.lines() if line["kind"] in ("link", "bridge", "object")]
+    lines += [line for line in topology.lines() if line["kind"] in ("link", "bridge", "object")]
     messages = [str(line) for line in lines if line["kind"] == "message"]
     return sorted(str(line) for line in lines if line["kind"] != "message") + sorted(messages, key=_queue_of)
 
@@ -219,10 +219,10 @@ def _opened(watch: _Watch, path: Path, copy: Path, on_damage: OnDamage) -> tuple
 
 
 def _offered(store: MessageStore) -> list[str]:
-    wiring = store.wiring
-    found = [f"exchange {each}" for each in wiring.exchanges.values()]
-    found += [f"binding {each.exchange.name} {each.record}" for each in wiring.bindings]
-    found += [f"object {each}" for each in wiring.general.values()]
+    topology = store.topology
+    found = [f"exchange {each}" for each in topology.exchanges.values()]
+    found += [f"binding {each.exchange.name} {each.record}" for each in topology.bindings]
+    found += [f"object {each}" for each in topology.general.values()]
     found += [f"in doubt {xid.hex()}" for xid in store.transactions.in_doubt]
     found += [f"queue {queue.record}" for queue in store.recovered_queues]
     messages = [

@@ -21,13 +21,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.broker_records.messages import encode_message
-from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Queue
-from formats.broker_records.xids import encode_dtx_xid
-from formats.values import typed_map
-from store.builders.version_1_catalogue import encode_databases
-from store.environment import Environment, tool_environment
-from store.live.transactions import Dequeue, Enqueue
+from qstore.formats.broker_records.messages import encode_message
+from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Queue
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.values import typed_map
+from qstore.store.builders.version_1_catalogue import encode_databases
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.live.transactions import Dequeue, Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
 from tests.support.known_history import BILLS, UNPAID
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
@@ -265,7 +265,7 @@ def _line(path: Path, bills: int) -> Path:
 
 
 def _databases(directory: Path, bills: int) -> None:
-    """The wiring of a store when so many bills had come: an exchange and its bindings are made on the way."""
+    """The topology of a store when so many bills had come: an exchange and its bindings are made on the way."""
     queues = {number: Queue(name) for number, name in enumerate(QUEUES.values(), 1)}
     exchanges = {10: Exchange("early", True, "direct")}
     bindings = [(10, Binding(number, record.name, record.name)) for number, record in queues.items()]

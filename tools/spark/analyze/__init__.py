@@ -1,11 +1,11 @@
-"""The work of `qstore-analyze`: the pipeline over a fleet, step by step, each step's result a table in Parquet.
+"""The work of `qstore-analyze`: the pipeline over a fleet, step by step, each result a Parquet table.
 
-scale         whether there is little to read, and how Spark is set up then
-session       a Spark session for a command: local unless told otherwise, and quiet
-request       what is asked for, and where the results go
+scale         whether the amount of data is small, and Spark's settings in that case
+session       a quiet Spark session for a command, local by default
+request       what is requested, and where the results go
 tables        stores, publishers' logs and earlier results as DataFrames, read and written
 run           the steps
-progress      how far Spark is
-summary       numbers for people and programs
-report        what the page with plots says, from rows that report_rows takes from the results
+progress      Spark's progress
+summary       the totals
+report        the content of the HTML report, from rows that report_rows selects from the results
 """

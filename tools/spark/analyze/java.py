@@ -1,17 +1,17 @@
-"""The Java process in which Spark's driver runs, and that nothing is left of it.
+"""The Java process in which Spark's driver runs; it is always terminated.
 
-PySpark starts Java itself, and forgets it where it is interrupted before Java has said on which port it listens. So
-Java is started here, in the way in which PySpark finds a process that is there already (`pyspark.java_gateway`:
-PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET), and ended here:
+PySpark starts Java itself, and loses track of it if it is interrupted before Java has reported its port. So Java is
+started here, in the way in which PySpark attaches to an existing process (`pyspark.java_gateway`: PYSPARK_GATEWAY_PORT
+and PYSPARK_GATEWAY_SECRET), and ended here:
 
-    start   `spark-submit pyspark-shell`, in a session of its own: Ctrl-C on the terminal does not reach it, and what
-            the script starts on the way can be ended with it. It writes its port and its secret to a file, and ends
-            when its standard input does: so it goes too where this process is killed
-    end     SIGTERM, on which it removes its temporary files; after `PATIENCE_SECONDS`, or where this is interrupted
-            too, SIGKILL
+    start   `spark-submit pyspark-shell` in a new session: Ctrl-C on the terminal does not reach it, and the processes
+            that the script starts can be ended with it. It writes its port and its secret to a file, and exits at the
+            end of its standard input, so also when this process is killed
+    end     SIGTERM, on which it removes its temporary files; after `PATIENCE_SECONDS`, or if this is interrupted
+            again, SIGKILL
 
-Signals wait between the fork and the moment from which the process is known here. SIGPIPE is ignored while there is
-Java, and where this is interrupted until the end: PySpark still writes to Java's socket when Java has ended.
+Signals are deferred between the fork and the moment when the process is registered here. SIGPIPE is ignored while Java
+runs, and after an interruption until the end, because PySpark still writes to Java's socket after Java has ended.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from typing import IO, Final
 
 import pyspark
 
-from tools.entry import signals_wait
+from qstore.tools.entry import signals_wait
 
 PATIENCE_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.05  # between looks at whether Java is ready
-_ADDRESS: Final = struct.Struct(">ii")  # the port, and the length of the secret, which follows
+_LOOK_SECONDS: Final = 0.05  # between polls of whether Java is ready
+_ADDRESS: Final = struct.Struct(">ii")  # the port, and the length of the following secret
 _VARIABLES: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 
 
 class JavaFailedError(Exception):
-    """Java ended before Spark was ready; the text says in one line why."""
+    """Java exited before Spark was ready; the text gives the reason in one line."""
 
 
 @contextmanager
 def java(settings: Mapping[str, str]) -> Iterator[None]:
-    """Java with Spark's driver, which the next session of PySpark finds; nothing is left of it after the block.
+    """Run Java with Spark's driver for the next PySpark session; all of its processes are ended with the block.
 
     Args:
-        settings: of Spark; those of Java itself (memory, options) only count here.
+        settings: Spark settings; those of Java itself (memory, options) are effective only here.
 
     Raises:
         JavaFailedError: it did not become ready.
@@ -73,7 +73,7 @@ def _forget() -> None:
 def _started(
     stack: contextlib.ExitStack, settings: Mapping[str, str], address: Path, said: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Java, which `stack` ends."""
+    """Start Java; `stack` ends it."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     command = [str(Path(home, "bin", "spark-submit"))]
     for name, value in settings.items():
@@ -92,13 +92,13 @@ def _started(
 
 
 def _ready(process: subprocess.Popen[bytes], address: Path, said: IO[bytes]) -> tuple[int, str]:
-    """Its port and secret, when it listens."""
-    while not address.is_file():  # it gets its name when it is whole
+    """Wait until it listens; returns its port and secret."""
+    while not address.is_file():  # the file is renamed to this name when it is complete
         if process.poll() is not None:
             said.seek(0)
             lines = [line.strip() for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            why = lines[-1] if lines else "it says nothing"
-            raise JavaFailedError(f"Java ended with the exit code {process.returncode} before Spark was ready: {why}")
+            why = lines[-1] if lines else "it printed no error"
+            raise JavaFailedError(f"Java exited with code {process.returncode} before Spark was ready: {why}")
         time.sleep(_LOOK_SECONDS)
     content = address.read_bytes()
     port, length = _ADDRESS.unpack_from(content)
@@ -106,7 +106,7 @@ def _ready(process: subprocess.Popen[bytes], address: Path, said: IO[bytes]) -> 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have Java end, and wait until it has."""
+    """Terminate Java and wait until it has exited."""
     try:
         _send(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,7 +120,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the process and to what it has started, as long as it is there."""
+    """Send a signal to the process and its children, if they still exist."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):  # ended by a signal before it had a session of its own
+        with contextlib.suppress(ProcessLookupError):  # terminated by a signal before it had created its session
             os.killpg(process.pid, number)

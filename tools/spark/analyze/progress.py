@@ -1,4 +1,4 @@
-"""How far Spark is: the step, and the tasks of what runs now, on standard error where that is a terminal."""
+"""Spark's progress: the step, and the tasks of the running stage, on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
-from tools.console.progress import Bar, progress_bar
+from qstore.tools.console.progress import Bar, progress_bar
 
-_PERIOD: Final = 0.5  # seconds between looks
+_PERIOD: Final = 0.5  # seconds between polls
 
 
 @contextmanager
 def spark_progress(spark: SparkSession) -> Iterator[Callable[[str], None]]:
-    """A function to be told what comes next; a bar shows it until the block ends."""
+    """A callback that takes the name of the next step; a bar shows it until the block ends."""
     with progress_bar("starting", MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         if bar is None:
             yield lambda _: None
@@ -36,7 +36,7 @@ def spark_progress(spark: SparkSession) -> Iterator[Callable[[str], None]]:
 
 
 def _watch(spark: SparkSession, bar: Bar, over: threading.Event) -> None:
-    with contextlib.suppress(Py4JError):  # Java is gone, which whoever asks it something is told
+    with contextlib.suppress(Py4JError):  # Java has exited; the main thread gets the error
         _follow(spark.sparkContext.statusTracker(), bar, over)
 
 

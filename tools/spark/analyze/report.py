@@ -1,8 +1,8 @@
-"""The report for people (`tools.report`), filled from the results of an analysis.
+"""The HTML report (`tools.report`), filled from the results of an analysis.
 
-What goes to the driver is small: a row for each queue and store; then, of the few queues that a person should look at
-first, which are shown with plots, a row for each bucket of their depth and each bin of their sizes, and the first
-examples of what was found. What a step makes that was left out is not in the report.
+Only small results go to the driver: a row for each queue and store; then, for the few queues shown with plots, a row
+for each bucket of their depth and each bin of their sizes, and the first examples of their findings. Results of omitted
+steps are not in the report.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 
-from formats.rhm.geometry import PAGE_SIZE
-from tools.report.content import (
+from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.tools.report.content import (
     DEFAULT_PLOTS,
     MAX_INPUTS,
     MAX_QUEUES,
@@ -35,8 +35,8 @@ from tools.report.content import (
     Waits,
     WaitUnit,
 )
-from tools.report.ranking import worst_first
-from tools.spark.analyze.report_rows import (
+from qstore.tools.report.ranking import worst_first
+from qstore.tools.spark.analyze.report_rows import (
     Key,
     counted_findings,
     depths,
@@ -45,14 +45,14 @@ from tools.spark.analyze.report_rows import (
     size_bins,
     store_rows,
 )
-from tools.spark.analyze.tables import Tables
+from qstore.tools.spark.analyze.tables import Tables
 
 _TITLE: Final = "qstore-analyze"
 _NOTES: Final = (
-    "A ring that has gone round shows its latest lap only: what was before it is in no figure.",
-    "Depth is drawn over the bytes of the journal: journals do not tell when a record was written.",
-    "Each number is called as in summary.json and in the tables, and means the same there.",
-    "Waits in seconds are known to within the time that a file took to fill; otherwise they are bytes of journal.",
+    "A ring that has wrapped around contains only its latest lap: earlier records are not in any metric.",
+    "Depth is plotted over the bytes of the journal, because journals do not record when a record was written.",
+    "Each metric has the same name and definition as in summary.json and in the tables.",
+    "Waits in seconds are accurate to within the time in which a file was filled; other waits are in bytes of journal.",
     "Rates are over the time between the first and the last timestamp of the messages.",
 )
 _STEPS: Final = {"audit/depth": "audit", "sizing": "sizing"}
@@ -63,13 +63,13 @@ _Findings = dict[Key, list[Finding]]
 def report_content(
     tables: Tables, made: Mapping[str, DataFrame], fields: Mapping[str, Any], made_at: datetime
 ) -> ReportContent:
-    """What the report says.
+    """The content of the report.
 
     Args:
-        tables: of the analysis.
+        tables: the tables of the analysis.
         made: its results: path below their directory -> table.
-        fields: of its summary.
-        made_at: when, with a time zone.
+        fields: the fields of its summary.
+        made_at: creation time, with a time zone.
     """
     stores = store_rows(tables)
     counts = counted_findings(tables, made)
@@ -89,14 +89,14 @@ def report_content(
         ),
         queues=(*plotted, *every[DEFAULT_PLOTS:MAX_QUEUES]),
         findings=tuple(shown.get((None, None), [])),
-        notes=(*_NOTES, *(f"The step {step} was left out, and what it tells is not here." for step in missing)),
+        notes=(*_NOTES, *(f"The step {step} was omitted, so its results are missing here." for step in missing)),
     )
 
 
 def _totals(fields: Mapping[str, Any]) -> Totals:
-    """Those of the summary: nothing is added up here."""
+    """The totals of the summary: nothing is summed here."""
     names = (each.name for each in dataclasses.fields(Totals) if each.name != "findings")
-    findings = {kind: fields[kind.figure] for kind in FindingKind if fields.get(kind.figure)}
+    findings = {kind: fields[kind.metric] for kind in FindingKind if fields.get(kind.metric)}
     return Totals(**{name: fields[name] for name in names}, findings=findings)
 
 
@@ -123,7 +123,7 @@ def _queue(row: Row, findings: list[Finding]) -> QueueReport:
 
 
 def _waits(row: Row) -> Waits | None:
-    """In seconds, unless most messages went within the file in which they came."""
+    """In seconds, unless most messages were dequeued within the file in which they were enqueued."""
     for name, unit in (("waited", WaitUnit.SECONDS), ("distance", WaitUnit.BYTES)):
         numbers = [row[f"{name}_{of}"] for of in ("50", "90", "99", "most")]
         if all(number is not None and number >= 0 for number in numbers) and (numbers[0] or unit is WaitUnit.BYTES):
@@ -144,7 +144,7 @@ def _sizing(row: Row) -> Sizing | None:
     return Sizing(row["peak_fill"], present, advised, min(row["limit"] / row["capacity"], 1.0))
 
 
-# ---- plots of those that come first ----
+# ---- plots of the first queues ----
 
 
 def _plotted(
@@ -175,7 +175,7 @@ def _by_queue(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 
 
 def _series(rows: list[Row]) -> DepthSeries | None:
-    """The peak of each bucket; where buckets follow in which nothing changed, the depth that was left."""
+    """The peak of each bucket; buckets without changes have the depth of the one before."""
     points: list[DepthPoint] = []
     for index, row in enumerate(rows):
         points.append(DepthPoint(row["begin"], max(row["peak"], 0)))
@@ -189,7 +189,7 @@ def _series(rows: list[Row]) -> DepthSeries | None:
 
 
 def _findings(counts: list[Row], found: Mapping[tuple[Key, str], list[Example]]) -> _Findings:
-    """Queue, or nothing for what belongs to none -> what was found there."""
+    """Queue, or None for those that belong to none -> findings."""
     findings: _Findings = {}
     for row in counts:
         key = (row["store"], row["queue"])

@@ -1,4 +1,4 @@
-"""What the report needs, taken from tables in rows that are few."""
+"""The rows that the report needs, selected from the result tables; there are few of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sql
 
-from tools.report.content import MAX_AT, MAX_EXAMPLES, Example, FindingKind
-from tools.spark.analyze.tables import Tables
-from tools.spark.pipeline.findings import damage, in_doubt_transactions
-from tools.spark.pipeline.messages import (
+from qstore.tools.report.content import MAX_AT, MAX_EXAMPLES, Example, FindingKind
+from qstore.tools.spark.analyze.tables import Tables
+from qstore.tools.spark.pipeline.findings import damage, in_doubt_transactions
+from qstore.tools.spark.pipeline.messages import (
     IN_DOUBT_DEQUEUE,
     IN_DOUBT_ENQUEUE,
     count_of,
@@ -21,9 +21,9 @@ from tools.spark.pipeline.messages import (
     is_live,
     is_outstanding,
 )
-from tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
+from qstore.tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 
-#: Store and queue; nothing and nothing for what belongs to no queue.
+#: Store and queue; both None for findings that belong to no queue.
 Key = tuple[str | None, str | None]
 
 _QUEUE: Final = ("store", "queue")
@@ -46,7 +46,7 @@ def store_rows(tables: Tables) -> list[Row]:
 
 
 def queue_rows(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
-    """A row for each queue: what its journal holds, and what the steps tell of it; null where they were left out."""
+    """A row for each queue: the content of its journal, and results of the steps; null if a step was omitted."""
     rows = tables.known_queues().join(_records(tables), list(_QUEUE), "left").join(_there(tables), list(_QUEUE), "left")
     peaks, waited = made.get("audit/depth"), made.get("audit/waits")
     rows = _with(rows, None if peaks is None else peaks.groupBy(*_QUEUE).agg(sql.max("peak").alias("peak")), ["peak"])
@@ -57,7 +57,7 @@ def queue_rows(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
 
 
 def _records(tables: Tables) -> DataFrame:
-    """Numbers of records of each kind, their bytes, and the first and last timestamp that can be one."""
+    """Number of records of each kind, their bytes, and the first and last plausible timestamp."""
     kind, stamp = sql.col("type"), sql.col("timestamp")
     sound = sql.when(stamp.between(1, MAX_AT["time"]), stamp)
     return (
@@ -87,11 +87,11 @@ def _with(rows: DataFrame, others: DataFrame | None, names: list[str]) -> DataFr
     return rows.join(others.select(*_QUEUE, *names), list(_QUEUE), "left")
 
 
-# ---- of the queues that are shown with plots ----
+# ---- queues shown with plots ----
 
 
 def only(rows: DataFrame, keys: Collection[Key]) -> DataFrame:
-    """The rows of some queues, which are few."""
+    """The rows of the given queues, which are few."""
     return rows.where(_is_one_of(keys))
 
 
@@ -101,13 +101,13 @@ def _is_one_of(keys: Collection[Key]) -> Column:
 
 
 def depths(series: DataFrame, keys: Collection[Key]) -> DataFrame:
-    """Of `pipeline.depth`: store, queue, begin, end, peak, depth; in order."""
+    """Rows of `pipeline.depth`: store, queue, begin, end, peak, depth; in order."""
     names = (*_QUEUE, "begin", "end", "peak", "depth")
     return only(series, keys).select(*names).orderBy(*_QUEUE, "begin")
 
 
 def size_bins(tables: Tables, keys: Collection[Key]) -> DataFrame:
-    """Messages by the size of their records: store, queue, low (a power of 2; the bin ends at its double), messages."""
+    """Messages by record size: store, queue, low (a power of 2; the bin ends at twice that), messages."""
     sized = only(tables.messages, keys).where("state is not null and size > 0")
     low = sql.expr("shiftleft(1L, length(bin(size)) - 1)")
     return sized.groupBy(*_QUEUE, low.alias("low")).agg(sql.count("*").alias("messages")).orderBy(*_QUEUE, "low")
@@ -117,22 +117,22 @@ def size_bins(tables: Tables, keys: Collection[Key]) -> DataFrame:
 
 
 def counted_findings(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
-    """How many of each kind a queue has: store, queue (both null where it is no known queue's), kind, count."""
+    """Number of each kind in a queue: store, queue (both null if it is not a known queue's), kind, count."""
     return list(_owned(tables, made).groupBy(*_QUEUE, "kind").count().orderBy("kind").collect())
 
 
 def examples(
     tables: Tables, made: Mapping[str, DataFrame], keys: Collection[Key]
 ) -> dict[tuple[Key, str], list[Example]]:
-    """The first of each kind that some queues have, and of those that belong to none: queue and kind -> examples."""
+    """The first findings of each kind in the given queues, and of those without queue: queue and kind -> examples."""
     shown = _owned(tables, made).where(_is_one_of(keys) | sql.col("queue").isNull())
     first = Window.partitionBy(*_QUEUE, "kind").orderBy("where", "text")
     ranked = shown.withColumn("place", sql.row_number().over(first)).where(sql.col("place") <= MAX_EXAMPLES)
-    told: dict[tuple[Key, str], list[Example]] = {}
+    found: dict[tuple[Key, str], list[Example]] = {}
     for row in ranked.orderBy(*_QUEUE, "kind", "place").collect():
         key = ((row["store"], row["queue"]), row["kind"])
-        told.setdefault(key, []).append(Example(row["where"] or "", row["text"] or ""))
-    return told
+        found.setdefault(key, []).append(Example(row["where"] or "", row["text"] or ""))
+    return found
 
 
 def _owned(tables: Tables, made: Mapping[str, DataFrame]) -> DataFrame:
@@ -183,7 +183,7 @@ def _dangling(rows: DataFrame) -> DataFrame:
 
 
 def _in_doubt(tables: Tables) -> DataFrame:
-    """Transactions in doubt: in each queue that has messages of one; of no queue, where none has."""
+    """Transactions in doubt: a row for each queue that has messages of one; without queue if none has."""
     waiting = in_doubt_transactions(tables.prepared).select("store", "branch", "xid")
     touched = (
         tables.messages.where(sql.col("branch").isNotNull())
@@ -208,7 +208,7 @@ def _verdicts(rows: DataFrame) -> DataFrame:
     return _finding(wanted.drop("queue") if "queue" not in columns else wanted, kind, where, text)
 
 
-#: Path of a result -> what it says of findings.
+#: Path of a result -> its findings.
 _PARTS: Final = {
     "audit/duplicates": _duplicates,
     "audit/gaps": _gaps,

@@ -1,4 +1,4 @@
-"""What is asked of an analysis, and where its results go."""
+"""The request for an analysis, and the directory of its results."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.spark.analyze.scale import is_small
+from qstore.tools.spark.analyze.scale import is_small
 
 STEPS: Final = ("outstanding", "audit", "sizing", "export")
 SUMMARY: Final = "summary.json"
 QUEUES: Final = "queues.csv"
 _TABLES: Final = ("queues", "files")
 REPORT: Final = "report.html"
-WORK: Final = "qstore-analyze.work"  # tables that are needed on the way
-_MARK: Final = ".qstore-analyze"  # an empty file: the directory is one of results
-#: What an analysis writes into its directory.
+WORK: Final = "qstore-analyze.work"  # intermediate tables
+_MARK: Final = ".qstore-analyze"  # an empty file that marks a directory of results
+#: Names that an analysis writes into its directory.
 WRITTEN: Final = (*STEPS, *_TABLES, WORK, SUMMARY, QUEUES, REPORT)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
 class UnusableRequestError(Exception):
-    """What was asked for cannot be done; the text says why, and what to do."""
+    """The request cannot be fulfilled; the text says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for.
+    """The request.
 
     Attributes:
         inputs: paths, globs and URLs of stores.
         out: directory, or URL, of the results.
-        steps: which of `STEPS`.
-        bodies: whether bodies go into the results.
-        split_bytes: bytes of a partition, at most; None to choose.
-        publisher_log: a table of what was sent; None for none.
+        steps: which of `STEPS` to run.
+        bodies: whether bodies are included in the results.
+        split_bytes: largest size of a partition; None for automatic.
+        publisher_log: a table of sent messages; None for none.
         publisher_id: its column of message ids.
-        compare: paths of a store to compare with; none for none.
-        report: whether a report for people is made.
+        compare: paths of a store to compare with; may be empty.
+        report: whether an HTML report is written.
     """
 
     inputs: tuple[str, ...]
@@ -64,39 +64,43 @@ class Request:
 
     @property
     def is_small(self) -> bool:
-        """Whether there is so little to read, and on this machine, that it is better done in another way (`scale`)."""
+        """Whether the inputs are local and small enough for another way of processing (`scale`)."""
         return not self.is_remote and is_small(self.read)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """All that is read."""
+        """All inputs that are read."""
         return (*self.inputs, *self.compare, *((self.publisher_log,) if self.publisher_log is not None else ()))
 
 
 def prepare(request: Request, *, force: bool) -> None:
-    """Make the directory of the results.
+    """Create the directory of the results.
 
     Args:
-        request: what is asked for.
-        force: whether results that are there may go. What has another name stays.
+        request: the request.
+        force: whether existing results may be removed. Other files are never removed.
 
     Raises:
-        UnusableRequestError: something is there, and `force` does not allow to replace it, or it is not of an analysis;
-            or the directory cannot be made; or nothing is where all inputs should be; or a report is to go to a URL.
+        UnusableRequestError: the directory is not empty, and `force` is not given or its files are not results; or it
+            cannot be created; or no input exists; or a report is requested for a URL.
     """
     if request.is_remote:
         if request.report:
-            raise UnusableRequestError(f"{request.out}: --report needs a directory of this machine; leave it out")
+            raise UnusableRequestError(f"{request.out}: --report needs a local directory; leave it out")
         return
     if not any(_URL.match(path) or _GLOB.search(path) or Path(path).exists() for path in request.inputs):
-        raise UnusableRequestError(f"{request.inputs[0]}: there is no directory and no file of that name")
+        raise UnusableRequestError(f"{request.inputs[0]}: there is no such file or directory")
     out = Path(request.out)
     try:
         there = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
         if there and not force:
-            raise UnusableRequestError(f"{out}: not empty; choose another directory, or say --force to replace results")
+            raise UnusableRequestError(
+                f"{out}: not empty; choose another directory, or use --force to replace the results"
+            )
         if there and _MARK not in there:
-            raise UnusableRequestError(f"{out}: not empty, and no results of an analysis; choose another directory")
+            raise UnusableRequestError(
+                f"{out}: not empty, and not the results of an analysis; choose another directory"
+            )
         for name in there:
             if name in WRITTEN:
                 _remove(out / name)
@@ -107,7 +111,7 @@ def prepare(request: Request, *, force: bool) -> None:
 
 
 def clean_up(request: Request) -> None:
-    """Remove what was needed on the way. On a URL it stays."""
+    """Remove intermediate tables. On a URL they remain."""
     if not request.is_remote:
         shutil.rmtree(request.path(WORK), ignore_errors=True)
 

@@ -1,11 +1,11 @@
 """The steps of an analysis.
 
-    stores -> work: records    what the pipeline needs of each record, and ids: the only pass over the journals, but
+    stores -> work: records    the columns that the pipeline needs, and ids: the only pass over the journals, except
                                for bodies and for the export
            -> work: messages   a row for each message
            -> outstanding, audit/…, sizing, export; queues, files; queues.csv, summary.json
 
-Each arrow ends in Parquet files, so that nothing is computed twice and memory is what one partition takes.
+Each arrow ends in Parquet files, so that nothing is computed twice and memory is limited to that of one partition.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tools.spark.analyze.report import report_content
-from tools.spark.analyze.request import WORK, Request
-from tools.spark.analyze.summary import Summary
-from tools.spark.analyze.tables import (
+from qstore.tools.spark.analyze.report import report_content
+from qstore.tools.spark.analyze.request import WORK, Request
+from qstore.tools.spark.analyze.summary import Summary
+from qstore.tools.spark.analyze.tables import (
     DETAILS,
     Load,
     Results,
@@ -28,10 +28,10 @@ from tools.spark.analyze.tables import (
     queues_of,
     whole_records,
 )
-from tools.spark.pipeline.depth import depth
-from tools.spark.pipeline.effects import operations
-from tools.spark.pipeline.export import export
-from tools.spark.pipeline.findings import (
+from qstore.tools.spark.pipeline.depth import depth
+from qstore.tools.spark.pipeline.effects import operations
+from qstore.tools.spark.pipeline.export import export
+from qstore.tools.spark.pipeline.findings import (
     damage,
     dangling,
     duplicates,
@@ -40,27 +40,27 @@ from tools.spark.pipeline.findings import (
     open_transactions,
     overwritten,
 )
-from tools.spark.pipeline.lifetimes import lifetimes, rates, waits
-from tools.spark.pipeline.messages import messages_of
-from tools.spark.pipeline.outstanding import kept, of_queues, with_columns
-from tools.spark.pipeline.prepared import kind_is, prepared_transactions
-from tools.spark.pipeline.reconcile import reconcile
-from tools.spark.pipeline.sizing import sizing
+from qstore.tools.spark.pipeline.lifetimes import lifetimes, rates, waits
+from qstore.tools.spark.pipeline.messages import messages_of
+from qstore.tools.spark.pipeline.outstanding import of_queues, recovered_messages, with_columns
+from qstore.tools.spark.pipeline.prepared import kind_is, prepared_transactions
+from qstore.tools.spark.pipeline.reconcile import reconcile
+from qstore.tools.spark.pipeline.sizing import sizing
 
 Stage = Callable[[str], None]
 
 
 def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
-    """Do what is asked for.
+    """Run the requested steps.
 
     Args:
         spark: the session.
-        request: what is asked for; its directory is there and empty.
-        stage: is told what comes next.
+        request: the request; its directory exists and is empty.
+        stage: called with the name of the next step.
 
     Raises:
-        UnusableRequestError: a publisher's log cannot be used, or nothing here is a store.
-        PySparkException: Spark, or what it reads, fails.
+        UnusableRequestError: a publisher's log is unusable, or no input is a store.
+        PySparkException: Spark, or reading a store, failed.
     """
     log = None
     if request.publisher_log is not None:
@@ -104,14 +104,14 @@ def _tables(spark: SparkSession, request: Request, results: Results, stage: Stag
     records = results.read(spark, narrow_records(request.inputs, request.split_bytes), WORK, "records")
     queues = results.read(spark, queues_of(request.inputs), "queues", small=True)
     files = results.read(spark, Load(request.inputs, "files"), "files", small=True)
-    stage("following messages")
+    stage("computing message states")
     prepared = results.stored(prepared_transactions(records), WORK, "prepared", small=True)
     found = of_queues(operations(records, also=("message_id",)), queues)
     return Tables(records, queues, files, prepared, found, results.stored(messages_of(found), WORK, "messages"))
 
 
 def _outstanding(spark: SparkSession, request: Request, results: Results, tables: Tables) -> None:
-    there = with_columns(kept(tables.messages, tables.prepared), tables.records, DETAILS)
+    there = with_columns(recovered_messages(tables.messages, tables.prepared), tables.records, DETAILS)
     if request.bodies:
         columns = ("store", "journal", "position", "type", "body")
         bodies = Load(request.inputs, columns=columns, split_bytes=request.split_bytes)
@@ -139,6 +139,6 @@ def _audit(results: Results, tables: Tables, summary: Summary, stage: Stage) -> 
 
 
 def _enqueued(found: DataFrame) -> DataFrame:
-    """The enqueues that hold, each once."""
+    """The effective enqueues, each once."""
     first = found.where(kind_is("enqueue") & ~is_undone()).where("not moved and message_id is not null")
     return first.select("queue", "message_id")

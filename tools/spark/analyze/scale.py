@@ -1,8 +1,8 @@
-"""How much there is to read, and what that means for Spark.
+"""The amount of data, and the Spark settings that follow from it.
 
-Spark compiles each query, sends rows from task to task, and plans anew as it learns sizes. For terabytes that is
-right; for one crashed store it takes many times as long as the work. So little data goes another way: queries are
-interpreted, everything is one partition, and Java neither optimizes nor collects garbage in parallel.
+Spark compiles each query, moves rows between tasks, and re-plans as it learns sizes. For terabytes that is right; for
+one crashed store it takes many times as long as the work. For small data, therefore, queries are interpreted,
+everything is one partition, and Java neither optimizes nor collects garbage in parallel.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Final
 
 SMALL_BYTES: Final = 128 << 20
-_FILE_COST: Final = 16 << 10  # bytes that could be read while a file is opened
+_FILE_COST: Final = 16 << 10  # bytes that could be read in the time in which a file is opened
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-#: Settings for little data.
+#: Settings for small data.
 SMALL_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-#: Options of Java for little data.
+#: Java options for small data.
 SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def is_small(paths: Iterable[str]) -> bool:
-    """Whether what lies at these paths and globs has `SMALL_BYTES` at most; not said of URLs."""
+    """Whether the files at these paths and globs have at most `SMALL_BYTES` in total; False for URLs."""
     left = SMALL_BYTES
     for pattern in paths:
         if _URL.match(pattern):
@@ -43,7 +43,7 @@ def is_small(paths: Iterable[str]) -> bool:
 
 
 def _sizes(pattern: str) -> Iterator[int]:
-    """Bytes of the files; what cannot be looked at is passed over: whoever reads it will say so."""
+    """Bytes of the files; unreadable ones are skipped here and reported when they are read."""
     for path in [pattern] if Path(pattern).exists() else glob.glob(pattern):  # noqa: PTH207  # any path, absolute or not
         if not Path(path).is_dir():
             yield _size(path)

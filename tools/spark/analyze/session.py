@@ -15,19 +15,19 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tools.spark.analyze.java import JavaFailedError, java
-from tools.spark.analyze.scale import SMALL_JAVA, SMALL_SETTINGS
-from tools.spark.data_source import QstoreDataSource
-from tools.spark.needed import use_this_python
+from qstore.tools.spark.analyze.java import JavaFailedError, java
+from qstore.tools.spark.analyze.scale import SMALL_JAVA, SMALL_SETTINGS
+from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.needed import use_this_python
 
 LOCAL: Final = "local[*]"
-_ROOT: Final = Path(__file__).parents[3]
+_ROOT: Final = Path(__file__).parents[4]
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-#: Errors of the data source that Spark passes on in the text of its own.
-_TOLD: Final = ("UnusableInputError", "OptionError", "NotAJournalError")
+#: Errors of the data source, which Spark includes in the text of its own.
+_OWN_ERRORS: Final = ("UnusableInputError", "OptionError", "NotAJournalError")
 _LOCAL_SETTINGS: Final = {
-    "spark.hadoop.fs.permissions.umask-mode": "077",  # tables have messages: they are for their owner alone
-    "spark.driver.memory": "2g",  # in local mode all of the work's memory
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # tables contain messages: private to their owner
+    "spark.driver.memory": "2g",  # in local mode the memory of all tasks
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "32",
@@ -35,16 +35,16 @@ _LOCAL_SETTINGS: Final = {
 
 
 class SparkFailedError(Exception):
-    """Spark, or what it reads, failed; the text says in one line what was wrong."""
+    """Spark, or reading a store, failed; the text gives the reason in one line."""
 
 
 @contextmanager
 def session(master: str = LOCAL, *, small: bool = False) -> Iterator[SparkSession]:
-    """A session that knows the format "qstore"; it ends with the block.
+    """A session that supports the format "qstore"; it ends with the block.
 
     Args:
-        master: as Spark takes it. On a cluster the workers need this package too.
-        small: whether there is little to be read (`scale`).
+        master: a Spark master. On a cluster the workers need this package too.
+        small: whether the amount of data is small (`scale`).
 
     Raises:
         SparkFailedError: it cannot be started, or something in the block fails in Spark.
@@ -59,24 +59,24 @@ def session(master: str = LOCAL, *, small: bool = False) -> Iterator[SparkSessio
 @contextmanager
 def _started(settings: dict[str, str]) -> Iterator[SparkSession]:
     use_this_python()
-    # Local workers are processes of their own, and import what they run.
+    # Local workers are separate processes and import the code they run.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    # A Java of its own puts the command together that starts Spark.
+    # A separate Java process composes the command that starts Spark.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SMALL_JAVA)
     builder = SparkSession.builder.appName("qstore-analyze")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    logging.getLogger().addHandler(logging.NullHandler())  # else Py4J's tracebacks go to standard error
+    logging.getLogger().addHandler(logging.NullHandler())  # otherwise Py4J prints tracebacks to standard error
     interrupt = signal.getsignal(signal.SIGINT)
     with java(settings):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PySpark's own
+            warnings.simplefilter("ignore")  # PySpark's own handler
             spark = builder.getOrCreate()
-        signal.signal(signal.SIGINT, interrupt)  # PySpark's own asks Java to cancel, and may wait for it
+        signal.signal(signal.SIGINT, interrupt)  # PySpark's own handler asks Java to cancel, and may block
         spark.sparkContext.setLogLevel("OFF")
         spark.dataSource.register(QstoreDataSource)
         yield spark
-        spark.stop()  # not where it is interrupted, or fails: it would wait for what is under way
+        spark.stop()  # skipped after an interruption or failure, because it would wait for running tasks
 
 
 def _settings(master: str, *, small: bool) -> dict[str, str]:
@@ -97,11 +97,11 @@ def _settings(master: str, *, small: bool) -> dict[str, str]:
 
 
 def reason(error: Exception) -> str:
-    """The line of a failure that says why: an error of the data source's own, where there is one."""
+    """The line that gives the reason of a failure: the data source's own error, if there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in reversed(lines):
-        for name in _TOLD:
-            _, found, told = line.partition(f"{name}: ")
+        for name in _OWN_ERRORS:
+            _, found, text = line.partition(f"{name}: ")
             if found:
-                return told
+                return text
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""What an analysis found, in numbers: for people, for programs, and for the exit code.
+"""The totals of an analysis: for people, for programs, and for the exit code.
 
-Names and meanings are those of `tools.figures`; the report takes its sums from here.
+Names and definitions are those of `tools.metrics`; the report uses the same totals.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from tools.report.content import ReportContent
-from tools.spark.analyze.tables import Tables
-from tools.spark.pipeline.findings import damage, in_doubt_transactions
-from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
-from tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
+from qstore.tools.report.content import ReportContent
+from qstore.tools.spark.analyze.tables import Tables
+from qstore.tools.spark.pipeline.findings import damage, in_doubt_transactions
+from qstore.tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
+from qstore.tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 
 Fields = dict[str, Any]
 
-#: Tables of the step audit whose rows are counted -> how their number is called.
+#: Tables of the step audit -> metric that counts their rows.
 _COUNTED: Final = {
     "duplicates": "duplicates",
     "gaps": "gaps",
@@ -35,11 +35,11 @@ _QUEUE_COLUMNS: Final = (
 
 
 class Summary:
-    """Gathers numbers as the steps end.
+    """Collects totals as the steps end.
 
     Attributes:
-        queue_rows: of the step sizing, a row for each queue: objects with `_QUEUE_COLUMNS`.
-        report: what the report for people says; None if it was not asked for.
+        queue_rows: from the step sizing, a row for each queue: objects with `_QUEUE_COLUMNS`.
+        report: the content of the HTML report; None if not requested.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Summary:
         self.report: ReportContent | None = None
 
     def add_tables(self, tables: Tables) -> None:
-        """Of what was read: what there is, whatever steps follow."""
+        """Totals of the input, independent of the steps."""
         files = tables.files.where("kind = 'journal file' and size is not null")
         found = damage(tables.records, tables.files)
         self._fields |= {
@@ -67,19 +67,19 @@ class Summary:
         }
 
     def add_audit(self, name: str, rows: DataFrame) -> None:
-        """Of one of the tables of the step audit."""
+        """Totals of one of the tables of the step audit."""
         if name in _COUNTED:
             self._fields[_COUNTED[name]] = rows.count()
 
     def add_sizing(self, rows: DataFrame) -> None:
-        """Of the step sizing."""
+        """Totals of the step sizing."""
         self.queue_rows = [row.asDict() for row in rows.select(*_QUEUE_COLUMNS).orderBy("store", "queue").collect()]
         for name in ("near_threshold", "peak_near_threshold"):
             self._fields[name] = sum(bool(row[name]) for row in self.queue_rows)
         self._fields["too_small"] = sum(row["large_enough"] is False for row in self.queue_rows)
 
     def add_verdicts(self, name: str, rows: DataFrame) -> None:
-        """Of ids that were reconciled."""
+        """Totals of reconciled ids."""
         verdicts = {row["verdict"]: row["count"] for row in rows.groupBy("verdict").count().collect()}
         self._fields[name] = verdicts
         self._add("missing_messages", sum(verdicts.get(verdict, 0) for verdict in _LOSSES))
@@ -89,17 +89,17 @@ class Summary:
         self._fields[name] = self._fields.get(name, 0) + count
 
     def fields(self) -> Fields:
-        """All of it."""
+        """All fields."""
         return self._fields
 
     @property
     def has_losses(self) -> bool:
-        """Whether anything is damaged, or missing."""
+        """Whether anything is damaged or missing."""
         return bool(self._fields.get("damage")) or bool(self._fields.get("missing_messages"))
 
 
 def _row(rows: DataFrame, **columns: Any) -> Fields:
-    """Some numbers of all rows."""
+    """Aggregates over all rows."""
     row = rows.agg(*(column.alias(name) for name, column in columns.items())).first()
     assert row is not None
     return dict(row.asDict())

@@ -12,28 +12,28 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from store.inspect.layout import UnusableInputError
-from tools.spark.analyze.request import Request, UnusableRequestError
-from tools.spark.arrays import arrow_schema
-from tools.spark.columns import TABLES, OptionError, table_columns
-from tools.spark.data_source import QstoreDataSource
-from tools.spark.pipeline.effects import NEEDED
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.tools.spark.analyze.request import Request, UnusableRequestError
+from qstore.tools.spark.arrays import arrow_schema
+from qstore.tools.spark.columns import TABLES, OptionError, table_columns
+from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.pipeline.effects import NEEDED
 
-#: What is taken from each message beside what the pipeline needs.
+#: Message columns that are read in addition to those the pipeline needs.
 DETAILS: Final = ("exchange", "routing_key", "message_id", "timestamp", "body_length")
 _NARROW: Final = (*NEEDED, "file", "offset", "flush", "damage", "damage_kind", "consequence", *DETAILS)
-_SEVERAL: Final = 8  # files of a table that has a row for each queue or finding, at most
+_SEVERAL: Final = 8  # maximum number of files of a table with a row for each queue or finding
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A table of some stores, that is to be read.
+    """A table of some stores, to be read.
 
     Attributes:
-        paths: of the stores; globs and URLs too.
-        table: which.
-        columns: only these are read; None for all.
-        split_bytes: bytes of a partition, at most; None to choose.
+        paths: of the stores; also globs and URLs.
+        table: name of the table.
+        columns: the columns to read; None for all.
+        split_bytes: largest size of a partition; None for automatic.
     """
 
     paths: tuple[str, ...]
@@ -43,7 +43,7 @@ class Load:
 
     @property
     def options(self) -> dict[str, str]:
-        """As the data source takes them."""
+        """As options of the data source."""
         options = {"paths": json.dumps(self.paths), "table": self.table}
         if self.columns is not None:
             options["columns"] = ",".join(self.columns)
@@ -53,30 +53,30 @@ class Load:
 
 
 def narrow_records(paths: tuple[str, ...], split_bytes: int | None = None) -> Load:
-    """The records of some stores with what the pipeline needs, and `DETAILS`."""
+    """The records of some stores with the columns that the pipeline needs, and `DETAILS`."""
     return Load(paths, columns=_NARROW, split_bytes=split_bytes)
 
 
 def queues_of(paths: tuple[str, ...]) -> Load:
-    """The queues of some stores, without what only recovery tells: journals are not walked for it."""
+    """The queues of some stores, without columns that require recovery: journals are not walked for it."""
     return Load(paths, "queues", tuple(column.name for column in TABLES["queues"] if column.name != "messages"))
 
 
 def whole_records(paths: tuple[str, ...], split_bytes: int | None, *, bodies: bool) -> Load:
-    """The records of some stores with all that is in them, bodies only where they are asked for."""
+    """The records of some stores with all columns; bodies only on request."""
     names = tuple(column.name for column in TABLES["records"] if bodies or column.name != "body")
     return Load(paths, columns=names, split_bytes=split_bytes)
 
 
 class Tables(NamedTuple):
-    """What all steps start from.
+    """The inputs of all steps.
 
     Attributes:
-        records: what the pipeline needs.
+        records: with the columns that the pipeline needs.
         queues, files: the tables of these names.
-        prepared: of `prepared_transactions`.
-        found: of `operations`, of the queues that are known.
-        messages: of `messages_of`.
+        prepared: from `prepared_transactions`.
+        found: from `operations`, for known queues.
+        messages: from `messages_of`.
     """
 
     records: DataFrame
@@ -92,19 +92,19 @@ class Tables(NamedTuple):
         return read.union(self.queues.select("store")).union(self.records.select("store")).distinct()
 
     def known_queues(self) -> DataFrame:
-        """The queues that these stores know: columns store and queue."""
+        """The queues in the catalogues of these stores: columns store and queue."""
         return self.queues.select("store", "queue").distinct()
 
 
 class Results:
-    """Reads tables of stores, writes tables as Parquet files, and has those that were written.
+    """Reads tables of stores, writes tables as Parquet files, and holds those that were written.
 
     Args:
-        request: where they go.
-        single: whether there is so little that a table is one partition: then no row is sent from task to task.
+        request: defines the directory of the results.
+        single: whether the data are small enough for tables of one partition, which avoids moving rows between tasks.
 
     Attributes:
-        made: path below the directory of the results -> the table, as it is read again.
+        made: path below the directory of the results -> the table, read back.
     """
 
     def __init__(self, request: Request, *, single: bool) -> None:
@@ -113,22 +113,22 @@ class Results:
         self.made: dict[str, DataFrame] = {}
 
     def loaded(self, spark: SparkSession, load: Load, *names: str) -> DataFrame:
-        """A table of stores. Where there is little it is written on the way.
+        """A table of stores. Small data are written at once.
 
         Raises:
-            UnusableRequestError: nothing here is a store.
+            UnusableRequestError: no input is a store.
         """
         if self._single:
             return self._read_here(spark, load, self._request.path(*names))
         return spark.read.format("qstore").options(**load.options).load()
 
     def read(self, spark: SparkSession, load: Load, *names: str, small: bool = False) -> DataFrame:
-        """A table of stores, written and read again. As `loaded` and `stored`."""
+        """A table of stores, written and read back. Combines `loaded` and `stored`."""
         rows = self.loaded(spark, load, *names)
         return rows if self._single else self.stored(rows, *names, small=small)
 
     def _read_here(self, spark: SparkSession, load: Load, path: str) -> DataFrame:
-        """Read in this process, without Spark, which would start several for it."""
+        """Read in this process, without Spark, which would start worker processes."""
         source = QstoreDataSource(load.options)
         Path(path).mkdir(parents=True)
         try:
@@ -143,12 +143,12 @@ class Results:
         return spark.read.schema(source.schema()).parquet(path).coalesce(1)
 
     def stored(self, rows: DataFrame, *names: str, small: bool = False) -> DataFrame:
-        """The same rows, written and read again.
+        """The same rows, written and read back.
 
         Args:
             rows: what to write.
             names: the path below the directory of the results.
-            small: whether few files will do.
+            small: whether few files are enough.
         """
         path = self._request.path(*names)
         files = 1 if self._single else _SEVERAL if small else None
@@ -164,8 +164,8 @@ def publisher_log(spark: SparkSession, name: str, column: str) -> DataFrame:
     Args:
         spark: the session.
         name: path of a Parquet table, of a CSV file with a header (.csv), or of JSON lines (.json, .jsonl); or the name
-            of a table that Spark knows.
-        column: which has the ids.
+            of a table in Spark's catalogue.
+        column: the column of ids.
 
     Raises:
         UnusableRequestError: there is no such table or column.

@@ -1,10 +1,10 @@
-"""How many messages each queue had, over the length of its journal.
+"""Number of messages on each queue, over the length of its journal.
 
-The journal is cut into equal parts, *buckets*. Within each the changes are counted one after another, so that its peak
-is exact; the buckets of a journal are then summed up. Thus one large journal keeps every core busy.
+The journal is divided into equal parts, *buckets*. Within each the changes are applied in order, so that its peak is
+exact; the buckets of a journal are then summed. So one large journal uses all cores.
 
-A ring that has gone round has dequeues of messages whose enqueues are overwritten. These were in the queue when the
-journal, as it is now, begins: so the first depth is their number. Their sizes are not known, and count as nothing.
+A ring that has wrapped around has dequeues of messages whose enqueues are overwritten. These were on the queue at the
+present beginning of the journal, so their number is the initial depth. Their sizes are unknown, and count as zero.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from formats.rhm.geometry import BLOCK_SIZE
-from tools.spark.pipeline.effects import JOURNAL
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.tools.spark.pipeline.effects import JOURNAL
 
 BUCKETS: Final = 200
 
 
 def depth(found: DataFrame, buckets: int = BUCKETS) -> DataFrame:
-    """The series of each journal; buckets in which nothing changed have no row.
+    """The series of each journal; buckets without changes have no row.
 
     Args:
-        found: of `messages`.
-        buckets: parts of a journal.
+        found: from `messages`.
+        buckets: number of parts of a journal.
 
     Returns:
-        store, format, queue, journal, bucket (from 0), begin, end (places); enqueues, dequeues that take effect in it,
-        bytes (of these enqueues' records); depth and live_bytes at its end; peak and peak_bytes: the most within it;
-        peak_reserved: the most of live bytes with one block more for each message, which the threshold of version 2
+        store, format, queue, journal, bucket (from 0), begin, end (positions); enqueues, dequeues that take effect in
+        it,
+        bytes (of these enqueues' records); depth and live_bytes at its end; peak and peak_bytes: the maxima within it;
+        peak_reserved: the maximum of live bytes plus one block for each message, which the threshold of version 2
         counts.
     """
     assert buckets > 0
@@ -50,14 +51,14 @@ def peaks(series: DataFrame) -> DataFrame:
     """The peaks of each journal: store, format, queue, journal, peak, peak_bytes, peak_reserved.
 
     Args:
-        series: of `depth`.
+        series: from `depth`.
     """
     most = [sql.max(name).alias(name) for name in ("peak", "peak_bytes", "peak_reserved")]
     return series.groupBy(*JOURNAL).agg(*most)
 
 
 def _lengths(found: DataFrame) -> DataFrame:
-    """Of each journal the place behind what is known to be in it, and the messages that it does not have."""
+    """For each journal the position after its last known record, and how many messages precede its beginning."""
     last = sql.greatest(sql.col("position") + sql.col("size"), sql.col("last_position") + BLOCK_SIZE)
     is_missed = sql.col("state").isNull() & sql.col("removed").isNotNull()
     return found.groupBy(*JOURNAL).agg(
@@ -67,7 +68,7 @@ def _lengths(found: DataFrame) -> DataFrame:
 
 
 def _changes() -> Column:
-    """What a message changes: at a place, by so many messages, bytes and reserved bytes."""
+    """The changes by a message: position, and difference in messages, bytes and reserved bytes."""
     at_most = sql.col("length")
     size = sql.coalesce("size", sql.lit(0))
     comes = sql.struct(
@@ -92,7 +93,7 @@ def _changes() -> Column:
 
 
 def _in_buckets(placed: DataFrame) -> DataFrame:
-    """Each bucket by itself, counted from nothing."""
+    """Each bucket separately, starting from zero."""
     running = (
         Window.partitionBy(*JOURNAL, "bucket")
         .orderBy("at", sql.col("count").desc())

@@ -1,16 +1,16 @@
-"""Records -> what each of them does to the messages of its journal, and when.
+"""Records -> the effect of each on the messages of its journal, and when.
 
-Recovery (`store.journal.recovery`) goes through a journal in order. Here the records of a transaction find their end by
-themselves: the next commit or abort of their xid that stands behind them in the journal. Where there is none the
-transaction is open, and the prepared list decides (`prepared`). So each record has a *time*, a place in the journal:
+Recovery (`store.journal.recovery`) reads a journal in order. Here each record of a transaction is matched with its end
+independently: the next commit or abort of its xid after it in the journal. If there is none the transaction is open,
+and the prepared list decides (`prepared`). So each record has a *time*, a position in the journal:
 
-    enqueue, dequeue                      its own place
-    in a transaction that is committed    the place of the commit
-    open, and rolled forward or in doubt  `AT_THE_END`, behind everything
-    rolled back, or never prepared        none: it does nothing
+    enqueue, dequeue                      its own position
+    in a committed transaction            the position of the commit
+    open, and rolled forward or in doubt  `AT_THE_END`, after everything
+    rolled back, or never prepared        none: no effect
 
-At the same time enqueues come before dequeues, as a commit applies them. What then holds of a message follows from
-least and greatest times alone (`messages`), and no order of rows is needed.
+At the same time enqueues come before dequeues, as a commit applies them. The state of a message then follows from
+minimum and maximum times alone (`messages`), and no order of rows is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from tools.spark.pipeline.prepared import (
+from qstore.tools.spark.pipeline.prepared import (
     COMMITTING,
     ENDS,
     IN_DOUBT,
@@ -34,29 +34,29 @@ from tools.spark.pipeline.prepared import (
     prepared_transactions,
 )
 
-AT_THE_END: Final = 1 << 61  # a place behind every journal
-#: Columns that name a journal.
+AT_THE_END: Final = 1 << 61  # a position after the end of every journal
+#: Columns that identify a journal.
 JOURNAL: Final = ("store", "format", "queue", "journal")
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
-#: Columns of the records that all of this needs.
+#: Columns of the records that the pipeline needs.
 NEEDED: Final = (*JOURNAL, "position", "type", "rid", "dequeued_rid", "xid", "prepared", "flags", "size")
-_PASSED_ON: Final = ("flush", "timestamp")  # where the records have them
+_PASSED_ON: Final = ("flush", "timestamp")  # if the records have them
 
 
 def operations(records: DataFrame, prepared_lists: DataFrame | None = None, also: Sequence[str] = ()) -> DataFrame:
-    """Enqueues and dequeues of the queues' journals, and what became of each.
+    """Enqueues and dequeues in the queues' journals, and the outcome of each.
 
     Args:
-        records: columns `NEEDED`; of flush and timestamp, what there is.
-        prepared_lists: records of the prepared lists, read for themselves (with the data source's option `queue` =
-            "TplStore" that costs next to nothing); None to look for them among `records`, which are then read twice.
-        also: more columns, to be passed on.
+        records: columns `NEEDED`; flush and timestamp if available.
+        prepared_lists: records of the prepared lists, read separately (which is cheap with the data source's option
+            `queue` = "TplStore"); None to select them from `records`, which are then read twice.
+        also: additional columns to pass through.
 
     Returns:
         store, format, queue, journal, rid (of a dequeue that of its message), type, xid, moved, position, size, flush
-        and timestamp (null where the records have none), `also`, fate, time, branch. fate: null of a plain record, else
-        committed, aborted, committing, aborting, in-doubt, unprepared. branch: of what is in doubt.
+        and timestamp (null if the records have none), `also`, fate, time, branch. fate: null outside transactions, else
+        committed, aborted, committing, aborting, in-doubt, unprepared. branch: for operations in doubt.
     """
     kind = sql.col("type")
     target = sql.when(kind == "dequeue", sql.col("dequeued_rid")).when(kind == "enqueue", sql.col("rid"))
@@ -90,11 +90,11 @@ def operations(records: DataFrame, prepared_lists: DataFrame | None = None, also
 
 
 def effects(found: DataFrame) -> DataFrame:
-    """Operations that have an effect, each as numbers that can be summed up by message.
+    """Operations that have an effect, each as numbers that can be aggregated by message.
 
     Returns:
         The columns of a journal, rid, size and timestamp (of enqueues), flush, position, transactional; and times, each
-        null unless the row is of that kind: added, pending (in doubt), moved (the place of a later copy), removed;
+        null unless the row is of that kind: added, pending (in doubt), moved (position of a later copy), removed;
         locked: the branch in doubt that would dequeue the message.
     """
     is_enqueue, time = sql.col("type") == "enqueue", sql.col("time")
@@ -118,14 +118,15 @@ def effects(found: DataFrame) -> DataFrame:
 
 
 def _end_of_transaction() -> Column:
-    """Of a record in a transaction, the place of the commit or abort that ends it, twice, and one more for a commit.
+    """For records in a transaction, the position of the commit or abort that ends it.
 
-    Rows are read backwards, so that the last end that was passed is the next one in the journal. They are sorted by the
-    first column first, which is a number: long names, the same in most rows, are hardly ever compared.
+    The value has that position twice, and a third time for a commit. Rows are read backwards, so that the last end seen
+    is the next one in the journal. They are sorted by the first column first, which is a number: long names, the same
+    in most rows, are rarely compared.
     """
     is_end = sql.col("type").isin(*ENDS)
     coded = sql.col("position") * 2 + (sql.col("type") == "commit").cast("bigint")
-    plain = sql.when(sql.col("xid").isNull(), sql.col("rid"))  # by itself: plain records have no end
+    plain = sql.when(sql.col("xid").isNull(), sql.col("rid"))  # these have no end
     backwards = Window.partitionBy(plain, "xid", "journal", "store").orderBy(sql.col("position").desc())
     passed = backwards.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return sql.last(sql.when(is_end & sql.col("xid").isNotNull(), coded), ignorenulls=True).over(passed)

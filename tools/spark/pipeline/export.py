@@ -1,8 +1,8 @@
 """Records as Parquet files, in a directory for each store and each queue.
 
-Paths and queues' names are no names for directories: they have slashes, are too long, or look like numbers, which Spark
-would turn into such. So a directory is called by the end of the name, without what is not plain, and a digest of the
-whole: `store=data-qpidd-3f0a…/queue=orders-91bc…`. The names themselves are columns of the rows, as in any other table.
+Paths and queue names are unsuitable as directory names: they contain slashes, are too long, or look like numbers, which
+Spark would convert. So a directory is named by the end of the name, reduced to plain characters, and a digest of the
+whole: `store=data-qpidd-3f0a…/queue=orders-91bc…`. The full names are columns of the rows, as in any other table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 _SHOWN: Final = 40  # characters of the name
-_DIGEST: Final = 12  # characters of the digest: with a million of names, two are the same once in 500
-#: The columns after which directories are called.
+_DIGEST: Final = 12  # characters of the digest: among a million names, the chance of a collision is 1 in 500
+#: The columns that name the directories.
 DIRECTORIES: Final = ("store_directory", "queue_directory")
 
 
@@ -26,7 +26,7 @@ def export(records: DataFrame, path: str, *, columns: Sequence[str] | None = Non
         records: what to write; bodies are written if they are among its columns.
         path: the directory, or a URL that Spark can write to.
         columns: only these; store and queue are always written.
-        mode: what to do where something is there: as Spark's writers take it.
+        mode: what to do with existing data, as in Spark's writers.
     """
     names = records.columns if columns is None else list(dict.fromkeys(["store", "queue", *columns]))
     with_directories(records.select(*names)).write.mode(mode).partitionBy(*DIRECTORIES).parquet(path)
@@ -38,7 +38,7 @@ def with_directories(rows: DataFrame) -> DataFrame:
 
 
 def directory(name: str) -> Column:
-    """What the directory of a name is called; "none" where there is no name, as of damage that belongs to no queue."""
+    """Directory name for a name; "none" without a name, as for damage that belongs to no queue."""
     column = sql.col(name)
     plain = sql.regexp_replace(column, "[^A-Za-z0-9_.]+", "-")
     end = sql.regexp_replace(sql.substring(plain, -_SHOWN, _SHOWN), "^[-.]+", "")

@@ -1,6 +1,6 @@
-"""What an audit points at: each function gives a table of what is odd, which is empty where nothing is.
+"""Findings of the audit: each function returns a table of anomalies, which is empty if there are none.
 
-What a crash leaves behind, and what a ring that has gone round does, is no loss; the tables say so where they can.
+Normal effects of a crash, or of a ring that has wrapped around, are not losses; the tables mark them where possible.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from store.damage_kinds import CHECKSUM_KINDS
-from tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
-from tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
+from qstore.store.damage_kinds import CHECKSUM_KINDS
+from qstore.tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
+from qstore.tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
 
-_RIDS_IN_RANGE: Final = 20  # bits: gaps are looked for in ranges of so many record ids, each by itself
+_RIDS_IN_RANGE: Final = 20  # bits: gaps are searched in ranges of this many record ids, each independently
 OVERWRITTEN: Final = "overwritten"
 _CHECKSUMS: Final = tuple(sorted(kind.label for kind in CHECKSUM_KINDS))
 _UNDONE: Final = (ABORTED, ABORTING, UNPREPARED)
@@ -29,12 +29,13 @@ def duplicates(found: DataFrame) -> DataFrame:
     """Messages that a queue has, or had, more than once.
 
     Args:
-        found: of `operations`, with message_id among its `also`.
+        found: from `operations`, with message_id among its `also`.
 
     Returns:
-        store, queue, what: "message id" (sent again, most likely) or "record id" (which a sound journal never has);
-        message_id; first_rid, last_rid: the least and the greatest record id; copies. What was rolled back, and copies
-        that the journal made itself, do not count.
+        store, queue, what: "message id" (probably sent again) or "record id" (which an intact journal never has);
+        message_id; first_rid, last_rid: the lowest and the highest record id; copies. Operations that were rolled back,
+        and
+        compaction copies, are not counted.
     """
     kept = found.where((sql.col("type") == "enqueue") & ~sql.col("moved") & ~is_undone())
     rids = [sql.min("rid").alias("first_rid"), sql.max("rid").alias("last_rid")]
@@ -55,9 +56,9 @@ def duplicates(found: DataFrame) -> DataFrame:
 
 
 def gaps(records: DataFrame) -> DataFrame:
-    """Record ids that no record of a store has, between its least and its greatest.
+    """Record ids that no record of a store has, between its lowest and its highest.
 
-    Rings overwrite what is no longer needed, and a restart leaves ids out, so a gap by itself is no loss.
+    Rings overwrite old records, and a restart skips ids, so a gap by itself is not a loss.
 
     Args:
         records: columns store, type, rid.
@@ -77,20 +78,20 @@ def gaps(records: DataFrame) -> DataFrame:
 
 
 def dangling(found: DataFrame) -> DataFrame:
-    """Dequeues of messages that their journal does not have, and should, or that it dequeues twice.
+    """Dequeues of messages that are unexpectedly missing from their journal, or that it dequeues twice.
 
     Args:
-        found: of `messages`.
+        found: from `messages`.
 
     Returns:
         store, format, queue, journal, rid (of the message), dequeues, position (of the first of these records); what:
-        "unknown" (nothing explains why the message is not there) or "dequeued twice".
+        "unknown" (nothing explains why the message is missing) or "dequeued twice".
     """
     return _odd_dequeues(found).where(sql.col("what") != OVERWRITTEN)
 
 
 def overwritten(found: DataFrame) -> DataFrame:
-    """Dequeues of messages whose records a ring has overwritten as it went round, which is normal.
+    """Dequeues of messages whose records a ring has overwritten, which is normal.
 
     Their record ids are lower than that of any enqueue in the journal. Columns as in `dangling`.
     """
@@ -112,16 +113,16 @@ def _odd_dequeues(found: DataFrame) -> DataFrame:
 
 
 def open_transactions(found: DataFrame, prepared: DataFrame) -> DataFrame:
-    """The transactions that are open anywhere in a store.
+    """The open transactions of a store.
 
     Args:
-        found: of `operations`.
-        prepared: of `prepared_transactions`.
+        found: from `operations`.
+        prepared: from `prepared_transactions`.
 
     Returns:
-        store, xid; type: dtx, local, or null where no prepared list tells; state: in-doubt, committing, aborting,
-        unprepared; enqueues, dequeues: of messages, that are undecided in the queues' journals; queues: how many queues
-        these are in; bytes: of the enqueues' records.
+        store, xid; type: dtx, local, or null if not in a prepared list; state: in-doubt, committing, aborting,
+        unprepared; enqueues, dequeues: numbers of undecided ones in the queues' journals; queues: the number of these
+        queues; bytes: of the enqueues' records.
     """
     is_open = sql.col("fate").isNotNull() & ~sql.col("fate").isin(COMMITTED, ABORTED)
     is_enqueue = sql.col("type") == "enqueue"
@@ -146,15 +147,14 @@ def in_doubt_transactions(prepared: DataFrame) -> DataFrame:
 
 
 def damage(records: DataFrame, files: DataFrame | None = None) -> DataFrame:
-    """What is damaged.
+    """All damage.
 
     Args:
         records: columns store, queue, file, offset, rid, type, damage, damage_kind, consequence.
-        files: the table of files, which has what is wrong with headers and whole stores; None without that.
+        files: the table of files, which has the damage of headers and whole stores; None without that.
 
     Returns:
-        store, queue, file, offset, rid, damage, damage_kind, consequence; checksum: whether it is a checksum that does
-        not match.
+        store, queue, file, offset, rid, damage, damage_kind, consequence; checksum: whether it is a wrong checksum.
     """
     columns = ("store", "queue", "file", "offset", "rid", "damage", "damage_kind", "consequence")
     found = records.where(sql.col("damage").isNotNull()).select(*columns)

@@ -1,12 +1,13 @@
-"""How long messages stayed, and what passed through each queue.
+"""How long messages stayed on a queue, and the throughput of each queue.
 
-A journal does not say when a record was written. What is known of time is told, each by itself:
+A journal does not record when a record was written. What is known is reported separately:
 
-    places        bytes that were written to the journal between a message's enqueue and its dequeue
-    flushes       qstore: flushes between them, as long as the broker ran on (a restart leaves numbers out)
-    timestamp     seconds since 1970, where the sender or the broker set one
-    files         when the file was begun in which the record stands: so enqueue and dequeue are known to within the
-                  time that a file took to fill
+    positions     bytes that were written to the journal between a message's enqueue and its dequeue
+    flushes       qstore: flushes between them, within one run of the broker (a restart skips numbers)
+    timestamp     seconds since 1970, if the publisher or the broker set one
+    files         when the file of the record was started: so enqueue and dequeue are known to within the time in which
+    a
+                  file was filled
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
-from formats.rhm.geometry import FILE_HEADER_SIZE
-from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
-from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
+from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.tools.spark.pipeline.effects import AT_THE_END, JOURNAL
+from qstore.tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
 
 _NANOSECONDS: Final = 1_000_000_000
-#: Of the waits, in per cent; the names of the columns end with them.
+#: Percentiles of the waits; the names of the columns end with them.
 PERCENTILES: Final = (50, 90, 99)
-_ACCURACY: Final = 1000  # of a percentile: one in so many of its rank
+_ACCURACY: Final = 1000  # accuracy of a percentile: one in this many of its rank
 
 
 def lifetimes(found: DataFrame, files: DataFrame | None = None) -> DataFrame:
-    """A row for each message that a journal has: from where to where it was there.
+    """A row for each message that a journal has: its lifetime on the queue.
 
     Args:
-        found: of `messages`.
-        files: the table of files; None without times of files.
+        found: from `messages`.
+        files: the table of files; None to omit times of files.
 
     Returns:
-        store, format, queue, journal, rid, state; enqueued, dequeued: places, of a transaction's record that of its
-        commit, null while it is there; distance: bytes between them; enqueued_flush, dequeued_flush; timestamp in
-        seconds; size; transactional; enqueued_written, dequeued_written: when their files were begun, nanoseconds since
+        store, format, queue, journal, rid, state; enqueued, dequeued: positions, for a transaction's record that of its
+        commit, null while on the queue; distance: bytes between them; enqueued_flush, dequeued_flush; timestamp in
+        seconds; size; transactional; enqueued_written, dequeued_written: when their files were started, nanoseconds
+        since
         1970; waited: seconds between these, at least 0.
     """
     lives = found.where(sql.col("state").isNotNull()).select(
@@ -63,14 +65,14 @@ def lifetimes(found: DataFrame, files: DataFrame | None = None) -> DataFrame:
 
 
 def waits(lives: DataFrame) -> DataFrame:
-    """How long the messages of each queue waited, of those that were dequeued.
+    """How long the dequeued messages of each queue waited.
 
     Args:
-        lives: of `lifetimes`.
+        lives: from `lifetimes`.
 
     Returns:
         store, queue, measured (number of messages); distance_50, distance_90, distance_99 (percentiles, to within a
-        thousandth), distance_most in bytes of journal; waited_50 and so on in seconds, null where no file tells a time.
+        thousandth), distance_most in bytes of journal; waited_50 and so on in seconds, null if no file has a time.
     """
     gone = lives.where(sql.col("dequeued").isNotNull())
     measured = [each for name in ("distance", "waited") for each in _percentiles(name)]
@@ -78,16 +80,16 @@ def waits(lives: DataFrame) -> DataFrame:
 
 
 def rates(lives: DataFrame) -> DataFrame:
-    """What passed through each queue, as far as its journal still has it.
+    """The throughput of each queue, as far as its journal still shows it.
 
     Args:
-        lives: of `lifetimes`.
+        lives: from `lifetimes`.
 
     Returns:
-        store, queue, recorded, outstanding, in_doubt, dequeued, transactional: numbers of messages (`tools.figures`);
+        store, queue, recorded, outstanding, in_doubt, dequeued, transactional: numbers of messages (`tools.metrics`);
         recorded_bytes: of their records; mean_size, least_size, largest_size of a record on disk; first_timestamp,
-        last_timestamp; stamped_per_second: messages with a timestamp, for each second between these; null where that
-        cannot be said.
+        last_timestamp; stamped_per_second: messages with a timestamp per second between these; null if it cannot be
+        calculated.
     """
     seconds = sql.col("last_timestamp") - sql.col("first_timestamp")
     summed = lives.groupBy("store", "queue").agg(
@@ -109,7 +111,7 @@ def rates(lives: DataFrame) -> DataFrame:
 
 
 def data_size(size: Column) -> Column:
-    """Bytes of a file's data area, of a row that has the journal's format."""
+    """Size of a file's data area in bytes, for a row that has the journal's format."""
     header = sql.when(sql.col("format") == "linearstore", LINEAR_HEADER_SIZE).otherwise(FILE_HEADER_SIZE)
     return size - header
 
@@ -119,7 +121,7 @@ def _place(time: str, at_the_end: Column) -> Column:
 
 
 def _with_time(lives: DataFrame, files: DataFrame, name: str) -> DataFrame:
-    """With the time at which the file was begun in which a place lies."""
+    """Adds the time at which the file that contains a position was started."""
     known = files.where((sql.col("kind") == "journal file") & sql.col("size").isNotNull())
     sizes = known.groupBy("store", "journal").agg(sql.max("size").alias("file_size"))
     begun = known.select(

@@ -1,12 +1,11 @@
-"""Effects -> one row for each message of a journal: whether it is there, since when, until when.
+"""Effects -> one row for each message of a journal: whether it is on the queue, since when, until when.
 
-Least and greatest times are all that is gathered: numbers of fixed size, which Spark adds up where the rows are read
-and again where they meet. A message is there if the last time at which it was enqueued is later than the last at
-which it was dequeued, or if a branch in doubt would enqueue it.
+Only minimum and maximum times are aggregated: numbers of fixed size, which Spark combines before and after the shuffle.
+A message is on the queue if the last time at which it was enqueued is later than the last at which it was dequeued, or
+if a branch in doubt would enqueue it.
 
-Its record is the first one that enqueued it, or the copy that was moved last (version 2 relocates records). Where a
-damaged journal has a record id again after its dequeue, and more than once, recovery takes the first of these and this
-table the last.
+Its record is the first one that enqueued it, or its last compaction copy (version 2). If a damaged journal has a record
+id again after its dequeue, and more than once, recovery uses the first of these and this table the last.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from tools.spark.pipeline.effects import JOURNAL, effects, operations
+from qstore.tools.spark.pipeline.effects import JOURNAL, effects, operations
 
 OUTSTANDING: Final = "outstanding"
 IN_DOUBT_ENQUEUE: Final = "in-doubt-enqueue"
@@ -25,7 +24,7 @@ DEQUEUED: Final = "dequeued"
 
 
 def is_outstanding() -> Column:
-    """Whether a restart would deliver a message. Null, as the two below, where there is no message."""
+    """Whether a restart would deliver a message. Null, as in the two functions below, without a message."""
     return sql.col("state") == OUTSTANDING
 
 
@@ -40,22 +39,22 @@ def is_live() -> Column:
 
 
 def count_of(condition: Column) -> Column:
-    """How many rows it holds for."""
+    """Number of rows that satisfy the condition."""
     return sql.coalesce(sql.sum(condition.cast("bigint")), sql.lit(0))
 
 
 def messages(records: DataFrame, prepared_lists: DataFrame | None = None) -> DataFrame:
-    """The messages of each journal, those that are gone too, and dequeues of what is not there.
+    """The messages of each journal, including dequeued ones, and dequeues of missing messages.
 
     Args:
-        records: as `operations` wants them.
+        records: as for `operations`.
         prepared_lists: likewise.
 
     Returns:
         store, format, queue, journal, rid; state: outstanding, in-doubt-enqueue, in-doubt-dequeue, dequeued, or null
-        where the journal has only dequeues of it; position: where the enqueue record stands that counts; size: bytes of
+        if the journal has only dequeues of it; position: of the effective enqueue record; size: bytes of
         that record on disk; added, removed: times (`effects`); branch: the transaction in doubt; enqueues, dequeues:
-        records of each kind, moved copies left out of the enqueues; transactional: whether any was in a transaction;
+        numbers of records, without compaction copies; transactional: whether any was in a transaction;
         timestamp; added_flush, removed_flush; dequeue_position, last_position: the
         first dequeue record, and the last record of all.
     """
@@ -63,7 +62,7 @@ def messages(records: DataFrame, prepared_lists: DataFrame | None = None) -> Dat
 
 
 def messages_of(found: DataFrame) -> DataFrame:
-    """The same of `operations`."""
+    """The same, from `operations`."""
     return _named(_gathered(effects(found)))
 
 
@@ -93,9 +92,9 @@ def _gathered(found: DataFrame) -> DataFrame:
     )
 
 
-def _named(gathered: DataFrame) -> DataFrame:
+def _named(aggregated: DataFrame) -> DataFrame:
     is_there = _is_there()
-    return gathered.select(
+    return aggregated.select(
         *JOURNAL,
         "rid",
         _state().alias("state"),

@@ -1,4 +1,4 @@
-"""What a restart would deliver: the messages that recovery keeps."""
+"""What a restart would deliver: the messages that recovery preserves."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from tools.spark.pipeline.effects import JOURNAL
-from tools.spark.pipeline.messages import is_live, messages
-from tools.spark.pipeline.prepared import kind_is, prepared_transactions
+from qstore.tools.spark.pipeline.effects import JOURNAL
+from qstore.tools.spark.pipeline.messages import is_live, messages
+from qstore.tools.spark.pipeline.prepared import kind_is, prepared_transactions
 
 _PLACE = ("store", "journal", "position")
 
@@ -23,36 +23,38 @@ def outstanding(
     columns: Sequence[str] = (),
     with_body: bool = False,
 ) -> DataFrame:
-    """The messages that are in the queues, and those in doubt: what `qstore-dump --outstanding` shows.
+    """The outstanding messages, and those in doubt: the messages that `qstore-dump --outstanding` shows.
 
     Args:
-        records: the table of records; whole stores. Columns that are not in `effects.NEEDED` cost and do nothing: read
-            it with `option("columns", …)`.
-        queues: the table of queues: journals that it does not name, which their catalogue does not know, are left out.
-            None to take every journal.
-        prepared_lists: as `operations` wants them.
+        records: the table of records, of whole stores. Columns that are not in `effects.NEEDED` are unused but cost
+        time:
+            read it with `option("columns", …)`.
+        queues: the table of queues: journals that are not in it, because their catalogue lacks them, are left out.
+            None to include every journal.
+        prepared_lists: as for `operations`.
         details: records from which `columns` are taken; None for `records`.
-        columns: to be added to each message: message_id, exchange and so on, joined back by place.
+        columns: to be added to each message: message_id, exchange and so on, joined back by position.
         with_body: add the body too.
 
     Returns:
-        store, format, queue, journal, rid; state: outstanding, in-doubt-enqueue or in-doubt-dequeue; xid: of what is in
-        doubt; position; size; delivery: sorts a queue's messages as recovery would have them, priorities left aside;
+        store, format, queue, journal, rid; state: outstanding, in-doubt-enqueue or in-doubt-dequeue; xid: for messages
+        in
+        doubt; position; size; delivery: sorts a queue's messages in recovery order, ignoring priorities;
         then `columns`.
     """
     lists = records if prepared_lists is None else prepared_lists
-    prepared = prepared_transactions(lists).cache()  # a few rows; Spark finds them again where `messages` wants them
-    found = kept(messages(records, lists), prepared, queues)
+    prepared = prepared_transactions(lists).cache()  # a few rows; Spark computes them again for `messages`
+    found = recovered_messages(messages(records, lists), prepared, queues)
     wanted = [*columns, *(["body"] if with_body and "body" not in columns else [])]
     return with_columns(found, records if details is None else details, wanted)
 
 
-def kept(found: DataFrame, prepared: DataFrame, queues: DataFrame | None = None) -> DataFrame:
-    """`outstanding` from what others have made already.
+def recovered_messages(found: DataFrame, prepared: DataFrame, queues: DataFrame | None = None) -> DataFrame:
+    """`outstanding` from tables that were already computed.
 
     Args:
-        found: of `messages`.
-        prepared: of `prepared_transactions`.
+        found: from `messages`.
+        prepared: from `prepared_transactions`.
         queues: as for `outstanding`.
     """
     there = found.where(is_live())
@@ -66,7 +68,7 @@ def kept(found: DataFrame, prepared: DataFrame, queues: DataFrame | None = None)
 
 
 def of_queues(rows: DataFrame, queues: DataFrame) -> DataFrame:
-    """The rows whose journal is that of a queue that its store knows."""
+    """The rows whose journal belongs to a queue in its store's catalogue."""
     known = queues.where(sql.col("journal").isNotNull()).select("store", "journal").distinct()
     return rows.join(sql.broadcast(known), ["store", "journal"], "left_semi").select(*rows.columns)
 

@@ -1,16 +1,16 @@
 """The transaction prepared list as a table: what recovery does with each transaction that is open in it.
 
-The rules are those of `store.recovery.prepared`: a prepare that is not closed by a commit or abort record decides, by
-the dequeue of it that follows, or that does not.
+The rules are those of `store.recovery.prepared`: a prepare without a commit or abort record is decided by the presence
+of a dequeue of it.
 
     enqueue only, distributed    in-doubt
     enqueue only, local          committing
     enqueue, dequeue             committing if the dequeue is flagged, else aborting
     not in this table            never prepared
 
-The result has columns store, xid, two_phase (dtx, local, or null where only a dequeue is left), outcome, and branch: a
-number that stands for the transaction within its store. It is small, as are the prepared lists: Spark is told to send
-it everywhere.
+The result has columns store, xid, two_phase (dtx, local, or null if only a dequeue is left), outcome, and branch: a
+number that identifies the transaction within its store. It is as small as the prepared lists: Spark is told to
+broadcast it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-PREPARED_LIST: Final = "TplStore"  # how the table of records calls the prepared list
+PREPARED_LIST: Final = "TplStore"  # name of the prepared list in the table of records
 IN_DOUBT: Final = "in-doubt"
 COMMITTING: Final = "committing"
 ABORTING: Final = "aborting"
@@ -62,17 +62,17 @@ def prepared_transactions(records: DataFrame) -> DataFrame:
 
 
 def kept_here(name: str) -> Column:
-    """A column of the records as a filter has to name it, so that Spark does not push the filter down.
+    """A column of the records for use in a filter that Spark must not push down.
 
-    Where records were loaded with the option `pushdown`, Spark (4.3) keeps what was pushed down with the DataFrame that
-    was loaded, and not with the place where it is used: of two filters on the same records, one holds for both, and
-    rows are lost. The functions here use records more than once.
+    If records were loaded with the option `pushdown`, Spark (4.3) stores the pushed-down filters with the loaded
+    DataFrame, and not with its use: of two filters on the same records, one applies to both, and rows are lost. The
+    functions here use records more than once.
     """
     return sql.coalesce(name, sql.lit(""))
 
 
 def kind_is(*kinds: str) -> Column:
-    """Whether a record is of one of these types; not pushed down."""
+    """Whether a record has one of these types; not pushed down."""
     return kept_here("type").isin(*kinds)
 
 

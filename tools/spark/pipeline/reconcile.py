@@ -1,4 +1,4 @@
-"""Two tables of ids against each other: two stores, or what a publisher logged and what a store has."""
+"""Compares two tables of ids: of two stores, or of a publisher's log and a store."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ FEWER: Final = "fewer"
 
 
 def reconcile(left: DataFrame, right: DataFrame, *, on: str | Sequence[str]) -> DataFrame:
-    """Which ids one side has more often than the other, or both more than once.
+    """Ids that one side has more often than the other, or both more than once.
 
-    Ids that are null are left out. A message that a store never had, and one that was consumed and overwritten, look
-    the same: neither is in its journals. `lifetimes` tells how far back these go.
+    Null ids are ignored. A message that a store never had, and one that was consumed and overwritten, cannot be told
+    apart: neither is in its journals. `lifetimes` shows how far back these reach.
 
     Args:
-        left: what is expected, such as a publisher's log.
-        right: what was found, such as a store's enqueues.
-        on: columns that make the id; both sides have them.
+        left: the expected ids, such as a publisher's log.
+        right: the actual ids, such as a store's enqueues.
+        on: columns that form the id; both sides have them.
 
     Returns:
         The columns of `on`; left, right: how often each side has it; verdict: missing (not on the right), unexpected
-        (not on the left), twice (more than once on the right), fewer (more often on the left). What both have once has
-        no row.
+        (not on the left), twice (more than once on the right), fewer (more often on the left). Ids that both sides have
+        once have no row.
     """
     names = [on] if isinstance(on, str) else list(on)
     both = _counted(left, names, "left").join(_counted(right, names, "right"), names, "full")

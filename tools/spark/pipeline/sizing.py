@@ -1,16 +1,16 @@
-"""How full each journal was at most, and how large it should be.
+"""How full each journal was at its peak, and how large it should be.
 
-What is observed, records' sizes and the deepest that a queue was, comes from Spark; a row for each queue then goes
-through the published formulas (`store.inspect.sizing`) on the driver. A journal that has gone round shows only its
-latest lap: what was before it is not in the figures.
+The observations, records' sizes and the peak depth of a queue, come from Spark; a row for each queue is then processed
+by the published formulas (`store.inspect.sizing`) on the driver. A journal that has wrapped around shows only its
+latest lap: earlier records are not in the metrics.
 
-    version 1   in use is what lies from the file of the oldest live record to the end; at most that was the longest way
-                from a message's file to its dequeue
-    version 2   in use are live bytes, and one block more for each message
+    version 1   in use is everything from the file of the oldest live record to the end; the peak is the longest
+                distance from a message's file to its dequeue
+    version 2   in use are live bytes, plus one block for each message
     linear      no limit
 
-What is in use now, and its limit, are those of `store.journal.write.threshold`, as in qstore-check; names are those of
-`tools.figures`.
+The space in use now, and its limit, are those of `store.journal.write.threshold`, as in qstore-check; names are those
+of `tools.metrics`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 
-from formats.rhm.geometry import PAGE_SIZE, SECTOR_SIZE, Geometry
-from store.inspect.sizing import LOCAL_XID_SIZE, JournalTooLargeError, LineSize, MessageProfile, RingSize, size_for
-from store.journal.format import JournalFormat
-from store.journal.write.threshold import Threshold, threshold
-from tools.spark.pipeline.depth import depth, peaks
-from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
-from tools.spark.pipeline.lifetimes import data_size
-from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
+from qstore.formats.rhm.geometry import PAGE_SIZE, SECTOR_SIZE, Geometry
+from qstore.store.inspect.sizing import (
+    LOCAL_XID_SIZE,
+    JournalTooLargeError,
+    LineSize,
+    MessageProfile,
+    RingSize,
+    size_for,
+)
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.write.threshold import Threshold, threshold
+from qstore.tools.spark.pipeline.depth import depth, peaks
+from qstore.tools.spark.pipeline.effects import AT_THE_END, JOURNAL
+from qstore.tools.spark.pipeline.lifetimes import data_size
+from qstore.tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
 
 _FORMATS: Final = {each.label: each for each in JournalFormat}
 
@@ -37,7 +44,7 @@ _ARROW_TYPES: Final = {
     "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "boolean": pa.bool_(),
 }  # fmt: skip
 
-#: The result's columns.
+#: The columns of the result.
 SCHEMA: Final = (
     "store string, format string, queue string, journal string, recorded bigint, outstanding bigint, in_doubt bigint, "
     "depth bigint, peak_depth bigint, mean_size double, largest_size bigint, transactional double, live_bytes bigint, "
@@ -46,12 +53,12 @@ SCHEMA: Final = (
     "recommended_bytes bigint, num_jfiles int, jfile_size_pgs bigint, "
     "pool_files bigint, large_enough boolean, problem string"
 )
-#: As Arrow has them: rows of Python's would go to Spark through one more process.
+#: As Arrow types: Python rows would be sent to Spark through an extra process.
 _ARROW: Final = pa.schema(
     [(name, _ARROW_TYPES[kind]) for name, kind in (column.split() for column in SCHEMA.split(", "))]
 )
 
-#: What is taken from the messages of a journal; null where it has none.
+#: Values taken from the messages of a journal; null if it has none.
 _OBSERVED: Final = (
     "recorded", "outstanding", "in_doubt", "bytes", "largest_size", "in_transactions", "live_bytes", "longest",
     "oldest", "end", "peak", "peak_bytes", "peak_reserved",
@@ -61,18 +68,18 @@ _OBSERVED: Final = (
 def sizing(
     found: DataFrame, queues: DataFrame, series: DataFrame | None = None, *, records: DataFrame | None = None
 ) -> DataFrame:
-    """A row for each journal of a queue, empty ones too.
+    """A row for each queue's journal, including empty ones.
 
     Args:
-        found: of `messages`.
+        found: from `messages`.
         queues: the table of queues.
-        series: of `depth`; None to make it.
+        series: from `depth`; None to compute it.
         records: columns store, journal, type, position, size; None to take the last record of a message for a journal's
-            last, which can make a difference of some blocks to what a journal of version 1 has in use.
+            last, which can change the used space of a version 1 journal by some blocks.
 
     Returns:
-        Columns of `SCHEMA`, named as in `tools.figures`. num_jfiles and jfile_size_pgs, or pool_files of a linearstore:
-        what to configure for peak_depth; problem: why nothing can be.
+        Columns of `SCHEMA`, named as in `tools.metrics`. num_jfiles and jfile_size_pgs, or pool_files of a linearstore:
+        the configuration for peak_depth; problem: why there is none.
     """
     known = queues.where(sql.col("journal").isNotNull()).dropDuplicates(["store", "journal"])
     geometry = known.select("store", "journal", "files", "file_size")
@@ -82,7 +89,7 @@ def sizing(
     observed = (
         known.join(measured, ["store", "journal"], "left")
         .select("store", "journal", "queue", "files", "file_size", of_format, *_OBSERVED)
-        .where(sql.col("format").isin(*_FORMATS))  # else nothing is in it, and nothing says what it is
+        .where(sql.col("format").isin(*_FORMATS))  # otherwise it is empty, and its format unknown
         .withColumn("data_size", data_size(sql.col("file_size")))
         .fillna(0, [name for name in _OBSERVED if name not in ("oldest", "largest_size")])
     )
@@ -162,7 +169,7 @@ def _sized(row: Row) -> dict[str, Any]:
 
 
 def _at_peak(row: Row, journal_format: JournalFormat, now: Threshold) -> Threshold:
-    """What was in use at most, as far as the journal tells; it is at least what is in use now."""
+    """The peak of the space in use, as far as the journal shows; at least the present value."""
     most = row["longest"] if journal_format is JournalFormat.VERSION_1 else row["peak_reserved"]
     return now._replace(used=max(now.used, most))
 

@@ -1,24 +1,24 @@
-"""What management shows of a store and of its journals: the properties and statistics of the schema's two classes.
+"""Management's view of a store and its journals: the properties and statistics of the schema's two classes.
 
-The names are those of the schema (package org.apache.qpid.legacystore), in this house's spelling. What the schema calls
-deprecated or not wired up is left out, but for what a journal has in a natural sense. Everything is counted in plain
-integers where it happens, and read here when somebody asks.
+The names are those of the schema (package org.apache.qpid.legacystore), in snake case. Entries that the schema calls
+deprecated or not wired up are omitted, except those that make sense for a journal here. Everything is counted in plain
+integers where it happens, and read here on demand.
 
-There are no read pages here (a body is read where it stands), journals do not expand by themselves, and what the schema
-calls outstanding AIO requests are flushes on their way to the disk.
+There are no read pages here (a body is read directly), journals do not expand by themselves, and outstanding AIO
+requests in the schema are flushes under way here.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from formats.rhm.geometry import PAGE_SIZE
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
+from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import QueueJournal
 
 
-class StoreFigures(NamedTuple):
-    """The class Store. Sizes are bytes, but for `default_data_file_size`, which counts pages of 64 KiB."""
+class StoreMetrics(NamedTuple):
+    """The class Store. Sizes are bytes, except `default_data_file_size`, which counts pages of 64 KiB."""
 
     location: str
     default_initial_file_count: int
@@ -37,8 +37,8 @@ class StoreFigures(NamedTuple):
     tpl_outstanding_aios: int
 
 
-class JournalFigures(NamedTuple):
-    """The class Journal. Sizes are bytes; enqueues and dequeues count those of transactions too."""
+class JournalMetrics(NamedTuple):
+    """The class Journal. Sizes are bytes; enqueues and dequeues include those of transactions."""
 
     name: str
     directory: str
@@ -63,11 +63,11 @@ class JournalFigures(NamedTuple):
     outstanding_aios: int
 
 
-def store_figures(store: MessageStore) -> StoreFigures:
-    """Those of a store that is open."""
+def store_metrics(store: MessageStore) -> StoreMetrics:
+    """The metrics of an open store."""
     parameters, prepared_list, transactions = store.parameters, store.prepared_list, store.transactions
     geometry = prepared_list.geometry
-    return StoreFigures(
+    return StoreMetrics(
         location=store.directory.path,
         default_initial_file_count=parameters.geometry.files,
         default_data_file_size=parameters.geometry.data_size // PAGE_SIZE,
@@ -86,10 +86,10 @@ def store_figures(store: MessageStore) -> StoreFigures:
     )
 
 
-def journal_figures(store: MessageStore, journal: QueueJournal) -> JournalFigures:
-    """Those of one queue's journal."""
+def journal_metrics(store: MessageStore, journal: QueueJournal) -> JournalMetrics:
+    """The metrics of one queue's journal."""
     parameters, geometry = store.parameters, journal.geometry
-    return JournalFigures(
+    return JournalMetrics(
         name=journal.name,
         directory=journal.directory,
         base_file_name=journal.base_name,

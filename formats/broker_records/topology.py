@@ -1,8 +1,8 @@
 """The records of everything that is not a message: queues, exchanges, bindings, links, bridges, general objects.
 
-The tables below are those of `formats/broker_records/README.md`, 4.2 to 4.5, as data. Fields may be missing at the end
-of records that an old broker wrote. Names are str with surrogateescape. Decoding and encoding again
-gives the same bytes; a flag byte above 1 becomes 1, and `maps` says what else may differ.
+The tables below are those of `formats/broker_records/README.md`, 4.2 to 4.5, as data. Records of old brokers may lack
+fields at the end. Names are str with surrogateescape. Decoding and encoding again gives the same bytes, except that a
+flag byte above 1 becomes 1, and for the exceptions of `maps`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
-from formats.amqp_0_10.types import BY_NAME, encode_name
-from formats.broker_records.errors import BrokerRecordError
-from formats.values import EMPTY_MAP, TypedMap
-from formats.wording import with_article
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
+from qstore.formats.amqp_0_10.types import BY_NAME, encode_name
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.wording import with_article
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue. `None` in a field stands for one that the record does not have."""
+    """A durable queue. `None` in a field means that the record does not have it."""
 
     name: str
     arguments: TypedMap = EMPTY_MAP
@@ -32,7 +32,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A durable exchange. `None` in a field stands for one that the record does not have."""
+    """A durable exchange. `None` in a field means that the record does not have it."""
 
     name: str
     durable: bool
@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A binding of the exchange under whose id the record is kept."""
+    """A binding of the exchange under whose id the record is stored."""
 
     queue_id: int
     queue_name: str
@@ -164,7 +164,7 @@ _GENERAL: Final = (_Column("name", "str16"), _Column("properties", "map"))
 
 _KIND: Final = _Column("kind", "str8")
 
-# Kind -> what it becomes, its columns, and the attributes that records of this kind do not have.
+# Kind -> its class, its columns, and the attributes that records of this kind do not have.
 _KINDS: Final[dict[str, tuple[type[Link] | type[Bridge], tuple[_Column, ...], tuple[str, ...]]]] = {
     "link.v2": (Link, (_Column("name", "str8"), *_OLD_LINK), ()),
     "link": (Link, _OLD_LINK, ("name",)),
@@ -185,37 +185,37 @@ _KINDS: Final[dict[str, tuple[type[Link] | type[Bridge], tuple[_Column, ...], tu
 
 
 def decode_queue(record: bytes) -> Queue:
-    """A queue's record.
+    """Decode a queue's record.
 
     Raises:
-        BrokerRecordError: the bytes are not one whole record of a queue.
+        BrokerRecordError: the bytes are not one complete record of a queue.
     """
     return Queue(**_decode("queue", _QUEUE, record))
 
 
 def decode_exchange(record: bytes) -> Exchange:
-    """An exchange's record.
+    """Decode an exchange's record.
 
     Raises:
-        BrokerRecordError: the bytes are not one whole record of an exchange.
+        BrokerRecordError: the bytes are not one complete record of an exchange.
     """
     return Exchange(**_decode("exchange", _EXCHANGE, record))
 
 
 def decode_binding(record: bytes) -> Binding:
-    """A binding's record.
+    """Decode a binding's record.
 
     Raises:
-        BrokerRecordError: the bytes are not one whole record of a binding.
+        BrokerRecordError: the bytes are not one complete record of a binding.
     """
     return Binding(**_decode("binding", _BINDING, record))
 
 
 def decode_general(record: bytes) -> Link | Bridge | GeneralObject:
-    """A record of the general database, by the kind it begins with.
+    """Decode a record of the general database, whose kind is its first field.
 
     Raises:
-        BrokerRecordError: the bytes are not one whole record of their kind.
+        BrokerRecordError: the bytes are not one complete record of their kind.
     """
     kind, offset = _read_column(_KIND, record, 0)
     if kind not in _KINDS:
@@ -298,11 +298,11 @@ def encode_general(record: Link | Bridge | GeneralObject) -> bytes:
     """A record of the general database, its kind first. Raises as `encode_queue` does."""
     if isinstance(record, GeneralObject):
         if record.kind in _KINDS:
-            raise BrokerRecordError(f"{with_article(record.kind)} is no general object")
+            raise BrokerRecordError(f"{with_article(record.kind)} is not a general object")
         return _encode((_KIND, *_GENERAL), record)
     make, columns, absent = _KINDS.get(record.kind, (None, (), ()))
     if make is not type(record):
-        raise BrokerRecordError(f"{record.kind} is no kind of {type(record).__name__}")
+        raise BrokerRecordError(f"{record.kind} is not a kind of {type(record).__name__}")
     for name in absent:
         if getattr(record, name) is not None:
             raise BrokerRecordError(f"{with_article(record.kind)} has no {name}")

@@ -1,4 +1,4 @@
-"""Every check of the wiring, with and without a store."""
+"""Every check of the topology, with and without a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.model.errors import (
+from qstore.broker.model.errors import (
     InternalError,
     InvalidArgumentError,
     ModelError,
@@ -17,8 +17,8 @@ from broker.model.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from broker.model.topology.wiring import BoundReply
-from formats.values import typed_map
+from qstore.broker.model.topology.topology import BoundReply
+from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
@@ -55,7 +55,7 @@ class TestDeclareQueue:
     def test_made(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             arguments = typed_map({"who.knows": 1})
-            queue = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True, arguments=arguments)
+            queue = await stage.topology.declare_queue("q", durable=durable, auto_delete=True, arguments=arguments)
             assert stage.broker.queues == {"q": queue}
             assert (queue.name, queue.durable, queue.auto_delete) == ("q", durable, True)
             assert (queue.arguments, queue.owner, queue.alternate) == (arguments, None, None)
@@ -67,8 +67,8 @@ class TestDeclareQueue:
 
     def test_again(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            first = await stage.wiring.declare_queue("q", durable=durable)
-            again = await stage.wiring.declare_queue("q", durable=not durable, auto_delete=True, caller=Somebody())
+            first = await stage.topology.declare_queue("q", durable=durable)
+            again = await stage.topology.declare_queue("q", durable=not durable, auto_delete=True, caller=Somebody())
             assert again is first
             assert (first.durable, first.auto_delete) == (durable, False)
 
@@ -76,7 +76,7 @@ class TestDeclareQueue:
 
     def test_names(self, play: Play) -> None:
         async def scene(stage: Wired) -> None:
-            declare = stage.wiring.declare_queue
+            declare = stage.topology.declare_queue
             await refused(InvalidArgumentError, declare(""))
             await refused(InvalidArgumentError, declare("", passive=True))
             await refused(NotAllowedError, declare("amq.mine"), "reserved")
@@ -89,14 +89,14 @@ class TestDeclareQueue:
 
     def test_passive(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            first = await stage.wiring.declare_queue("q", durable=durable)
-            assert await stage.wiring.declare_queue("q", passive=True) is first
+            first = await stage.topology.declare_queue("q", durable=durable)
+            assert await stage.topology.declare_queue("q", passive=True) is first
 
         play(scene)
 
     def test_alternate(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            declare = stage.wiring.declare_queue
+            declare = stage.topology.declare_queue
             await refused(NotFoundError, declare("q", durable=durable, alternate="none"), "Exchange not found: none")
             assert stage.broker.queues == {}
             queue = await declare("q", durable=durable, alternate="amq.fanout")
@@ -114,49 +114,49 @@ class TestDeclareQueue:
 class TestExclusive:
     def test_nobody_else(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine, other = stage.wiring, Somebody(), Somebody()
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
+            topology, mine, other = stage.topology, Somebody(), Somebody()
+            queue = await topology.declare_queue("q", durable=durable, exclusive=True, caller=mine)
             assert queue.owner is mine
-            await wiring.bind("q", "amq.direct", "k", caller=mine)
+            await topology.bind("q", "amq.direct", "k", caller=mine)
             for asked in (
-                wiring.declare_queue("q", caller=other),
-                wiring.declare_queue("q", passive=True, exclusive=True, caller=other),
-                wiring.declare_queue("q", exclusive=True, caller=other),
-                wiring.bind("q", "amq.direct", "k2", caller=other),
-                wiring.unbind("q", "amq.direct", "k", caller=other),
-                wiring.delete_queue("q", caller=other),
+                topology.declare_queue("q", caller=other),
+                topology.declare_queue("q", passive=True, exclusive=True, caller=other),
+                topology.declare_queue("q", exclusive=True, caller=other),
+                topology.bind("q", "amq.direct", "k2", caller=other),
+                topology.unbind("q", "amq.direct", "k", caller=other),
+                topology.delete_queue("q", caller=other),
             ):
                 await refused(ResourceLockedError, asked, "exclusive to another session")
             assert stage.bindings() == {("amq.direct", "q", "k")}
             assert stage.broker.queues["q"] is queue
-            assert await wiring.declare_queue("q", passive=True, caller=other) is queue, "whoever asks is told"
-            assert wiring.bound("amq.direct", "q", "k") == BoundReply()
+            assert await topology.declare_queue("q", passive=True, caller=other) is queue, "whoever asks is told"
+            assert topology.bound("amq.direct", "q", "k") == BoundReply()
 
         play(scene)
 
     def test_the_owner_and_the_broker_may(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine = stage.wiring, Somebody()
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
-            assert await wiring.declare_queue("q", exclusive=True, caller=mine) is queue
-            assert await wiring.declare_queue("q", passive=True, exclusive=True, caller=mine) is queue
-            await wiring.bind("q", "amq.direct", "k")
-            await wiring.unbind("q", "amq.direct", "k", caller=mine)
-            await wiring.delete_queue("q", caller=mine)
+            topology, mine = stage.topology, Somebody()
+            queue = await topology.declare_queue("q", durable=durable, exclusive=True, caller=mine)
+            assert await topology.declare_queue("q", exclusive=True, caller=mine) is queue
+            assert await topology.declare_queue("q", passive=True, exclusive=True, caller=mine) is queue
+            await topology.bind("q", "amq.direct", "k")
+            await topology.unbind("q", "amq.direct", "k", caller=mine)
+            await topology.delete_queue("q", caller=mine)
             assert stage.broker.queues == {}
 
         play(scene)
 
     def test_taking_one_that_is_there(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine = stage.wiring, Somebody()
-            queue = await wiring.declare_queue("q", durable=durable)
-            await refused(ResourceLockedError, wiring.declare_queue("q", passive=True, exclusive=True, caller=mine))
+            topology, mine = stage.topology, Somebody()
+            queue = await topology.declare_queue("q", durable=durable)
+            await refused(ResourceLockedError, topology.declare_queue("q", passive=True, exclusive=True, caller=mine))
             taker = await stage.consumer(queue)
-            await refused(ResourceLockedError, wiring.declare_queue("q", exclusive=True, caller=mine), "in use")
+            await refused(ResourceLockedError, topology.declare_queue("q", exclusive=True, caller=mine), "in use")
             assert queue.owner is None
             queue.remove_consumer(taker)
-            await wiring.declare_queue("q", exclusive=True, caller=mine)
+            await topology.declare_queue("q", exclusive=True, caller=mine)
             assert queue.owner is mine
 
         play(scene)
@@ -165,15 +165,15 @@ class TestExclusive:
 class TestDeleteQueue:
     def test_gone(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            queue = await wiring.declare_queue("q", durable=durable)
-            await wiring.declare_queue("other", durable=durable)
+            topology = stage.topology
+            queue = await topology.declare_queue("q", durable=durable)
+            await topology.declare_queue("other", durable=durable)
             for name in ("q", "other"):
-                await wiring.bind(name, "amq.direct", "k")
-            await wiring.bind("q", "amq.topic", "#")
+                await topology.bind(name, "amq.direct", "k")
+            await topology.bind("q", "amq.topic", "#")
             taker = await stage.consumer(queue)
             await stage.publish("", "q", b"held", b"left")
-            await wiring.delete_queue("q")
+            await topology.delete_queue("q")
             assert list(stage.broker.queues) == ["other"]
             assert queue.is_deleted
             assert taker.is_told
@@ -181,7 +181,7 @@ class TestDeleteQueue:
             await stage.publish("", "q", b"to nobody")
             await stage.publish("amq.direct", "k", b"x")
             assert stage.bodies("other") == [b"x"]
-            again = await wiring.declare_queue("q", durable=durable)
+            again = await topology.declare_queue("q", durable=durable)
             assert again is not queue
             await stage.publish("", "q", b"new")
             assert stage.bodies("q") == [b"new"]
@@ -190,14 +190,14 @@ class TestDeleteQueue:
 
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine, other = stage.wiring, Somebody(), Somebody()
-            await refused(InvalidArgumentError, wiring.delete_queue(""))
-            await refused(NotFoundError, wiring.delete_queue("q"))
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
+            topology, mine, other = stage.topology, Somebody(), Somebody()
+            await refused(InvalidArgumentError, topology.delete_queue(""))
+            await refused(NotFoundError, topology.delete_queue("q"))
+            queue = await topology.declare_queue("q", durable=durable, exclusive=True, caller=mine)
             await stage.publish("", "q", b"x")
             taker = await stage.consumer(queue)
             assert len(taker.taken) == 1
-            delete = wiring.delete_queue
+            delete = topology.delete_queue
             await refused(
                 PreconditionFailedError, delete("q", if_unused=True, if_empty=True, caller=other), "not empty"
             )
@@ -213,17 +213,17 @@ class TestDeleteQueue:
 
     def test_what_is_left_goes_to_the_alternate_exchange(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("dead", "direct", durable=durable)
-            queue = await wiring.declare_queue("q", durable=durable, alternate="dead")
-            await wiring.declare_queue("letters", durable=durable)
-            await wiring.bind("letters", "dead", "q")
-            await wiring.bind("q", "dead", "q")  # and not back to itself
+            topology = stage.topology
+            await topology.declare_exchange("dead", "direct", durable=durable)
+            queue = await topology.declare_queue("q", durable=durable, alternate="dead")
+            await topology.declare_queue("letters", durable=durable)
+            await topology.bind("letters", "dead", "q")
+            await topology.bind("q", "dead", "q")  # and not back to itself
             bodies = [b"%d" % number for number in range(5)]
             await stage.publish("", "q", *bodies)
             await stage.publish("", "q", b"transient", persistent=False)
             taker = await stage.consumer(queue)
-            await wiring.delete_queue("q")
+            await topology.delete_queue("q")
             assert [entry.message.body for entry in taker.taken] == [b"0"]
             assert stage.bodies("letters") == [*bodies, b"transient"], "with what was delivered and not accepted"
             assert stage.bindings() == {("dead", "letters", "q")}
@@ -232,9 +232,9 @@ class TestDeleteQueue:
 
     def test_where_nobody_wants_it_it_is_dropped(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            await stage.wiring.declare_queue("q", durable=durable, alternate="amq.direct")
+            await stage.topology.declare_queue("q", durable=durable, alternate="amq.direct")
             await stage.publish("", "q", b"x")
-            await stage.wiring.delete_queue("q")
+            await stage.topology.delete_queue("q")
             assert stage.broker.queues == {}
 
         play(scene)
@@ -243,66 +243,66 @@ class TestDeleteQueue:
 class TestAutoDelete:
     def test_queue_with_its_last_consumer(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            queue = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
+            queue = await stage.topology.declare_queue("q", durable=durable, auto_delete=True)
             takers = [await stage.consumer(queue) for _ in range(2)]
             for left in (1, 0):
                 assert stage.broker.queues
                 queue.remove_consumer(takers[left])
-                await stage.wiring.delete_if_unused(queue)
+                await stage.topology.delete_if_unused(queue)
             assert stage.broker.queues == {}
-            await stage.wiring.delete_if_unused(queue)
+            await stage.topology.delete_if_unused(queue)
 
         play(scene)
 
     def test_not_while_it_has_an_owner(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            queue = await wiring.declare_queue(
+            topology = stage.topology
+            queue = await topology.declare_queue(
                 "q", durable=durable, auto_delete=True, exclusive=True, caller=Somebody()
             )
-            await wiring.delete_if_unused(queue)
+            await topology.delete_if_unused(queue)
             assert stage.broker.queues == {"q": queue}
             queue.owner = None
-            await wiring.delete_if_unused(queue)
+            await topology.delete_if_unused(queue)
             assert stage.broker.queues == {}
 
         play(scene)
 
     def test_not_without_the_flag(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            queue = await stage.wiring.declare_queue("q", durable=durable)
-            await stage.wiring.delete_if_unused(queue)
+            queue = await stage.topology.declare_queue("q", durable=durable)
+            await stage.topology.delete_if_unused(queue)
             assert stage.broker.queues == {"q": queue}
 
         play(scene)
 
     def test_not_another_of_the_same_name(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            first = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
-            await stage.wiring.delete_queue("q")
-            second = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
-            await stage.wiring.delete_if_unused(first)
+            first = await stage.topology.declare_queue("q", durable=durable, auto_delete=True)
+            await stage.topology.delete_queue("q")
+            second = await stage.topology.declare_queue("q", durable=durable, auto_delete=True)
+            await stage.topology.delete_if_unused(first)
             assert stage.broker.queues == {"q": second}
 
         play(scene)
 
     def test_exchange_with_its_last_binding(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            exchange = await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
-            await wiring.declare_exchange("stays", "direct", durable=durable)
+            topology = stage.topology
+            exchange = await topology.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await topology.declare_exchange("stays", "direct", durable=durable)
             for name in ("q", "r"):
-                await wiring.declare_queue(name, durable=durable)
-                await wiring.bind(name, "x", "k")
-                await wiring.bind(name, "stays", "k")
-            await wiring.delete_queue("r")
+                await topology.declare_queue(name, durable=durable)
+                await topology.bind(name, "x", "k")
+                await topology.bind(name, "stays", "k")
+            await topology.delete_queue("r")
             assert stage.broker.exchanges["x"] is exchange
-            await wiring.unbind("q", "x", "k")
+            await topology.unbind("q", "x", "k")
             assert "x" not in stage.broker.exchanges
             assert exchange.is_deleted
-            await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
-            await wiring.bind("q", "x", "k")
-            await wiring.delete_queue("q")
+            await topology.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await topology.bind("q", "x", "k")
+            await topology.delete_queue("q")
             assert "x" not in stage.broker.exchanges
             assert "stays" in stage.broker.exchanges
 
@@ -310,11 +310,11 @@ class TestAutoDelete:
 
     def test_not_an_alternate_exchange(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
-            await wiring.declare_queue("q", durable=durable, alternate="x")
-            await wiring.bind("q", "x", "k")
-            await wiring.unbind("q", "x", "k")
+            topology = stage.topology
+            await topology.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await topology.declare_queue("q", durable=durable, alternate="x")
+            await topology.bind("q", "x", "k")
+            await topology.unbind("q", "x", "k")
             assert "x" in stage.broker.exchanges
 
         play(scene)
@@ -325,7 +325,7 @@ class TestDeclareExchange:
     def test_made(self, play: Play, durable: bool, type_name: str) -> None:
         async def scene(stage: Wired) -> None:
             arguments = typed_map({"who.knows": 1})
-            exchange = await stage.wiring.declare_exchange(
+            exchange = await stage.topology.declare_exchange(
                 "x", type_name, durable=durable, auto_delete=True, alternate="amq.topic", arguments=arguments
             )
             assert stage.broker.exchanges["x"] is exchange
@@ -333,15 +333,15 @@ class TestDeclareExchange:
             assert exchange.arguments == arguments
             assert exchange.alternate is stage.broker.exchanges["amq.topic"]
             assert (exchange.store_id is not None) == (durable and stage.store is not None)
-            again = await stage.wiring.declare_exchange("x", type_name, durable=not durable, alternate="amq.topic")
+            again = await stage.topology.declare_exchange("x", type_name, durable=not durable, alternate="amq.topic")
             assert again is exchange
-            assert await stage.wiring.declare_exchange("x", "", passive=True) is exchange
+            assert await stage.topology.declare_exchange("x", "", passive=True) is exchange
 
         play(scene)
 
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            declare = stage.wiring.declare_exchange
+            declare = stage.topology.declare_exchange
             before = dict(stage.broker.exchanges)
             await refused(InvalidArgumentError, declare("", "direct"))
             await refused(InvalidArgumentError, declare("", "direct", passive=True))
@@ -357,7 +357,7 @@ class TestDeclareExchange:
 
     def test_otherwise_than_before(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            declare = stage.wiring.declare_exchange
+            declare = stage.topology.declare_exchange
             await declare("x", "direct", durable=durable, alternate="amq.topic")
             await declare("plain", "direct")
             for passive in (False, True):
@@ -373,12 +373,12 @@ class TestDeclareExchange:
 class TestDeleteExchange:
     def test_gone(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            exchange = await wiring.declare_exchange("x", "direct", durable=durable)
-            await wiring.declare_queue("q", durable=durable)
-            await wiring.bind("q", "x", "k")
+            topology = stage.topology
+            exchange = await topology.declare_exchange("x", "direct", durable=durable)
+            await topology.declare_queue("q", durable=durable)
+            await topology.bind("q", "x", "k")
             assert len(exchange.find("k").queues) == 1
-            await wiring.delete_exchange("x")
+            await topology.delete_exchange("x")
             assert "x" not in stage.broker.exchanges
             assert exchange.is_deleted
             assert exchange.find("k").queues == ()
@@ -388,23 +388,23 @@ class TestDeleteExchange:
 
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await refused(InvalidArgumentError, wiring.delete_exchange(""))
-            await refused(NotFoundError, wiring.delete_exchange("x"))
+            topology = stage.topology
+            await refused(InvalidArgumentError, topology.delete_exchange(""))
+            await refused(NotFoundError, topology.delete_exchange("x"))
             for name in ("amq.direct", "amq.topic", "amq.fanout", "amq.match"):
-                await refused(NotAllowedError, wiring.delete_exchange(name))
-            await wiring.declare_exchange("x", "direct", durable=durable)
-            await wiring.declare_exchange("y", "direct", durable=durable, alternate="x")
-            await refused(NotAllowedError, wiring.delete_exchange("x"), "alternate")
-            await wiring.declare_queue("q", durable=durable, alternate="x")
-            await wiring.delete_exchange("y")
-            await refused(NotAllowedError, wiring.delete_exchange("x"), "alternate")
-            await wiring.delete_queue("q")
-            await wiring.declare_queue("q", durable=durable)
-            await wiring.bind("q", "x", "k")
-            await refused(PreconditionFailedError, wiring.delete_exchange("x", if_unused=True), "in use")
-            await wiring.unbind("q", "x", "k")
-            await wiring.delete_exchange("x", if_unused=True)
+                await refused(NotAllowedError, topology.delete_exchange(name))
+            await topology.declare_exchange("x", "direct", durable=durable)
+            await topology.declare_exchange("y", "direct", durable=durable, alternate="x")
+            await refused(NotAllowedError, topology.delete_exchange("x"), "alternate")
+            await topology.declare_queue("q", durable=durable, alternate="x")
+            await topology.delete_exchange("y")
+            await refused(NotAllowedError, topology.delete_exchange("x"), "alternate")
+            await topology.delete_queue("q")
+            await topology.declare_queue("q", durable=durable)
+            await topology.bind("q", "x", "k")
+            await refused(PreconditionFailedError, topology.delete_exchange("x", if_unused=True), "in use")
+            await topology.unbind("q", "x", "k")
+            await topology.delete_exchange("x", if_unused=True)
             assert "x" not in stage.broker.exchanges
 
         play(scene)
@@ -413,14 +413,14 @@ class TestDeleteExchange:
 class TestBindings:
     def test_bound_and_unbound(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_queue("q", durable=durable)
-            binding = await wiring.bind("q", "amq.topic", "a.*")
+            topology = stage.topology
+            await topology.declare_queue("q", durable=durable)
+            binding = await topology.bind("q", "amq.topic", "a.*")
             assert binding is not None
             assert (binding.entry is not None) == (durable and stage.store is not None)
-            assert await wiring.bind("q", "amq.topic", "a.*") is None
+            assert await topology.bind("q", "amq.topic", "a.*") is None
             await stage.publish("amq.topic", "a.b", b"x")
-            assert await wiring.unbind("q", "amq.topic", "a.*") is binding
+            assert await topology.unbind("q", "amq.topic", "a.*") is binding
             await stage.publish("amq.topic", "a.b", b"y")
             assert stage.bodies("q") == [b"x"]
 
@@ -428,18 +428,18 @@ class TestBindings:
 
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_queue("q", durable=durable)
-            for change in (wiring.bind, wiring.unbind):
+            topology = stage.topology
+            await topology.declare_queue("q", durable=durable)
+            for change in (topology.bind, topology.unbind):
                 await refused(InvalidArgumentError, change("", "amq.direct", "k"))
                 await refused(InvalidArgumentError, change("q", "", "k"))
                 await refused(NotFoundError, change("none", "amq.direct", "k"), "Queue not found: none")
                 await refused(NotFoundError, change("q", "none", "k"), "Exchange not found: none")
-            await refused(NotFoundError, wiring.unbind("q", "amq.direct", "k"), "not bound")
-            await refused(InternalError, wiring.bind("q", "amq.match", "k"), "x-match")
-            await wiring.bind("q", "amq.match", "k", typed_map({"x-match": "all", "n": 1}))
+            await refused(NotFoundError, topology.unbind("q", "amq.direct", "k"), "not bound")
+            await refused(InternalError, topology.bind("q", "amq.match", "k"), "x-match")
+            await topology.bind("q", "amq.match", "k", typed_map({"x-match": "all", "n": 1}))
             other = typed_map({"x-match": "all", "n": 2})
-            await refused(NotAllowedError, wiring.bind("q", "amq.match", "k", other), "other arguments")
+            await refused(NotAllowedError, topology.bind("q", "amq.match", "k", other), "different arguments")
             assert stage.bindings() == {("amq.match", "q", "k")}
 
         play(scene)
@@ -448,11 +448,11 @@ class TestBindings:
 class TestQuestions:
     def test_bound(self, play: Play) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             for name in ("q", "unbound"):
-                await wiring.declare_queue(name)
-            await wiring.bind("q", "amq.direct", "k")
-            bound = wiring.bound
+                await topology.declare_queue(name)
+            await topology.bind("q", "amq.direct", "k")
+            bound = topology.bound
             assert bound("amq.direct", "q", "k") == bound("amq.direct", "q") == bound("amq.direct") == BoundReply()
             assert bound("amq.direct", "", "", typed_map({})) == BoundReply()
             assert bound("none", "none") == BoundReply(exchange_not_found=True, queue_not_found=True)

@@ -25,9 +25,14 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process is there; one that has ended (Z), or is just being reaped (X), is not."""
+    """Whether the process is there; one that has ended (Z), or is just being reaped (X), is not.
+
+    The first thread of a killed process may end before the others, which hold its files and locks until they end.
+    """
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX" or sum(1 for _ in (process / "task").iterdir()) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -1,4 +1,4 @@
-"""A turn's end: in which order things are done, and what is promised when the disk is slow, fails, or is quick."""
+"""A tick's end: in which order things are done, and what is promised when the disk is slow, fails, or is quick."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.model.turn import Turn
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.tick import LINGER, Tick
 from tests.support.fake_store import FakeFailedError, HandTurned, Model
 
 Runs = list[list[int]]
@@ -20,18 +21,18 @@ class Session:
         self.held: Runs = []
         self.when_told: Callable[[], None] = lambda: None
 
-    def settle(self) -> Runs:
+    def complete_received(self) -> Runs:
         self.log.append(f"{self.name} settles")
         held, self.held = self.held, []
         return held
 
-    def release(self, runs: Runs) -> None:
+    def complete(self, runs: Runs) -> None:
         self.log.append(f"{self.name} released {runs}")
 
     def fail(self, runs: Runs, error: Exception) -> None:
         self.log.append(f"{self.name} failed {runs}: {error}")
 
-    def tell_completed(self) -> None:
+    def report_completed(self) -> None:
         self.log.append(f"{self.name} tells")
         self.when_told()
 
@@ -57,7 +58,7 @@ def log() -> list[str]:
 
 
 def test_order_of_the_end(model: Model, log: list[str]) -> None:
-    turn, queue = model.turn, model.queue("q", durable=True)
+    tick, queue = model.tick, model.queue("q", durable=True)
     other = model.queue("other")
     model.consumer(other, on_delivery=lambda _: log.append("delivered"))
     session = Session("s", log)
@@ -71,7 +72,7 @@ def test_order_of_the_end(model: Model, log: list[str]) -> None:
     model.publish("q", b"1")
     model.publish("other", b"2")
     session.held = [[0, 0]]
-    turn.workers[session] = turn.outputs[Output(log)] = None
+    tick.workers[session] = tick.outputs[Output(log)] = None
     model.run()
     assert log == ["s settles", "flush", "delivered", "s tells", "written"]
     assert not queue.is_empty
@@ -82,7 +83,7 @@ def test_what_is_held_is_released_when_it_is_on_the_disk(model: Model, log: list
     consumer = model.consumer(queue)
     model.publish("q", b"1")
     session.held = [[0, 0]]
-    model.turn.workers[session] = None
+    model.tick.workers[session] = None
     model.run()
     assert log == ["s settles", "s tells"]
     assert consumer.bodies == []
@@ -91,14 +92,14 @@ def test_what_is_held_is_released_when_it_is_on_the_disk(model: Model, log: list
     model.run()
     assert log[3:] == ["s settles", "s tells"]
     assert consumer.bodies == [b"1"]
-    assert model.turn.flushes_under_way == 0
+    assert model.tick.flushes_under_way == 0
 
 
 def test_a_turn_in_which_nothing_was_written_asks_no_disk(model: Model, log: list[str]) -> None:
     session = Session("s", log)
     session.held = [[3, 4]]
-    model.turn.workers[session] = None
-    model.turn.when_synced(lambda error: log.append(f"later {error}"))
+    model.tick.workers[session] = None
+    model.tick.when_synced(lambda error: log.append(f"later {error}"))
     model.run()
     assert log == ["s settles", "s released [[3, 4]]", "later None", "s tells"]
     assert model.store.flushed == []
@@ -111,7 +112,7 @@ def test_one_flush_for_all_journals_and_sessions_of_a_turn(model: Model, log: li
         model.publish(name, b"x")
     for number, session in enumerate(sessions):
         session.held = [[number, number]]
-        model.turn.workers[session] = None
+        model.tick.workers[session] = None
     model.run()
     assert model.store.flushed == [[queue.journal for queue in queues]]
     log.clear()
@@ -120,15 +121,15 @@ def test_one_flush_for_all_journals_and_sessions_of_a_turn(model: Model, log: li
 
 
 def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -> None:
-    """Each turn's commands wait for that turn's flush, whatever comes before it or after."""
+    """Each tick's commands wait for that tick's flush, whatever comes before it or after."""
     queue, session = model.queue("q", durable=True), Session("s", log)
     consumer = model.consumer(queue)
     for number in range(4):
         model.publish("q", b"%d" % number)
         session.held = [[number, number]]
-        model.turn.workers[session] = None
+        model.tick.workers[session] = None
         model.run()
-    assert model.turn.flushes_under_way == 4
+    assert model.tick.flushes_under_way == 4
     log.clear()
     for number in range(4):
         model.store.complete()
@@ -136,21 +137,21 @@ def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -
         assert f"s released [[{number}, {number}]]" in log
         assert f"s released [[{number + 1}, {number + 1}]]" not in log
         assert len(consumer.entries) == number + 1
-    assert model.turn.flushes_under_way == 0
+    assert model.tick.flushes_under_way == 0
 
 
 def test_a_flush_that_is_done_at_once(model: Model, log: list[str]) -> None:
-    """What it held goes out in the same turn: a completion, and the message."""
+    """What it held goes out in the same tick: a completion, and the message."""
     model.store.is_immediate = True
     queue, session, output = model.queue("q", durable=True), Session("s", log), Output(log)
     model.consumer(queue, on_delivery=lambda _: log.append("delivered"))
     model.publish("q", b"1")
     session.held = [[0, 0]]
-    model.turn.workers[session] = model.turn.outputs[output] = None
-    model.turn.end()
+    model.tick.workers[session] = model.tick.outputs[output] = None
+    model.tick.end()
     assert log == ["s settles", "s released [[0, 0]]", "delivered", "s tells", "written"]
     model.run()
-    assert model.turn.flushes_under_way == 0
+    assert model.tick.flushes_under_way == 0
 
 
 def test_what_delivery_writes_is_flushed_in_the_same_turn(model: Model, log: list[str]) -> None:
@@ -160,7 +161,7 @@ def test_what_delivery_writes_is_flushed_in_the_same_turn(model: Model, log: lis
     model.sync()
     model.store.flushed.clear()
     model.consumer(queue, on_delivery=queue.dequeue)
-    model.turn.end()
+    model.tick.end()
     assert model.store.flushed == [[queue.journal]]
     assert queue.journal.live == {}
 
@@ -171,15 +172,15 @@ def test_a_flush_that_fails_fails_those_that_were_held(model: Model, log: list[s
     session, other = Session("s", log), Session("t", log)
     model.publish("q", b"1")
     session.held = [[5, 6]]
-    model.turn.workers[session] = model.turn.workers[other] = None
-    model.turn.when_synced(lambda error: log.append(f"later {error}"))
+    model.tick.workers[session] = model.tick.workers[other] = None
+    model.tick.when_synced(lambda error: log.append(f"later {error}"))
     model.run()
     log.clear()
     model.store.complete(error=FakeFailedError("gone"))
     model.run()
     assert log == ["s failed [[5, 6]]: gone", "later gone", "s settles", "s tells"]
     assert consumer.entries == []
-    assert model.turn.flushes_under_way == 0
+    assert model.tick.flushes_under_way == 0
 
 
 def test_a_journal_that_fails_does_not_keep_back_another_queue(model: Model) -> None:
@@ -208,10 +209,10 @@ def test_callbacks_may_ask_for_another(model: Model, log: list[str]) -> None:
     def first(error: Exception | None) -> None:
         log.append(f"first {error}")
         queue.publish(model.message("q", b"2"))
-        model.turn.when_synced(lambda error: log.append(f"second {error}"))
+        model.tick.when_synced(lambda error: log.append(f"second {error}"))
 
     model.publish("q", b"1")
-    model.turn.when_synced(first)
+    model.tick.when_synced(first)
     model.run()
     assert log == []
     model.store.complete()
@@ -230,10 +231,10 @@ def test_a_callback_within_a_flush_that_is_done_at_once_may_ask_for_another(mode
         log.append(f"{error}")
         if len(log) < 3:
             queue.publish(model.message("q", b"x"))
-            model.turn.when_synced(again)
+            model.tick.when_synced(again)
 
     queue.publish(model.message("q", b"x"))
-    model.turn.when_synced(again)
+    model.tick.when_synced(again)
     model.run()
     assert log == ["None"] * 3
     assert len(queue.journal.synced) == 3
@@ -241,16 +242,16 @@ def test_a_callback_within_a_flush_that_is_done_at_once_may_ask_for_another(mode
 
 def test_what_comes_after_a_turns_end_has_another(log: list[str]) -> None:
     loop = HandTurned()
-    turn = Turn(loop, None)
+    tick = Tick(loop, None)
     session = Session("s", log)
     for _ in range(3):
-        turn.workers[session] = None
-        turn.schedule()
+        tick.workers[session] = None
+        tick.schedule()
     assert len(loop.calls) == 1
     loop.run()
     assert log == ["s settles", "s tells"]
-    turn.workers[session] = None
-    turn.schedule()
+    tick.workers[session] = None
+    tick.schedule()
     loop.run()
     assert log == ["s settles", "s tells"] * 2
 
@@ -258,16 +259,133 @@ def test_what_comes_after_a_turns_end_has_another(log: list[str]) -> None:
 def test_one_that_is_told_while_the_turn_ends_gets_another(log: list[str]) -> None:
     """Sending may bring up new work: another connection's session that ends, for one."""
     loop = HandTurned()
-    turn = Turn(loop, None)
+    tick = Tick(loop, None)
     first, second = Session("s", log), Session("t", log)
 
     def tell() -> None:
         first.when_told = lambda: None
-        turn.workers[second] = None
-        turn.schedule()
+        tick.workers[second] = None
+        tick.schedule()
 
     first.when_told = tell
-    turn.workers[first] = None
-    turn.schedule()
+    tick.workers[first] = None
+    tick.schedule()
     loop.run()
     assert "t tells" in log
+
+
+# ---- records that no peer waits for ----
+
+
+@pytest.fixture
+def lingering() -> Model:
+    """A broker whose timers a test fires, with a synced message on the durable queue q, acquired by a consumer."""
+    model = Model(lingers=True)
+    queue = model.queue("q", durable=True)
+    model.consumer(queue, credit=1)
+    model.publish("q", b"1")
+    model.sync()
+    assert len(model.store.flushed) == 1
+    assert queue.is_empty is False
+    return model
+
+
+def acquired(model: Model) -> Entry:
+    (entry,) = model.broker.queues["q"].entries()
+    return entry
+
+
+def accept(model: Model, session: Session | None = None) -> None:
+    """Remove the message in this tick, for a command of the session that waits for the disk."""
+    assert model.broker.queues["q"].dequeue(acquired(model))
+    if session is not None:
+        session.held = [[7, 7]]
+        model.tick.workers[session] = None
+    model.run()
+
+
+def fire(model: Model) -> None:
+    ((seconds, callback),) = model.timers
+    model.timers.clear()
+    assert seconds == LINGER
+    callback()
+    model.run()
+
+
+def test_a_removal_lingers_until_the_timer(lingering: Model, log: list[str]) -> None:
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    assert len(lingering.store.flushed) == 1
+    assert log == ["s settles", "s tells"]
+    fire(lingering)
+    assert lingering.store.starts == 1
+    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
+    assert "s released [[7, 7]]" not in log
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == 1
+    assert lingering.timers == []
+
+
+def test_a_command_is_completed_by_the_timer_though_its_record_was_flushed_meanwhile(
+    lingering: Model, log: list[str]
+) -> None:
+    """A journal that has too much unsynced is flushed while records are appended: nothing is left for the store."""
+    accept(lingering, Session("s", log))
+    assert not lingering.store.has_unflushed
+    fire(lingering)
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == 1
+
+
+def test_whoever_asks_for_completion_need_not_wait_for_the_timer(lingering: Model, log: list[str]) -> None:
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    lingering.tick.is_urgent = True
+    lingering.run()
+    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == 1
+
+
+def test_what_is_written_with_something_urgent_does_not_linger(lingering: Model, log: list[str]) -> None:
+    session = Session("s", log)
+    lingering.publish("q", b"2")
+    lingering.broker.queues["q"].dequeue(acquired_first(lingering))
+    session.held = [[7, 8]]
+    lingering.tick.workers[session] = None
+    lingering.run()
+    assert len(lingering.store.flushed) == 2
+    lingering.sync()
+    assert "s released [[7, 8]]" in log
+
+
+def acquired_first(model: Model) -> Entry:
+    return next(iter(model.broker.queues["q"].entries()))
+
+
+def test_a_callback_waits_for_lingering_records_too(lingering: Model, log: list[str]) -> None:
+    accept(lingering)
+    lingering.tick.when_synced(lambda error: log.append(f"later {error}"))
+    lingering.run()
+    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
+    assert log == []
+    lingering.sync()
+    assert log == ["later None"]
+
+
+def test_a_failed_flush_of_lingering_records_fails_the_session(lingering: Model, log: list[str]) -> None:
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    fire(lingering)
+    lingering.store.complete(error=FakeFailedError("broken"))
+    assert "s failed [[7, 7]]: broken" in log
+
+
+def test_removals_with_nobody_waiting_are_flushed_by_the_timer(lingering: Model) -> None:
+    lingering.store.has_unflushed = True
+    accept(lingering)
+    accept_again = len(lingering.timers)
+    lingering.run()
+    assert len(lingering.timers) == accept_again == 1
+    fire(lingering)
+    assert lingering.store.starts == 1

@@ -1,23 +1,23 @@
-"""Changes of exchanges, queues and bindings, with every check, over the store; and questions about them.
+"""Changes of exchanges, queues and bindings, with all checks, on top of the store; and queries.
 
-Changes come one after the other, whoever asks for them, and each is made to its end, even if whoever asked is gone by
-then. What is durable goes to the store first: the model changes when the store has it on the disk, and stays as it was
-if the store cannot. Without a store, durable things are made all the same, and kept by nobody.
+Changes run one at a time, and each runs to completion even if its caller has disconnected. Durable objects are stored
+first: the model changes when the store has them on the disk, and stays unchanged if the store fails. Without a store,
+durable objects are created, but not persisted.
 
-Deleting a queue is the exception, since it must not get messages while the store deletes it: it leaves the exchanges
-first, gives its messages to its alternate exchange, which keeps them before they leave the queue, and comes back with
-its bindings if anything of that fails.
+Deleting a queue is the exception, because it must not get messages while the store deletes it: it leaves the exchanges
+first and moves its messages to its alternate exchange, where they are stored before they leave the queue; if a step
+fails, the queue and its bindings are restored.
 
-Rules, where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources (MRG: MRG 2 Messaging User Guide;
+Rules where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources (MRG: MRG 2 Messaging User Guide;
 Book: Qpid C++ Broker Book):
 
-    declared again      type and alternate exchange must agree, where they are given; all else is ignored  (XML, sticky)
-    exclusive           nobody else may declare, bind, unbind, delete, purge or subscribe; anybody may ask  (MRG, 3)
-    delete              first if-empty, then if-unused, then exclusive                                      (MRG, 3)
-    arguments           those that nobody knows are kept, and mean nothing                             (Book, 1.2.1.4)
+    declared again      type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
+    exclusive           other callers may not declare, bind, unbind, delete, purge or subscribe, but may query  (MRG, 3)
+    delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
+    arguments           unknown ones are stored, and have no effect  (Book, 1.2.1.4)
     names               "amq." is reserved for both, "qpid." for exchanges
-    auto-delete         a queue goes with its owner, if it has one, else with its last consumer (MRG, 3); an exchange
-                        with its last binding, unless it is an alternate exchange
+    auto-delete         a queue is deleted with its owner, if it has one, else with its last consumer  (MRG, 3); an
+                        exchange with its last binding, unless it is an alternate exchange
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-from broker.log.logs import INFO, NOTICE, log_of
-from broker.model.authorization import Action, ObjectType
-from broker.model.caller import BROKER, Caller
-from broker.model.errors import (
+from qstore.broker.log.logs import INFO, NOTICE, log_of
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import BROKER, Caller
+from qstore.broker.model.errors import (
     InvalidArgumentError,
     ModelError,
     NotAllowedError,
@@ -38,18 +38,15 @@ from broker.model.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
-from broker.model.exchanges.exchange import Exchange
-from broker.model.exchanges.route import Binding
-from broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
-from broker.model.queues.argument_table import unmet
-from broker.model.queues.arguments import read_arguments
-from broker.model.queues.queue import Queue
-from broker.model.topology.bindings import BindingMaker
-from broker.model.topology.deletion import QueueRemoval
-from broker.model.topology.kept_wiring import KeptWiring
-from broker.model.topology.serial_executor import OneByOne
-from broker.model.topology.wiring_checks import (
+from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
+from qstore.broker.model.queues.argument_table import unsupported_arguments
+from qstore.broker.model.queues.arguments import read_arguments
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.bindings import BindingMaker
+from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
     check_alternate,
@@ -57,23 +54,26 @@ from broker.model.topology.wiring_checks import (
     check_owner,
     check_type,
 )
-from formats.values import EMPTY_MAP, TypedMap
-from formats.wording import plural
+from qstore.broker.model.topology.deletion import QueueRemoval
+from qstore.broker.model.topology.serial_executor import SerialExecutor
+from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
-    from broker.model.authorization import Authorization
-    from broker.model.events import Events
-    from broker.model.queues.composition import QueueFactory
-    from broker.model.queues.idle import IdleQueues
+    from qstore.broker.model.authorization import Authorization
+    from qstore.broker.model.events import Events
+    from qstore.broker.model.queues.composition import QueueFactory
+    from qstore.broker.model.queues.idle import IdleQueues
 
 _LOG: Final = log_of("Model")
 
-_Made = TypeVar("_Made")
-_Asked = ParamSpec("_Asked")
+_Result = TypeVar("_Result")
+_Params = ParamSpec("_Params")
 
 
 class BoundReply(NamedTuple):
-    """What is not there of a binding that was asked for; all False: it is. 0-10: struct exchange-bound-result."""
+    """Which part of a queried binding does not match; all False if it exists. 0-10: struct exchange-bound-result."""
 
     exchange_not_found: bool = False
     queue_not_found: bool = False
@@ -82,34 +82,33 @@ class BoundReply(NamedTuple):
     args_not_matched: bool = False
 
 
-def _one_by_one(
-    change: Callable[Concatenate[Wiring, _Asked], Coroutine[Any, Any, _Made]],
-) -> Callable[Concatenate[Wiring, _Asked], Coroutine[Any, Any, _Made]]:
-    """A change that waits for those before it, and that nobody who is gone can break off."""
+def _serialized(
+    change: Callable[Concatenate[Topology, _Params], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[Topology, _Params], Coroutine[Any, Any, _Result]]:
+    """Run a change after all earlier ones, to completion even if the caller is cancelled."""
 
     @functools.wraps(change)
-    async def asked(self: Wiring, /, *arguments: _Asked.args, **named: _Asked.kwargs) -> _Made:
+    async def serialized(self: Topology, /, *arguments: _Params.args, **named: _Params.kwargs) -> _Result:
         return await self._changes.do(lambda: change(self, *arguments, **named))
 
-    return asked
+    return serialized
 
 
-class Wiring:
+class Topology:
     """Changes the exchanges, queues and bindings of one broker.
 
-    In all of it a `caller` is who asks: the authorizer is asked about it first, and it can have a queue for itself
-    alone.
+    `caller` is who requests an operation: the authorizer checks it first, and queues can be exclusive to it.
 
     Args:
         queues: name -> queue.
         exchanges: name -> exchange.
-        factory: makes queues.
-        idle_queues: auto-delete queues that stay for a while.
-        kept: what the store keeps.
-        removal: removes queues.
-        bindings: makes and removes bindings.
-        authorization: says who may do what.
-        events: are told of every change.
+        factory: creates queues.
+        idle_queues: unused auto-delete queues whose timeout is running.
+        storage: stores the topology.
+        removal: deletes queues.
+        bindings: creates and removes bindings.
+        authorization: checks operations.
+        events: emits an event for every change.
     """
 
     def __init__(
@@ -119,26 +118,26 @@ class Wiring:
         *,
         factory: QueueFactory,
         idle_queues: IdleQueues,
-        kept: KeptWiring,
+        storage: TopologyStorage,
         removal: QueueRemoval,
         bindings: BindingMaker,
         authorization: Authorization,
         events: Events,
     ) -> None:
         self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
-        self._kept, self._removal, self._bindings = kept, removal, bindings
+        self._storage, self._removal, self._bindings = storage, removal, bindings
         self._authorization, self._events = authorization, events
-        self._changes = OneByOne()
-        self._told: set[str] = set()  # rows of the table of arguments
+        self._changes = SerialExecutor()
+        self._reported: set[str] = set()  # keys of ignored queue arguments already logged as notices
 
     async def finish(self) -> None:
-        """Wait until no change is under way: before the store is closed."""
+        """Wait until no change is pending. Called before the store is closed."""
         await self._changes.finish()
 
     # ---- by name ----
 
     def find_queue(self, name: str) -> Queue:
-        """The queue of this name.
+        """The queue with this name.
 
         Raises:
             InvalidArgumentError: the name is empty.
@@ -152,9 +151,9 @@ class Wiring:
         return queue
 
     def find_exchange(self, name: str) -> Exchange:
-        """The exchange of this name; the default one cannot be named. Raises as `find_queue`."""
+        """The exchange with this name, which cannot be the default one. Raises as `find_queue`."""
         if not name:
-            raise InvalidArgumentError("No exchange name specified; the default exchange takes no changes")
+            raise InvalidArgumentError("No exchange name specified; the default exchange cannot be changed")
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise NotFoundError(f"Exchange not found: {name}")
@@ -162,7 +161,7 @@ class Wiring:
 
     # ---- queues ----
 
-    @_one_by_one
+    @_serialized
     async def declare_queue(
         self,
         name: str,
@@ -175,26 +174,26 @@ class Wiring:
         arguments: TypedMap = EMPTY_MAP,
         caller: Caller = BROKER,
     ) -> Queue:
-        """Make a queue, or see that there is one like this.
+        """Create a queue, or check that it exists as declared.
 
         Args:
             name: its name.
-            passive: make none.
-            durable: keep it.
-            exclusive: it is the caller's alone.
-            auto_delete: it goes when it is not used any more.
-            alternate: the exchange for messages that are rejected, or left over; empty for none.
-            arguments: kept with it; those of the store say how large its journal is.
-            caller: who asks; the name of its user is kept with the queue.
+            passive: only check.
+            durable: store it.
+            exclusive: make it exclusive to the caller.
+            auto_delete: delete it when it becomes unused.
+            alternate: the exchange for rejected messages, and those left at deletion; empty for none.
+            arguments: stored with it; some set the size of its journal.
+            caller: the caller; its user name is stored with the queue.
 
         Raises:
-            InvalidArgumentError: the name is empty, or an argument cannot be understood.
-            UnauthorizedError: the caller may not.
+            InvalidArgumentError: the name is empty, or an argument is not valid.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
             NotAllowedError: the name is reserved, or the queue has another alternate exchange.
-            NotImplementedByBrokerError: an argument asks for a kind of queue that is not there.
-            ResourceLockedError: it is somebody else's, or in use and cannot become exclusive.
-            InternalError: the store cannot keep it.
+            NotImplementedByBrokerError: an argument asks for a kind of queue that is not implemented.
+            ResourceLockedError: it is exclusive to another caller, or in use and cannot become exclusive.
+            InternalError: the store cannot store it.
         """
         queue = self.find_queue(name) if passive else self._queues.get(name)
         is_new = queue is None
@@ -214,7 +213,7 @@ class Wiring:
             check_alternate(queue, wanted)
         if exclusive and queue.owner is not _owner(caller):
             if passive or queue.consumer_count:
-                raise ResourceLockedError(f'queue "{name}" is in use, and cannot become exclusive')
+                raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
             queue.owner = _owner(caller)
         host, user = caller.remote_host, caller.user
         self._events.emit(QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new))
@@ -224,43 +223,43 @@ class Wiring:
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
         check_name("queue", name, QUEUE_NAMES)
-        asked = read_arguments(arguments)
-        self._check_unmet(name, arguments)
-        journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
+        parsed = read_arguments(arguments)
+        self._check_unsupported(name, arguments)
+        journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(
-            name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
+            name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
 
-    def _check_unmet(self, name: str, arguments: TypedMap) -> None:
-        """Refuse what would not be the queue that is asked for; log, once for each argument, what has no effect."""
-        found = unmet(arguments)
+    def _check_unsupported(self, name: str, arguments: TypedMap) -> None:
+        """Refuse arguments for missing features; log ignored ones, the first time for each as a notice."""
+        found = unsupported_arguments(arguments)
         for each in found:
             if each.is_refused:
                 raise NotImplementedByBrokerError(f'queue "{name}": {each}')
         for each in found:
-            level = INFO if each.row.key in self._told else NOTICE
-            self._told.add(each.row.key)
+            level = INFO if each.row.key in self._reported else NOTICE
+            self._reported.add(each.row.key)
             _LOG.log(level, 'Queue "%s": %s', name, each)
 
-    @_one_by_one
+    @_serialized
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False, caller: Caller = BROKER
     ) -> None:
-        """Delete a queue with its bindings; its messages go to its alternate exchange, if it has one.
+        """Delete a queue with its bindings; its messages move to its alternate exchange, if it has one.
 
         Args:
             name: its name.
             if_unused: only if it has no consumers.
-            if_empty: only if it has no messages, those that consumers hold included.
-            caller: who asks.
+            if_empty: only if it has no messages, including those that consumers hold.
+            caller: the caller.
 
         Raises:
             InvalidArgumentError: the name is empty.
-            UnauthorizedError: the caller may not.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such queue.
             PreconditionFailedError: it is not empty, or used.
-            ResourceLockedError: it is somebody else's.
-            ResourceLimitExceededError: there is no room for its messages where they are to go.
+            ResourceLockedError: it is exclusive to another caller.
+            ResourceLimitExceededError: there is no room for its messages at their destination.
             InternalError: the store cannot delete it.
         """
         queue = self.find_queue(name)
@@ -279,20 +278,20 @@ class Wiring:
         check_owner(queue, caller)
         await self._delete_queue(queue, caller)
 
-    @_one_by_one
+    @_serialized
     async def delete_if_unused(self, queue: Queue) -> None:
-        """An auto-delete queue has lost its owner or a consumer: delete it, if nobody is left.
+        """Delete an auto-delete queue if it is unused. Called when it has lost its owner or a consumer.
 
-        Nobody asked for that, so that errors are only logged.
+        No client waits for this, so errors are only logged.
         """
         if not queue.auto_delete or not queue.is_unused or self._queues.get(queue.name) is not queue:
             return
         if queue in self._idle_queues:
-            return  # it was used since this was asked for, and has its time again
+            return  # it was used in the meantime, and its timeout runs again
         try:
             await self._delete_queue(queue, BROKER)
         except ModelError as error:
-            _LOG.error('Auto-delete queue "%s" stays: %s', queue.name, error)
+            _LOG.error('Auto-delete queue "%s" was not deleted: %s', queue.name, error)
 
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
@@ -303,7 +302,7 @@ class Wiring:
 
     # ---- exchanges ----
 
-    @_one_by_one
+    @_serialized
     async def declare_exchange(
         self,
         name: str,
@@ -316,24 +315,24 @@ class Wiring:
         arguments: TypedMap = EMPTY_MAP,
         caller: Caller = BROKER,
     ) -> Exchange:
-        """Make an exchange, or see that there is one like this.
+        """Create an exchange, or check that it exists as declared.
 
         Args:
             name: its name.
-            type_name: the name of its type; for one that is there it may be empty.
-            passive: make none.
-            durable: keep it.
-            auto_delete: it goes with its last binding.
-            alternate: the exchange for messages that it has no queue for; empty for none.
-            arguments: kept with it.
-            caller: who asks.
+            type_name: the name of its type; may be empty for an existing one.
+            passive: only check.
+            durable: store it.
+            auto_delete: delete it with its last binding.
+            alternate: the exchange for messages that match no queue; empty for none.
+            arguments: stored with it.
+            caller: the caller.
 
         Raises:
             InvalidArgumentError: the name is empty.
-            UnauthorizedError: the caller may not.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
-            InternalError: the store cannot keep it.
+            InternalError: the store cannot store it.
         """
         exchange = self.find_exchange(name) if passive else self._exchanges.get(name)
         is_new = exchange is None
@@ -347,7 +346,7 @@ class Wiring:
             make = exchange_type(type_name)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             if durable:
-                await self._kept.make_exchange(exchange)
+                await self._storage.create_exchange(exchange)
             self._exchanges[name] = exchange
         else:
             check_type(exchange, type_name)
@@ -358,20 +357,20 @@ class Wiring:
         )
         return exchange
 
-    @_one_by_one
+    @_serialized
     async def delete_exchange(self, name: str, *, if_unused: bool = False, caller: Caller = BROKER) -> None:
         """Delete an exchange with its bindings.
 
         Args:
             name: its name.
             if_unused: only if no queue is bound to it.
-            caller: who asks.
+            caller: the caller.
 
         Raises:
             InvalidArgumentError: the name is empty.
-            UnauthorizedError: the caller may not.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such exchange.
-            NotAllowedError: every broker has it, or it is the alternate exchange of another, or of a queue.
+            NotAllowedError: it is a standard exchange, or the alternate exchange of another, or of a queue.
             PreconditionFailedError: queues are bound to it.
             InternalError: the store cannot delete it.
         """
@@ -382,7 +381,7 @@ class Wiring:
             alternate="" if exchange.alternate is None else exchange.alternate.name,
         )  # fmt: skip
         if name in STANDARD_EXCHANGES:
-            raise NotAllowedError(f'exchange "{name}" is one that every broker has, and cannot be deleted')
+            raise NotAllowedError(f'exchange "{name}" is a standard exchange and cannot be deleted')
         if self._is_alternate(exchange):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
         if if_unused and exchange.has_bindings:
@@ -390,7 +389,7 @@ class Wiring:
         await self._delete_exchange(exchange, caller)
 
     async def _delete_exchange(self, exchange: Exchange, caller: Caller) -> None:
-        await self._kept.delete_exchange(exchange)
+        await self._storage.delete_exchange(exchange)
         del self._exchanges[exchange.name]
         exchange.delete()
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name))
@@ -401,29 +400,29 @@ class Wiring:
             try:
                 await self._delete_exchange(exchange, BROKER)
             except ModelError as error:
-                _LOG.error('Auto-delete exchange "%s" stays: %s', exchange.name, error)
+                _LOG.error('Auto-delete exchange "%s" was not deleted: %s', exchange.name, error)
 
     def _is_alternate(self, exchange: Exchange) -> bool:
-        """Whether a queue or another exchange has it as alternate exchange."""
+        """Whether it is the alternate exchange of a queue or another exchange."""
         return any(each.alternate is exchange for each in self._exchanges.values()) or any(
             each.alternate is exchange for each in self._queues.values()
         )
 
-    @_one_by_one
-    async def keep_standard_exchanges(self) -> None:
-        """Have the store keep the exchanges that every broker has, so that it can keep bindings to them.
+    @_serialized
+    async def store_standard_exchanges(self) -> None:
+        """Store the standard exchanges, so that bindings to them can be stored.
 
         Raises:
-            InternalError: the store cannot keep them.
+            InternalError: the store cannot store them.
         """
         for name in STANDARD_EXCHANGES:
             exchange = self._exchanges[name]
             if exchange.store_id is None:
-                await self._kept.make_exchange(exchange)
+                await self._storage.create_exchange(exchange)
 
     # ---- bindings ----
 
-    @_one_by_one
+    @_serialized
     async def bind(
         self,
         queue_name: str,
@@ -433,15 +432,15 @@ class Wiring:
         *,
         caller: Caller = BROKER,
     ) -> Binding | None:
-        """Bind a queue to an exchange. Returns the binding; None if it was there.
+        """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
         Raises:
             InvalidArgumentError: a name is empty, or the exchange needs other arguments.
-            UnauthorizedError: the caller may not.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such queue or exchange.
-            NotAllowedError: the queue is bound under this key with other arguments, and they matter.
-            ResourceLockedError: the queue is somebody else's.
-            InternalError: the store cannot keep it.
+            NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
+            ResourceLockedError: the queue is exclusive to another caller.
+            InternalError: the store cannot store it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         self._authorization.check(
@@ -454,15 +453,15 @@ class Wiring:
             self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments))
         return binding
 
-    @_one_by_one
+    @_serialized
     async def unbind(self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER) -> Binding:
-        """Remove a binding. Returns what it was.
+        """Remove a binding, and return it.
 
         Raises:
             InvalidArgumentError: a name is empty.
-            UnauthorizedError: the caller may not.
+            UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such queue, exchange or binding.
-            ResourceLockedError: the queue is somebody else's.
+            ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot delete it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
@@ -475,12 +474,12 @@ class Wiring:
         await self._delete_if_unbound(exchange)
         return binding
 
-    # ---- questions ----
+    # ---- queries ----
 
     def bound(
         self, exchange_name: str, queue_name: str = "", key: str | None = None, arguments: TypedMap | None = None
     ) -> BoundReply:
-        """Whether there is a binding like this. What is empty or None does not matter: clients send either."""
+        """Whether a binding exists. Empty or None matches anything, because clients send either."""
         exchange, queue = self._exchanges.get(exchange_name), self._queues.get(queue_name)
         queue_not_found = bool(queue_name) and queue is None
         if exchange is None or queue_not_found:
@@ -489,5 +488,5 @@ class Wiring:
 
 
 def _owner(caller: Caller) -> Caller | None:
-    """Whose an exclusive queue is: nobody's, if the broker itself has declared it."""
+    """The owner of a queue declared exclusive: none, if the broker itself has declared it."""
     return None if caller is BROKER else caller

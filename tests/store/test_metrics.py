@@ -1,4 +1,4 @@
-"""The figures that management shows: every one that the schema has, and what they count."""
+"""The metrics that management shows: every one that the schema has, and what they count."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 import pytest
 
-from formats.broker_records.wiring import Queue
-from formats.rhm.geometry import Geometry
-from formats.rhm.headers import data_crc
-from store.environment import tool_environment
-from store.live.figures import JournalFigures, StoreFigures, journal_figures, store_figures
-from store.live.message_store import MessageStore
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
-from store.log_lines import LogLine
-from store.parameters import StoreParameters
+from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.environment import tool_environment
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.metrics import JournalMetrics, StoreMetrics, journal_metrics, store_metrics
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.log_lines import LogLine
+from qstore.store.parameters import StoreParameters
 
 #: The schema's properties and statistics, but for references to objects and what it calls deprecated or not wired up.
 STORE: Final = (
@@ -41,9 +41,9 @@ def spelled(name: str) -> str:
     return re.sub(r"([A-Z]+)", lambda found: "_" + found[1].lower(), name.replace("AIOs", "Aios"))
 
 
-@pytest.mark.parametrize(("figures", "names"), [(StoreFigures, STORE), (JournalFigures, JOURNAL)])
-def test_every_name_of_the_schema_is_there(figures: type[StoreFigures | JournalFigures], names: str) -> None:
-    assert [spelled(name) for name in names.split()] == list(figures._fields)
+@pytest.mark.parametrize(("metrics", "names"), [(StoreMetrics, STORE), (JournalMetrics, JOURNAL)])
+def test_every_name_of_the_schema_is_there(metrics: type[StoreMetrics | JournalMetrics], names: str) -> None:
+    assert [spelled(name) for name in names.split()] == list(metrics._fields)
 
 
 def queue(store: MessageStore, name: str) -> QueueJournal:
@@ -58,7 +58,7 @@ def test_what_they_count(tmp_path: Path) -> None:
     parameters = StoreParameters()
     with MessageStore.open(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
         one, other = queue(store, "one"), queue(store, "other")
-        assert not store_figures(store).tpl_is_initialized
+        assert not store_metrics(store).tpl_is_initialized
         size, crc = len(MESSAGE[0]), data_crc(MESSAGE)
         first, second, third = (store.append.enqueue(one, MESSAGE, size, crc) for _ in range(3))
         store.append.dequeue(one, first)
@@ -70,15 +70,15 @@ def test_what_they_count(tmp_path: Path) -> None:
         store.collect()
         assert errors == [None, None]
 
-        found = journal_figures(store, one)
+        found = journal_metrics(store, one)
         assert (found.name, found.directory, found.base_file_name) == ("one", one.directory, "JournalData")
         assert (found.initial_file_count, found.data_file_size) == (4, 65536)
         assert (found.record_depth, found.enqueues, found.dequeues) == (1, 3, 3)
         assert (found.txn, found.txn_enqueues, found.txn_dequeues) == (1, 0, 2)
         assert (found.txn_commits, found.txn_aborts, found.outstanding_aios) == (1, 0, 0)
-        assert journal_figures(store, other).txn_enqueues == journal_figures(store, other).record_depth == 1
+        assert journal_metrics(store, other).txn_enqueues == journal_metrics(store, other).record_depth == 1
 
-        whole = store_figures(store)
+        whole = store_metrics(store)
         assert whole.tpl_is_initialized
         assert (whole.default_initial_file_count, whole.default_data_file_size) == (8, 24)
         assert (whole.tpl_transaction_depth, whole.tpl_txn_prepares) == (1, 2)
@@ -86,5 +86,5 @@ def test_what_they_count(tmp_path: Path) -> None:
         store.transactions.abort_prepared(b"x", errors.append)
         store.start()
         store.collect()
-        assert store_figures(store)[-5:] == (0, 2, 1, 1, 0)
-        assert journal_figures(store, one).txn_aborts == 1
+        assert store_metrics(store)[-5:] == (0, 2, 1, 1, 0)
+        assert journal_metrics(store, one).txn_aborts == 1

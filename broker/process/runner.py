@@ -1,9 +1,9 @@
-"""The life of a broker, in its process: it starts, works until a signal comes or its store fails, and ends.
+"""Startup and shutdown of a broker: it runs until a signal arrives or its store fails.
 
-The order of a start, so that whatever can go wrong does before a client is let in: user file, store and recovery,
-sockets, pid file. The end goes the other way: no more connections, then the store is closed, with the messages that
-had been delivered. A recovery that fails leaves the store as it was, unclosed. A signal that comes before the broker
-listens has it end as soon as it does. The end takes a bounded time (`signals`).
+Startup order, so that errors occur before any client can connect: user file, store and recovery, sockets, pid file.
+Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged messages remain in it. A
+failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes effect once the broker
+is listening. The duration of the shutdown is bounded (`signals`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.log.logs import LEVELS, LogError, log_of
-from broker.model.broker import Broker
-from broker.model.store_protocol import Store, StoreLine, StoreModule
-from broker.network.server import Server
-from broker.process import daemon, service_manager
-from broker.process.pid_file import PidFile
-from broker.process.signals import Signals, Watchdog
-from broker.protocols.stored_messages import restore_message
-from broker.security.users import UserFileError, Users
-from broker.settings import BrokerSettings
+from qstore.broker.log.logs import LEVELS, LogError, log_of
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
+from qstore.broker.network.server import Server
+from qstore.broker.process import daemon, service_manager
+from qstore.broker.process.pid_file import PidFile
+from qstore.broker.process.signals import Signals, Watchdog
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.security.users import UserFileError, Users
+from qstore.broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Broker")
 _SECURITY_LOG: Final = log_of("Security")
@@ -34,26 +34,26 @@ _STORE_LOG: Final = log_of("Store")
 
 
 class StartError(Exception):
-    """The broker cannot start. The text is one line for a person."""
+    """The broker cannot start. The text is one line for the user."""
 
 
 class LoadedModule(NamedTuple):
-    """A store's module, and what its options are set to."""
+    """A store's module, and the values given for its options."""
 
     module: StoreModule
     values: Mapping[str, str]
 
 
-class Life:
-    """One broker's.
+class Runner:
+    """Runs one broker.
 
     Args:
         settings: its settings.
-        module: brings its store; None if nothing is to be kept.
-        version: the software's.
-        pid_directory: where a daemon's pid file goes; None if it is no daemon.
-        ready: called with the port when the broker listens.
-        reopen_log: opens the log's file anew.
+        module: its store's module; None to store nothing.
+        version: the software's version.
+        pid_directory: directory of a daemon's pid file; None in the foreground.
+        ready: called with the port when the broker is listening.
+        reopen_log: reopens the log file.
     """
 
     def __init__(
@@ -68,27 +68,27 @@ class Life:
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._reopen_log = pid_directory, ready, reopen_log
         self._store: Store | None = None
-        self._steps = 0  # of the end
+        self._steps = 0  # of the shutdown
         self._watchdog = Watchdog(self._progress)
         self._is_up = self._has_failed = False
 
     def run(self) -> bool:
-        """Live. Returns whether all that was promised is on the disk.
+        """Run the broker. Returns whether the shutdown was clean and nothing acknowledged is in doubt.
 
         Raises:
             StartError: the broker cannot start.
         """
         _check_users(self._settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self._live())
+            return runner.run(self._run())
 
-    async def _live(self) -> bool:
+    async def _run(self) -> bool:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         Signals(partial(self._end, loop, ended), partial(_call_soon, loop, self._reload))
         began = time.monotonic()
         self._store = self._open_store()
-        broker = Broker(self._settings, self._store, loop.call_soon)
+        broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
         server = Server(broker, self._settings)
@@ -101,9 +101,9 @@ class Life:
             broker.run()
             self._is_up = True
             await ended.wait()
-            service_manager.tell("STOPPING=1")
+            service_manager.notify("STOPPING=1")
         finally:
-            self._will_end()
+            self._begin_shutdown()
             try:
                 await server.close()
             finally:
@@ -116,7 +116,7 @@ class Life:
         if is_clean:
             _LOG.notice("Shut down")
         else:
-            _LOG.critical("Shut down, and the store is not closed cleanly: it is recovered when it is opened again")
+            _LOG.critical("Shut down, but the store was not closed cleanly: it will be recovered at the next start")
         return is_clean and not has_failed
 
     def _failed(self, ended: asyncio.Event, what: str) -> None:
@@ -125,41 +125,41 @@ class Life:
             _LOG.critical("%s: shutting down", what)
             ended.set()
 
-    # ---- signals; the first two are called by any thread ----
+    # ---- signals: `_end` and `_progress` are called from any thread ----
 
     def _end(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-        if self._is_up:  # else it starts, which takes as long as there is to recover
-            self._will_end()
+        if self._is_up:  # not during startup, when a long recovery must not trip the watchdog
+            self._begin_shutdown()
         _call_soon(loop, ended.set)
 
     def _progress(self) -> int:
         return self._steps + (0 if self._store is None else self._store.progress)
 
-    def _will_end(self) -> None:
+    def _begin_shutdown(self) -> None:
         if self._store is not None:
             self._store.will_close()
         self._watchdog.start()
 
     def _reload(self) -> None:
-        """SIGHUP: what can be read anew is, and what cannot is named."""
+        """SIGHUP: reopen the log file and check the user file."""
         try:
             self._reopen_log()
         except LogError as error:
-            _LOG.error("%s; until it can be, lines are lost", error)
+            _LOG.error("%s; log lines are lost until it can be written", error)
         path = self._settings.user_file
         if path is not None and self._settings.auth:
             try:
                 for line in Users(path).check():
                     _SECURITY_LOG.warning("%s", line)
-                _SECURITY_LOG.notice("%s: the user file is sound; it is read at every login", path)
+                _SECURITY_LOG.notice("%s: the user file is valid; it is read at every login", path)
             except UserFileError as error:
                 _SECURITY_LOG.error("%s", error)
-        _LOG.notice("Reloaded the log's file and the user file; for all other options restart the broker")
+        _LOG.notice("Reloaded the log file and the user file; changes of other options need a restart")
 
     def _open_store(self) -> Store | None:
         if self._module is None:
             _LOG.warning(
-                "No store is loaded: durable queues and persistent messages are not kept when the broker ends; "
+                "No store is loaded: durable queues and persistent messages are lost when the broker ends; "
                 "see --load-module store"
             )
             return None
@@ -187,7 +187,7 @@ class Life:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Call from the event loop, unless that has ended."""
+    """Call a function in the event loop, unless the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function)
 
@@ -196,24 +196,24 @@ def _release(pid_file: PidFile) -> None:
     error = pid_file.release(remove=True)
     if error is not None:
         _LOG.warning(
-            "%s: the pid file cannot be removed: %s; it is not locked, so nobody heeds it",
+            "%s: the pid file cannot be removed: %s; this is harmless, since it is unlocked",
             error.filename,
             error.strerror,
         )
 
 
 def _log_recovery(broker: Broker, seconds: float) -> None:
-    """Say what came back, and how long it took to open the store and read it."""
+    """Log what was recovered, and the time it took to open and read the store."""
     if broker.store is None:
         return
     queues = [queue for queue in broker.queues.values() if queue.durable]
     messages = sum(queue.message_count for queue in queues)
-    crashed = "" if broker.store.was_clean or not queues else ", of a store that was not closed cleanly"
+    crashed = "" if broker.store.was_clean or not queues else "; the store was not closed cleanly"
     text = "Recovered %s and %s in %.1f s%s"
     _LOG.notice(text, _counted(len(queues), "durable queue"), _counted(messages, "message"), seconds, crashed)
     if broker.in_doubt_messages:
         in_doubt = _counted(broker.in_doubt_messages, "message")
-        _LOG.notice("Transactions in doubt hold %s, which nobody gets before they are settled", in_doubt)
+        _LOG.notice("In-doubt transactions lock %s until they are committed or rolled back", in_doubt)
 
 
 def _counted(count: int, what: str) -> str:
@@ -221,7 +221,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says. The event loop has put its own words around it, and a name server has its own numbers."""
+    """The system's error text, without the event loop's additions. Name resolution has its own error numbers."""
     number = None if isinstance(error, socket.gaierror) else error.errno
     return error.strerror or str(error) if number is None else os.strerror(number)
 
@@ -230,7 +230,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:
-        _LOG.notice("uvloop is not installed: the broker works, and more slowly")
+        _LOG.notice("uvloop is not installed: the broker uses asyncio's event loop, which is slower")
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 
@@ -239,7 +239,7 @@ def _check_users(settings: BrokerSettings) -> None:
     if settings.user_file is None:
         return
     if not settings.auth:
-        _SECURITY_LOG.warning("the user file is not used, since --auth is no: every name and password is accepted")
+        _SECURITY_LOG.warning("The user file is ignored, since --auth is no: any user name and password is accepted")
         return
     try:
         for line in Users(settings.user_file).check():

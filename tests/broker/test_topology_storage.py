@@ -1,4 +1,4 @@
-"""The wiring and the store: what is kept, what a failing store leaves, and changes that come together."""
+"""The topology and the store: what is kept, what a failing store leaves, and changes that come together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import broker.model.topology.deletion
-from broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
-from broker.model.topology.serial_executor import OneByOne
-from formats.rhm.geometry import Geometry
-from formats.values import typed_map
-from store.errors import StoreError
+import qstore.broker.model.topology.deletion
+from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
+from qstore.broker.model.topology.serial_executor import SerialExecutor
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.values import typed_map
+from qstore.store.errors import StoreError
 from tests.broker.wired_broker import Somebody, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
@@ -46,12 +46,12 @@ class TestReopened:
         headers = typed_map({"x-match": "any", "n": 1})
 
         async def make(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("dead", "fanout", durable=True)
-            await wiring.declare_exchange(
+            topology = stage.topology
+            await topology.declare_exchange("dead", "fanout", durable=True)
+            await topology.declare_exchange(
                 "x", "topic", durable=True, auto_delete=True, alternate="dead", arguments=typed_map({"a": 1})
             )
-            await wiring.declare_queue(
+            await topology.declare_queue(
                 "q",
                 durable=True,
                 auto_delete=True,
@@ -59,9 +59,9 @@ class TestReopened:
                 arguments=typed_map({"b": 2}),
                 caller=Somebody("joe"),
             )
-            await wiring.bind("q", "x", "a.#")
-            await wiring.bind("q", "amq.match", "k", headers)
-            await wiring.bind("q", "amq.fanout", "")
+            await topology.bind("q", "x", "a.#")
+            await topology.bind("q", "amq.match", "k", headers)
+            await topology.bind("q", "amq.fanout", "")
             await stage.publish("amq.fanout", "any", b"kept")
             await stage.publish("amq.fanout", "any", b"lost", persistent=False)
 
@@ -77,15 +77,15 @@ class TestReopened:
             assert stage.bodies("q") == [b"kept"]
 
         async def take_apart(stage: Wired) -> None:
-            await stage.wiring.unbind("q", "amq.fanout", "")
-            await stage.wiring.unbind("q", "amq.match", "k")
-            await stage.wiring.unbind("q", "x", "a.#")  # which was its last
+            await stage.topology.unbind("q", "amq.fanout", "")
+            await stage.topology.unbind("q", "amq.match", "k")
+            await stage.topology.unbind("q", "x", "a.#")  # which was its last
 
         async def look_again(stage: Wired) -> None:
             assert stage.bindings() == set()
             assert "x" not in stage.broker.exchanges
-            await stage.wiring.delete_queue("q")
-            await stage.wiring.delete_exchange("dead")
+            await stage.topology.delete_queue("q")
+            await stage.topology.delete_exchange("dead")
 
         async def find_nothing(stage: Wired) -> None:
             assert stage.broker.queues == {}
@@ -95,13 +95,13 @@ class TestReopened:
 
     def test_only_what_is_durable(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             for durable in (True, False):
-                await wiring.declare_exchange(f"x{durable:d}", "direct", durable=durable)
-                await wiring.declare_queue(f"q{durable:d}", durable=durable)
+                await topology.declare_exchange(f"x{durable:d}", "direct", durable=durable)
+                await topology.declare_queue(f"q{durable:d}", durable=durable)
             for exchange in ("x1", "x0", "amq.direct"):
                 for queue in ("q1", "q0"):
-                    await wiring.bind(queue, exchange, "k")
+                    await topology.bind(queue, exchange, "k")
 
         async def look(stage: Wired) -> None:
             assert list(stage.broker.queues) == ["q1"]
@@ -115,11 +115,11 @@ class TestReopened:
         numbers: list[list[int | None]] = []
 
         async def look(stage: Wired) -> None:
-            await stage.wiring.keep_standard_exchanges()
+            await stage.topology.store_standard_exchanges()
             exchanges = stage.broker.exchanges
             numbers.append([exchanges[name].store_id for name in sorted(exchanges) if name])
             assert stage.store is not None
-            assert len(stage.store.wiring.exchanges) in (0, 4)
+            assert len(stage.store.topology.exchanges) in (0, 4)
 
         play(tmp_path, look, look)
         assert None not in numbers[0]
@@ -127,14 +127,14 @@ class TestReopened:
 
     def test_deleted_with_its_ends(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            wiring = stage.wiring
-            await wiring.declare_exchange("x", "direct", durable=True)
+            topology = stage.topology
+            await topology.declare_exchange("x", "direct", durable=True)
             for name in ("q", "r"):
-                await wiring.declare_queue(name, durable=True)
-                await wiring.bind(name, "x", "k")
-                await wiring.bind(name, "amq.direct", "k")
-            await wiring.delete_queue("r")
-            await wiring.delete_exchange("x")
+                await topology.declare_queue(name, durable=True)
+                await topology.bind(name, "x", "k")
+                await topology.bind(name, "amq.direct", "k")
+            await topology.delete_queue("r")
+            await topology.delete_exchange("x")
 
         async def look(stage: Wired) -> None:
             assert stage.bindings() == {("amq.direct", "q", "k")}
@@ -142,16 +142,16 @@ class TestReopened:
         play(tmp_path, make, look)
 
     def test_messages_that_have_moved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(broker.model.topology.deletion, "MOVED_AT_ONCE", 3)
+        monkeypatch.setattr(qstore.broker.model.topology.deletion, "MOVED_AT_ONCE", 3)
         bodies = [b"%d" % number for number in range(10)]
 
         async def make(stage: Wired) -> None:
             for name in ("letters", "copies"):
-                await stage.wiring.declare_queue(name, durable=True)
-                await stage.wiring.bind(name, "amq.fanout", "")
-            await stage.wiring.declare_queue("q", durable=True, alternate="amq.fanout")
+                await stage.topology.declare_queue(name, durable=True)
+                await stage.topology.bind(name, "amq.fanout", "")
+            await stage.topology.declare_queue("q", durable=True, alternate="amq.fanout")
             await stage.publish("", "q", *bodies)
-            await stage.wiring.delete_queue("q")
+            await stage.topology.delete_queue("q")
             assert stage.bodies("letters") == bodies
 
         async def look(stage: Wired) -> None:
@@ -165,7 +165,7 @@ class TestGeometry:
     def test_by_the_arguments(self, tmp_path: Path) -> None:
         async def scene(stage: Wired) -> None:
             arguments = typed_map({"qpid.file_count": 5, "qpid.file_size": 2})
-            queue = await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
+            queue = await stage.topology.declare_queue("q", durable=True, arguments=arguments)
             assert queue.journal.geometry == Geometry.from_pages(5, 2)
 
         play(tmp_path, scene)
@@ -174,9 +174,9 @@ class TestGeometry:
         async def scene(stage: Wired) -> None:
             arguments = typed_map({"qpid.file_count": "many"})
             with pytest.raises(InvalidArgumentError, match=r"qpid\.file_count"):
-                await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
+                await stage.topology.declare_queue("q", durable=True, arguments=arguments)
             assert stage.broker.queues == {}
-            await stage.wiring.declare_queue("q", arguments=arguments)
+            await stage.topology.declare_queue("q", arguments=arguments)
 
         play(tmp_path, scene)
 
@@ -185,16 +185,16 @@ class TestGeometry:
 class TestFailingStore:
     def test_nothing_is_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             assert stage.store is not None
-            await wiring.declare_queue("q", durable=True)
+            await topology.declare_queue("q", durable=True)
             before = dict(stage.broker.exchanges), dict(stage.broker.queues)
             for name in ("create_queue", "create_exchange", "create_binding"):
                 monkeypatch.setattr(stage.store.changes, name, change)
             for asked in (
-                wiring.declare_queue("r", durable=True),
-                wiring.declare_exchange("x", "direct", durable=True),
-                wiring.bind("q", "amq.direct", "k"),
+                topology.declare_queue("r", durable=True),
+                topology.declare_exchange("x", "direct", durable=True),
+                topology.bind("q", "amq.direct", "k"),
             ):
                 with pytest.raises(InternalError, match="the disk is broken"):
                     await asked
@@ -205,20 +205,20 @@ class TestFailingStore:
 
     def test_nothing_is_deleted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             assert stage.store is not None
-            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
-            queue = await wiring.declare_queue("q", durable=True, alternate="amq.topic")
-            await wiring.bind("q", "x", "k")
-            await wiring.bind("q", "amq.topic", "#")
+            await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            queue = await topology.declare_queue("q", durable=True, alternate="amq.topic")
+            await topology.bind("q", "x", "k")
+            await topology.bind("q", "amq.topic", "#")
             taker = await stage.consumer(queue)
             with monkeypatch.context() as patch:
                 for name in ("delete_queue", "delete_exchange", "delete_binding"):
                     patch.setattr(stage.store.changes, name, change)
                 for asked in (
-                    wiring.delete_queue("q"),
-                    wiring.delete_exchange("x"),
-                    wiring.unbind("q", "x", "k"),
+                    topology.delete_queue("q"),
+                    topology.delete_exchange("x"),
+                    topology.unbind("q", "x", "k"),
                 ):
                     with pytest.raises(InternalError, match="the disk is broken"):
                         await asked
@@ -231,7 +231,7 @@ class TestFailingStore:
             assert [entry.message.body for entry in taker.taken] == [b"1"]
             assert stage.bodies("q") == [b"2"]
             queue.dequeue(taker.taken[0])
-            await wiring.delete_queue("q")
+            await topology.delete_queue("q")
             assert taker.is_told
             assert "x" not in stage.broker.exchanges
 
@@ -241,23 +241,23 @@ class TestFailingStore:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             assert stage.store is not None
-            queue = await wiring.declare_queue("q", durable=True, auto_delete=True)
-            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
-            await wiring.bind("q", "x", "k")
+            queue = await topology.declare_queue("q", durable=True, auto_delete=True)
+            await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            await topology.bind("q", "x", "k")
             with monkeypatch.context() as patch:
                 patch.setattr(stage.store.changes, "delete_queue", change)
                 patch.setattr(stage.store.changes, "delete_exchange", change)
-                await wiring.delete_if_unused(queue)
-                await wiring.unbind("q", "x", "k")
+                await topology.delete_if_unused(queue)
+                await topology.unbind("q", "x", "k")
             assert stage.broker.queues == {"q": queue}
             assert "x" in stage.broker.exchanges
 
         play(tmp_path, scene)
         assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [
-            'Auto-delete queue "q" stays',
-            'Auto-delete exchange "x" stays',
+            'Auto-delete queue "q" was not deleted',
+            'Auto-delete exchange "x" was not deleted',
         ]
 
 
@@ -267,16 +267,16 @@ class TestNoRoom:
         size, count = 4000, 120
 
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             large = typed_map({"qpid.file_count": 16, "qpid.file_size": 2})
-            queue = await wiring.declare_queue("q", durable=True, alternate="amq.fanout", arguments=large)
-            await wiring.declare_queue("small", durable=True)
-            await wiring.bind("small", "amq.fanout", "")
-            await wiring.bind("q", "amq.direct", "k")
+            queue = await topology.declare_queue("q", durable=True, alternate="amq.fanout", arguments=large)
+            await topology.declare_queue("small", durable=True)
+            await topology.bind("small", "amq.fanout", "")
+            await topology.bind("q", "amq.direct", "k")
             bodies = [b"%d" % number * size for number in range(count)]
             await stage.publish("", "q", *(b"%3d" % number + b"x" * size for number in range(count)))
             with pytest.raises(ResourceLimitExceededError, match="Enqueue capacity threshold exceeded"):
-                await wiring.delete_queue("q")
+                await topology.delete_queue("q")
             assert stage.broker.queues["q"] is queue
             assert not queue.is_deleted
             assert stage.bindings() == {("amq.fanout", "small", ""), ("amq.direct", "q", "k")}
@@ -293,12 +293,12 @@ class TestNoRoom:
 class TestTogether:
     def test_one_after_the_other(self, tmp_path: Path) -> None:
         async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
+            topology = stage.topology
             first, second, _, queue = await asyncio.gather(
-                wiring.declare_queue("q", durable=True),
-                wiring.declare_queue("q", durable=True),
-                wiring.delete_queue("q"),
-                wiring.declare_queue("q", durable=True),
+                topology.declare_queue("q", durable=True),
+                topology.declare_queue("q", durable=True),
+                topology.delete_queue("q"),
+                topology.declare_queue("q", durable=True),
             )
             assert first is second
             assert first.is_deleted
@@ -308,14 +308,14 @@ class TestTogether:
 
     def test_a_change_is_made_though_nobody_waits(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
-            task = asyncio.ensure_future(stage.wiring.declare_queue("q", durable=True))
+            task = asyncio.ensure_future(stage.topology.declare_queue("q", durable=True))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert stage.broker.queues == {}
-            await stage.wiring.finish()
+            await stage.topology.finish()
             assert list(stage.broker.queues) == ["q"]
 
         async def look(stage: Wired) -> None:
@@ -327,10 +327,10 @@ class TestTogether:
         async def scene(stage: Wired) -> None:
             complaints: list[object] = []
             asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
-            task = asyncio.ensure_future(stage.wiring.delete_queue("none"))
+            task = asyncio.ensure_future(stage.topology.delete_queue("none"))
             await asyncio.sleep(0)
             task.cancel()
-            await stage.wiring.finish()
+            await stage.topology.finish()
             with pytest.raises((asyncio.CancelledError, NotFoundError)):
                 await task
             del task
@@ -349,7 +349,7 @@ class TestTogether:
             return number
 
         async def scene() -> None:
-            changes = OneByOne()
+            changes = SerialExecutor()
             assert await asyncio.gather(*(changes.do(lambda each=each: work(each)) for each in range(3))) == [0, 1, 2]
 
         asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""The README's example of the store runs any number of times."""
+"""The example of store/USING.md runs any number of times."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ PLACE: Final = '"/var/lib/qstore"'
 
 
 def example() -> str:
-    section = (ROOT / "README.md").read_text("utf-8").partition("\n## The store\n")[2]
-    code = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    code = re.search(r"^```python\n(.*?)^```", (ROOT / "store/USING.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert code is not None
     assert code[1].count(PLACE) == 1
     return code[1]
@@ -33,7 +32,7 @@ def test_it_runs_again_and_again_with_one_queue(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert len(re.findall(r"^orders \d+ b'hello'$", done.stdout, re.MULTILINE)) == run
-        assert re.search(r"^\d+ is on the disk$", done.stdout, re.MULTILINE)
+        assert re.search(r"^\d+ is on disk$", done.stdout, re.MULTILINE)
     assert check(store).code == 0
     shown = dump(store, "--outstanding", "--json").lines()
     assert [(line["name"], line["messages"]) for line in shown if line["kind"] == "queue"] == [("orders", 3)]

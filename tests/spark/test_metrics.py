@@ -18,24 +18,27 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.make import make_store
+from qstore.tools.metrics import METRICS, label, percent
+from qstore.tools.qstore_analyze import show, write_results
+from qstore.tools.qstore_size import command as size_command
+from qstore.tools.report.content import FindingKind, QueueReport, ReportContent
+from qstore.tools.report.text import count
+from qstore.tools.size.amounts import exact, human
+from qstore.tools.spark.analyze.request import Request
 from tests.spark.analyses import analyzed
 from tests.support.dump import Line, dump
 from tests.support.fixtures import StoreOpener
 from tests.support.generated_fleet import listed
 from tests.support.planted_damage import check
+from tests.support.profiles import only_on_its_day
 from tests.support.report_page import Page
-from tools.figures import FIGURES, label, percent
-from tools.generate.fleet import FleetSpec, StoreFormat
-from tools.generate.make import make_store
-from tools.qstore_analyze import show, write_results
-from tools.qstore_size import command as size_command
-from tools.report.content import FindingKind, QueueReport, ReportContent
-from tools.report.text import count
-from tools.size.amounts import exact, human
-from tools.spark.analyze.request import Request
 
 #: What is in the summary and no number, or by its own name.
 OTHERS: Final = {"kind", "publisher", "compare"}
+
+pytestmark = only_on_its_day(1, 2)  # another whole analysis is that of test_analyze
 
 
 class Outputs(NamedTuple):
@@ -125,7 +128,7 @@ def outputs(spark: Any, open_fixture: StoreOpener, tmp_path_factory: pytest.Temp
 
 def test_every_number_is_defined(outputs: Outputs) -> None:
     numbers = {name for name in outputs.fields if name not in OTHERS}
-    assert numbers <= set(FIGURES)
+    assert numbers <= set(METRICS)
     assert {
         "near_threshold", "dangling_dequeues", "overwritten_dequeues", "transactions_in_doubt", "journal_bytes",
     } <= numbers  # fmt: skip
@@ -145,8 +148,8 @@ def test_the_report_says_what_the_summary_says(outputs: Outputs) -> None:
         "in_doubt",
     ):  # fmt: skip
         assert getattr(totals, name) == fields[name], name
-    found = {kind.figure: number for kind, number in totals.findings.items()}
-    assert found == {kind.figure: fields[kind.figure] for kind in FindingKind if fields.get(kind.figure)}
+    found = {kind.metric: number for kind, number in totals.findings.items()}
+    assert found == {kind.metric: fields[kind.metric] for kind in FindingKind if fields.get(kind.metric)}
     assert {"damage", "transactions_in_doubt"} <= set(found)
     for kind, number in totals.findings.items():
         assert f"{count(number)} {kind.label}" in outputs.page.text

@@ -1,12 +1,12 @@
-"""The file `rhm/topology`: a second copy of the catalogue of a version-2 store, in one file beside its database.
+"""The file `rhm/topology`: a second copy of the catalogue of a version-2 store, in one file next to its database.
 
-A key-value database that lost its newest log, or was replaced by an older one, looks sound to itself. This file has
-the same entries (`formats.catalogue`) by another way: a log of the catalogue's batches, numbered as the catalogue's
-census counts them. Held against each other, the two tell which of them lost something, and what.
+A key-value database that lost its newest log, or was replaced by an older one, looks intact to itself. This file has
+the same entries (`formats.catalogue`) in another form: a log of the catalogue's batches, numbered as in the catalogue's
+census. Comparing the two shows which of them lost something, and what.
 
 All integers are little-endian. The file is a header, then records, each in a whole number of sectors of 512 bytes.
 
-    header   8 bytes magic "QSTOPOLO", u32 format version (1), 16 bytes store id (a UUID), u32 CRC-32C of what stands
+    header   8 bytes magic "QSTOPOLO", u32 format version (1), 16 bytes store id (a UUID), u32 CRC-32C of the bytes
              before it; zeros up to the end of the sector
     record   u32 magic "QSTR", u32 CRC-32C of the store id, of all that follows in the record's header, and of the body;
              u64 batch number, u32 bytes in the body, u8 kind, 3 zero bytes; the body; zeros up to the end of the sector
@@ -18,12 +18,12 @@ All integers are little-endian. The file is a header, then records, each in a wh
     1        a snapshot: every entry that the catalogue has after the batch of that number
     2        a batch: the changes that it makes
 
-The first record is a snapshot, and the only one; the others are batches, and their numbers are consecutive. Behind the
-last record the file is zeros: room for further ones, which are appended and synced one at a time. When the room is used
-up, a new file with a snapshot takes the place of the old one by a rename.
+The first record is a snapshot, and the only one; the others are batches with consecutive numbers. After the last record
+the file is zeros: space for further ones, which are appended and synced one at a time. When the space is used up, a new
+file with a snapshot replaces the old one by a rename.
 
-So a crash can tear the last record alone, and nothing stands behind it. A record that cannot be read and has a
-readable one of a higher number behind it is damage.
+So a crash can tear only the last record, after which there are none. An unreadable record that is followed by a
+readable one of a higher number is damage.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from formats.checksum import extend_crc32c
-from formats.errors import FormatError
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import FormatError
 
 FORMAT_VERSION: Final = 1
 SECTOR: Final = 512
-"""Records begin at multiples of this many bytes: a write that is torn spoils no record but its own."""
+"""Records begin at multiples of this many bytes, so that a torn write damages only its own record."""
 
 _MAGIC: Final = b"QSTOPOLO"
 _RECORD_MAGIC: Final = b"QSTR"
@@ -48,33 +48,33 @@ _RECORD: Final = struct.Struct("<4sIQIB3x")
 _CHANGE: Final = struct.Struct("<HI")
 _DELETED: Final = 0xFFFFFFFF
 _SNAPSHOT, _BATCH = 1, 2
-_MOST_TRIED: Final = 4096  # places behind the last record at which another one is looked for
+_MAX_TRIED: Final = 4096  # positions after the last record that are searched for another one
 
 
 class TopologyFormatError(FormatError):
-    """A file that is no copy of a topology, or whose header is damaged. Offsets count from the start of the file."""
+    """A file that is not a topology copy, or whose header is damaged. Offsets count from the start of the file."""
 
     format_name = "topology copy"
 
 
 class Tail(Enum):
-    """What stands behind the last record that can be read."""
+    """What follows the last readable record."""
 
     CLEAN = auto()  # zeros, or nothing
-    TORN = auto()  # something else: the record that was being written when its writer died
-    DAMAGED = auto()  # records of higher numbers: one between them and the last is damaged, or was taken out
+    TORN = auto()  # other bytes: the record that was being written when its writer died
+    DAMAGED = auto()  # records of higher numbers: one between them and the last is damaged or missing
 
 
 class TopologyCopy(NamedTuple):
-    """What a copy says.
+    """The content of a topology copy.
 
     Attributes:
-        store_id: whose it is.
-        batch: the number of the last batch that can be read in sequence; 0 where the snapshot cannot be read.
-        entries: key -> value, as the catalogue had them after that batch.
-        end: the offset behind the record of that batch.
-        tail: what stands there.
-        last_batch: the highest batch number that any readable record has.
+        store_id: id of its store.
+        batch: the number of the last batch that can be read in sequence; 0 if the snapshot cannot be read.
+        entries: key -> value, as in the catalogue after that batch.
+        end: the offset after the record of that batch.
+        tail: what follows.
+        last_batch: the highest batch number of any readable record.
     """
 
     store_id: UUID
@@ -95,7 +95,7 @@ class _Record(NamedTuple):
 def encode_snapshot(store_id: UUID, batch: int, entries: Mapping[bytes, bytes]) -> bytes:
     """The header and the first record of a file whose catalogue has `entries` after the batch of that number.
 
-    Raises ValueError where they do not fit: over 4 GiB, or numbers out of range.
+    Raises ValueError if they do not fit: over 4 GiB, or numbers out of range.
     """
     head = _HEADER.pack(_MAGIC, FORMAT_VERSION, store_id.bytes, 0)[:-4]
     header = head + extend_crc32c(0, head).to_bytes(4, "little")
@@ -129,7 +129,7 @@ def _checksum(store_id: UUID, head: bytes, body: bytes) -> int:
 
 
 def decode_topology(content: bytes) -> TopologyCopy:
-    """What the file with that content says. Raises TopologyFormatError where its header cannot be read."""
+    """Decode the file. Raises TopologyFormatError if its header cannot be read."""
     if len(content) < _HEADER.size:
         raise TopologyFormatError(f"{len(content)} bytes are too few", len(content))
     magic, version, store, crc = _HEADER.unpack_from(content)
@@ -138,7 +138,7 @@ def decode_topology(content: bytes) -> TopologyCopy:
     if crc != extend_crc32c(0, content[: _HEADER.size - 4]):
         raise TopologyFormatError("the header fails its checksum")
     if version != FORMAT_VERSION:
-        raise TopologyFormatError(f"format version {version} is not known; this software reads {FORMAT_VERSION}", 8)
+        raise TopologyFormatError(f"unknown format version {version}; this software reads version {FORMAT_VERSION}", 8)
     store_id = UUID(bytes=store)
     batch, end, entries = 0, SECTOR, dict[bytes, bytes]()
     while (record := _record_at(content, end, store_id)) is not None:
@@ -160,7 +160,7 @@ def decode_topology(content: bytes) -> TopologyCopy:
 def _records_from(content: bytes, begin: int, store_id: UUID) -> Iterator[_Record]:
     """The readable records that begin at any sector from `begin` on."""
     at, tried = content.find(_RECORD_MAGIC, begin), 0
-    while at >= 0 and tried < _MOST_TRIED:
+    while at >= 0 and tried < _MAX_TRIED:
         if at % SECTOR == 0:
             tried += 1
             record = _record_at(content, at, store_id)
@@ -170,7 +170,7 @@ def _records_from(content: bytes, begin: int, store_id: UUID) -> Iterator[_Recor
 
 
 def _record_at(content: bytes, at: int, store_id: UUID) -> _Record | None:
-    """The record at that offset; None if there is none that can be read."""
+    """The record at that offset; None if there is no readable one."""
     head = content[at : at + _RECORD.size]
     if len(head) < _RECORD.size:
         return None

@@ -1,0 +1,273 @@
+"""One tick of the event loop: the input of all connections is processed together.
+
+During a tick, commands are read from sockets, messages are routed and enqueued, and records are appended to journals.
+At its end, once for all of that:
+
+    1. the journals that were written to are flushed: one sync each, with everything that waits for it attached
+    2. queues with messages are dispatched
+    3. each session reports to its peer which commands are completed
+    4. each connection writes its output
+
+Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
+another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
+timer.
+
+Records that no peer waits for linger: removals of messages that were delivered without acknowledgement, or accepted
+without asking for completion. They ride on the next flush of their journal, or are flushed after `LINGER` seconds, so
+that the next message does not wait for a sync that no peer needs. Commands that wait for lingering records are
+completed once those are synced, like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.completion import Runs
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.memory import MemoryCeiling
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.barriers import Barrier
+    from qstore.broker.model.store_protocol import Store
+
+LINGER: Final = 0.002
+"""Seconds that records may wait for a flush which no peer waits for."""
+
+_LOG: Final = log_of("Broker")
+
+
+class Worker(Protocol):
+    """A session, as a tick sees it: it has received commands, and has a `CompletionLedger` for them."""
+
+    def complete_received(self) -> Runs:
+        """Complete all its commands that do not wait. Returns the runs of those that wait for the disk."""
+
+    def complete(self, runs: Runs) -> None:
+        """Complete commands whose records are on the disk."""
+
+    def fail(self, runs: Runs, error: Exception) -> None:
+        """Handle commands whose records could not be written."""
+
+    def report_completed(self) -> None:
+        """Report newly completed commands to the peer."""
+
+
+class Served(Protocol):
+    """A queue, as a tick sees it.
+
+    Attributes:
+        name: its name.
+        journal: its journal; of a type the store chooses.
+        counted_memory: its `memory` at the last count; maintained by the tick.
+    """
+
+    name: str
+    journal: Any
+    counted_memory: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory taken by its messages."""
+
+    def raise_barrier(self) -> Barrier:
+        """Put a barrier before the messages whose flush begins now."""
+
+    def lower(self, barrier: Barrier) -> None:
+        """The records that this barrier waits for are on the disk."""
+
+    def dispatch(self) -> None:
+        """Deliver messages to consumers. Raises ModelError if a dequeue cannot be written."""
+
+
+class Output(Protocol):
+    """A connection that has output."""
+
+    def write_output(self) -> None:
+        """Write the output to the socket."""
+
+
+class _Batch:
+    """The work that waits for one flush."""
+
+    __slots__ = ("_barriers", "_later", "_store", "_tick", "_workers")
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        barriers: list[tuple[Served, Barrier]],
+        workers: list[tuple[Worker, Runs]],
+        later: list[Callable[[Exception | None], None]],
+    ) -> None:
+        self._tick, self._store = tick, store
+        self._barriers, self._workers, self._later = barriers, workers, later
+
+    def done(self, error: Exception | None) -> None:
+        """Finish the batch: its flush is on the disk, or has failed with `error`."""
+        tick = self._tick
+        tick.flushes_under_way -= 1
+        for queue, barrier in self._barriers:
+            if error is None:
+                queue.lower(barrier)
+            elif len(self._barriers) > 1:  # another queue's journal may be the one that has failed
+                self._store.flush((queue.journal,), partial(_lower_if_synced, queue, barrier))
+        for worker, runs in self._workers:
+            if error is None:
+                worker.complete(runs)
+            else:
+                worker.fail(runs, error)
+            tick.workers[worker] = None
+        for callback in self._later:
+            callback(error)
+        tick.schedule()
+
+
+def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:
+    if error is None:
+        queue.lower(barrier)
+
+
+class Tick:
+    """The work collected in the current tick.
+
+    Args:
+        call_soon: schedules a function to run at the end of the event loop tick.
+        store: the store; None without persistence.
+        memory: counts the growth of queues; None for no counting.
+        call_later: schedules a function after a delay in seconds; None: records never linger.
+
+    Attributes:
+        ready: queues with new messages or new consumers.
+        written: durable queues with new messages that are not on the disk yet.
+        journals: journals that were written to; of a type the store chooses.
+        workers: sessions that have received commands, or had some completed.
+        outputs: connections that have output.
+        flushes_under_way: batches that wait for the disk.
+        interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
+        is_idle: returns whether the event loop has nothing else to do, so that a flush may block.
+        is_urgent: a peer waits for everything written so far, including lingering records.
+    """
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], Any],
+        store: Store | None,
+        memory: MemoryCeiling | None = None,
+        call_later: Callable[[float, Callable[[], None]], Any] | None = None,
+    ) -> None:
+        self._call_soon, self._call_later, self._store = call_soon, call_later, store
+        self._memory = memory or MemoryCeiling(0, lambda: 0)
+        self._is_scheduled = False
+        self._is_ending = False
+        self._later: list[Callable[[Exception | None], None]] = []
+        self._lingering: dict[Any, None] = {}  # journals
+        self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
+        self._has_timer = False
+        self.is_urgent = False
+        self.ready: dict[Served, None] = {}
+        self.written: dict[Served, None] = {}
+        self.journals: dict[Any, None] = {}
+        self.workers: dict[Worker, None] = {}
+        self.outputs: dict[Output, None] = {}
+        self.flushes_under_way = 0
+        self.interrupted: Callable[[], None] = lambda: None
+        self.is_idle: Callable[[], bool] = lambda: False
+
+    def schedule(self) -> None:
+        """Schedule the end of the tick."""
+        if not self._is_scheduled and not self._is_ending:
+            self._is_scheduled = True
+            self._call_soon(self.end)
+
+    def when_synced(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when the records of this tick are on the disk, or with the error that prevented it."""
+        self._later.append(callback)
+        self.schedule()
+
+    def end(self) -> None:
+        """Process everything collected in the tick."""
+        self._is_scheduled = False
+        self._is_ending = True
+        try:
+            self._begin_flush()
+            while self.ready:
+                self._dispatch()
+                if self.journals or self._later:
+                    self._begin_flush()
+            workers = list(self.workers)
+            self.workers.clear()
+            for worker in workers:
+                worker.report_completed()
+            outputs = list(self.outputs)
+            self.outputs.clear()
+            for output in outputs:
+                output.write_output()
+        except MemoryError:
+            self._memory.exhausted("The end of a tick")
+            self.interrupted()
+        finally:
+            self._is_ending = False
+        if self.ready or self.journals or self.workers or self.outputs or self._later:
+            self.schedule()
+        if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):
+            self._start_timer()
+
+    def _begin_flush(self) -> None:
+        """Complete commands, or let them wait for the flush that begins here."""
+        held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
+        later, self._later = self._later, []
+        journals = self.journals
+        if self._lingering and (later or self.is_urgent):
+            journals = self._lingering | journals
+            held = self._lingering_runs + held
+            self._lingering, self._lingering_runs = {}, []
+        elif journals and not (later or self.is_urgent or self.written or self._call_later is None):
+            self._lingering.update(journals)
+            self._lingering_runs += held
+            self.journals.clear()
+            return
+        self.is_urgent = False
+        if not journals:
+            for worker, runs in held:
+                worker.complete(runs)
+            for callback in later:
+                callback(None)
+            return
+        assert self._store is not None
+        barriers = [(queue, queue.raise_barrier()) for queue in self.written]
+        self.written.clear()
+        flushed = list(journals)
+        self.journals.clear()
+        self.flushes_under_way += 1
+        self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=self.is_idle())
+
+    def _start_timer(self) -> None:
+        if not self._has_timer:
+            assert self._call_later is not None
+            self._has_timer = True
+            self._call_later(LINGER, self._end_lingering)
+
+    def _end_lingering(self) -> None:
+        self._has_timer = False
+        assert self._store is not None
+        self._store.start()
+        if self._lingering:
+            self.is_urgent = True
+            self.schedule()
+
+    def _dispatch(self) -> None:
+        queues = list(self.ready)
+        self.ready.clear()
+        for queue in queues:
+            try:
+                queue.dispatch()
+            except ModelError as error:  # a message was delivered, but its dequeue cannot be written
+                _LOG.error('Queue "%s": %s', queue.name, error)
+            held = queue.memory
+            self._memory.grown += max(0, held - queue.counted_memory)
+            queue.counted_memory = held
+        if self._memory.grown >= self._memory.step:
+            self._memory.count()

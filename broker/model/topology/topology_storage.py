@@ -1,0 +1,118 @@
+"""Stores changes of exchanges, queues and bindings, and waits until they are on the disk.
+
+A binding is stored if its queue and its exchange are. Without a store every call returns at once. Once stored, an
+exchange has its number in the store, a queue its journal, a binding its entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from qstore.broker.model.errors import InternalError, InvalidArgumentError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.store_protocol import Changed, Store
+from qstore.formats.broker_records import topology as records
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.values import TypedMap
+
+_Result = TypeVar("_Result")
+
+
+class TopologyStorage:
+    """Makes changes in a store. Each raises InternalError with the store's text if the store fails.
+
+    Args:
+        store: the store; None without persistence.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    async def create_queue(self, name: str, alternate: str, arguments: TypedMap, user: str, auto_delete: bool) -> Any:
+        """Store a queue. Returns its journal; None without a store.
+
+        Raises:
+            InvalidArgumentError: an argument for the store is not valid.
+            InternalError: see above.
+        """
+        store = self._store
+        if store is None:
+            return None
+        try:
+            geometry = store.queue_geometry({own_name: typed.value for own_name, typed in arguments.entries})
+        except store.argument_error as error:
+            raise InvalidArgumentError(f'queue "{name}": {error}') from error
+        record = records.Queue(name, arguments, alternate, user, auto_delete)
+        return await self._make(lambda done: store.changes.create_queue(record, geometry, done))
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue, its messages and its bindings from the store."""
+        store, journal = self._store, queue.journal
+        if store is not None and journal is not None:
+            await self._run(lambda done: store.changes.delete_queue(journal, done))
+
+    async def create_exchange(self, exchange: Exchange) -> None:
+        """Store an exchange."""
+        store = self._store
+        if store is None:
+            return
+        alternate = "" if exchange.alternate is None else exchange.alternate.name
+        record = records.Exchange(
+            exchange.name, exchange.durable, exchange.type_name, exchange.arguments, alternate, exchange.auto_delete
+        )
+        exchange.store_id = await self._make(lambda done: store.changes.create_exchange(record, done))
+
+    async def delete_exchange(self, exchange: Exchange) -> None:
+        """Delete an exchange and its bindings from the store."""
+        store, number = self._store, exchange.store_id
+        if store is not None and number is not None:
+            await self._run(lambda done: store.changes.delete_exchange(number, done))
+
+    async def create_binding(self, exchange: Exchange, binding: Binding) -> None:
+        """Store a binding, if its queue and exchange are stored."""
+        store, number, queue = self._store, exchange.store_id, binding.queue
+        if store is None or number is None or queue.journal is None:
+            return
+        record = records.Binding(queue.journal.queue_id, queue.name, binding.key, binding.arguments)
+        binding.entry = await self._make(lambda done: store.changes.create_binding(number, record, done))
+
+    async def delete_binding(self, binding: Binding) -> None:
+        """Delete a binding from the store."""
+        store, entry = self._store, binding.entry
+        if store is not None and entry is not None:
+            await self._run(lambda done: store.changes.delete_binding(entry, done))
+
+    # ---- waiting ----
+
+    async def _make(self, ask: Callable[[Changed[_Result]], None]) -> _Result:
+        """Make a change, and return its result."""
+        made = await self._request(ask)
+        assert made is not None
+        return made
+
+    async def _run(self, ask: Callable[[Changed[None]], None]) -> None:
+        """Make a change that has no result."""
+        await self._request(ask)
+
+    async def _request(self, ask: Callable[[Changed[_Result]], None]) -> _Result | None:
+        assert self._store is not None
+        answer: asyncio.Future[tuple[_Result | None, Exception | None]] = asyncio.get_running_loop().create_future()
+
+        def done(made: _Result | None, error: Exception | None) -> None:
+            if not answer.done():  # otherwise the waiting task was cancelled
+                answer.set_result((made, error))
+
+        try:
+            ask(done)
+        except BrokerRecordError as error:
+            raise InvalidArgumentError(str(error)) from error
+        except self._store.errors as error:
+            raise InternalError(str(error)) from error
+        made, failure = await answer
+        if failure is not None:
+            raise InternalError(str(failure))
+        return made

@@ -1,0 +1,38 @@
+"""Stores as Spark tables; needs `pip install 'qstore[spark]'` and Java.
+
+    from qstore.spark import OUTSTANDING_COLUMNS, outstanding, register, use_this_python
+
+    use_this_python()
+    spark = register(SparkSession.builder.getOrCreate())
+    records = spark.read.format("qstore").option("columns", ",".join(OUTSTANDING_COLUMNS)).load("/fleet/*/data")
+    outstanding(records).groupBy("store", "queue", "state").count().show()
+
+`qstore.tools.spark.data_source` documents the options and tables, `qstore.tools.spark.pipeline` has the other queries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.needed import SparkMissingError, use_this_python
+from qstore.tools.spark.pipeline.effects import NEEDED as OUTSTANDING_COLUMNS
+from qstore.tools.spark.pipeline.outstanding import outstanding
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "OUTSTANDING_COLUMNS",
+    "QstoreDataSource",
+    "SparkMissingError",
+    "outstanding",
+    "register",
+    "use_this_python",
+]
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Add the format "qstore" to a session, and return the session."""
+    spark.dataSource.register(QstoreDataSource)
+    return spark

@@ -1,0 +1,257 @@
+"""Compares the second copy of the topology with the catalogue: which of them to use, and what the other lost.
+
+`formats.topology_copy` has its layout, `topology_log` writes it, `opening` opens a store by this judgement, and the
+offline readers do the same without writing. A batch goes to the catalogue first, then to the copy, both synced, and
+only then is it acknowledged. So after a crash they are equal, or the copy is one batch behind:
+
+    catalogue                  copy                      verdict, and the entries that are used
+    -------------------------  ------------------------  ---------------------------------------------------------
+    sound                      the same                  SOUND      the catalogue's
+    sound                      one batch behind          STALE      the catalogue's; a crash came between the two
+    sound                      further behind, damaged,  COPY_LOST  the catalogue's; the copy is unusable
+                               of another store, none
+    sound, fewer batches       sound                     RESTORE    the copy's; the catalogue went back in time
+    sound, as many batches     sound, other entries      RESTORE    the copy's, which is a log without gaps
+    damaged, unreadable, none  sound                     RESTORE    the copy's
+    damaged, unreadable, none  not sound                 SALVAGE    the readable part of the one with more batches;
+    sound, fewer batches       damaged, with readable               the queues' own journals provide the rest
+                               later ones
+
+A torn tail of the copy is not damage: its batch was not acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import decode_binding, decode_exchange, decode_queue
+from qstore.formats.catalogue import (
+    BindingEntry,
+    CatalogueFormatError,
+    Census,
+    ExchangeEntry,
+    GeneralEntry,
+    Kind,
+    QueueEntry,
+    decode,
+)
+from qstore.formats.topology_copy import Tail, TopologyCopy, TopologyFormatError, decode_topology
+from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
+from qstore.store.disk import Disk, read_whole
+from qstore.store.key_value import CatalogueError, KeyValue, MapDamage
+
+NAME: Final = "topology"
+MAX_SIZE: Final = 1 << 30
+"""Maximum bytes read of a copy: millions of queues."""
+
+_MAX_NAMED: Final = 20
+
+
+class MemoryMap:
+    """A `KeyValue` that is a dict: the entries of a copy, readable as a catalogue."""
+
+    def __init__(self, entries: Mapping[bytes, bytes]) -> None:
+        self._entries = dict(entries)
+        self.damage: tuple[MapDamage, ...] = ()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`; None if there is none."""
+        return self._entries.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, with their values, in key order."""
+        return iter(sorted((key, value) for key, value in self._entries.items() if key.startswith(prefix)))
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Refused: this map is read-only."""
+        raise CatalogueError(f"{len(changes)} changes refused: the copy is read-only")
+
+    def checkpoint(self, directory: str) -> None:
+        """Refused: this map is read-only."""
+        raise CatalogueError(f"{directory}: a read-only copy cannot be copied")
+
+    def close(self) -> None:
+        """Do nothing: no resources are held."""
+
+
+class CatalogueView(NamedTuple):
+    """The readable content of a catalogue.
+
+    Attributes:
+        batch: number of batches written, according to the census; 0 if that is unreadable.
+        entries: key -> value, as stored, including those that cannot be decoded.
+        damage: the defects found; empty if it is sound.
+    """
+
+    batch: int
+    entries: dict[bytes, bytes]
+    damage: tuple[CatalogueDamage, ...]
+
+
+class CopyView(NamedTuple):
+    """The readable content of the second copy.
+
+    Attributes:
+        content: its content; None if there is none, or it is completely unusable.
+        problem: why it is not sound, in one line; empty if it is.
+        is_missing: there is no such file, as in a store created by older software.
+    """
+
+    content: TopologyCopy | None
+    problem: str
+    is_missing: bool = False
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a crash tore its last record, so that nothing may be appended to it."""
+        return self.content is not None and self.content.tail is Tail.TORN
+
+
+class Verdict(Enum):
+    """Which of the two is used: see the table above."""
+
+    SOUND = auto()
+    STALE = auto()
+    COPY_LOST = auto()
+    RESTORE = auto()
+    SALVAGE = auto()
+
+
+class Judgement(NamedTuple):
+    """The result of comparing a catalogue and its copy.
+
+    Attributes:
+        verdict: which of them is used.
+        entries: the entries to use: key -> value; after SALVAGE only the readable ones.
+        batch: the number of the last batch in them.
+        damage: the defects of the catalogue.
+        copy_problem: why the copy is unusable, in one line; empty if it is usable.
+        copy_is_missing: there is no copy, as in a store created by older software.
+    """
+
+    verdict: Verdict
+    entries: dict[bytes, bytes]
+    batch: int
+    damage: tuple[CatalogueDamage, ...]
+    copy_problem: str
+    copy_is_missing: bool
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def view_catalogue(key_value: KeyValue) -> CatalogueView:
+    """Read all of a catalogue. Unreadable parts are damage."""
+    catalogue = Catalogue(key_value)
+    entries: dict[bytes, bytes] = {}
+    try:
+        entries.update(key_value.items(b""))
+        catalogue.check()
+    except CatalogueError as error:
+        damage = (CatalogueDamage("", str(error), error.file), *(each._replace(key="") for each in catalogue.damage))
+    else:
+        damage = tuple(catalogue.damage)
+    return CatalogueView(batch_of(entries), entries, damage)
+
+
+def view_copy(disk: Disk, path: str, store_id: UUID | None) -> CopyView:
+    """Read the second copy at `path`; `store_id` is the store's, None if unknown."""
+    try:
+        content = decode_topology(read_whole(disk, path, MAX_SIZE))
+    except FileNotFoundError:
+        return CopyView(None, "the file is missing", is_missing=True)
+    except OSError as error:
+        return CopyView(None, f"cannot be read: {error.strerror}")
+    except TopologyFormatError as error:
+        return CopyView(None, str(error))
+    if store_id not in (None, content.store_id):
+        return CopyView(None, f"it belongs to another store, {content.store_id}")
+    if content.tail is Tail.DAMAGED:
+        after = f"batch {content.batch}" if content.batch else "its beginning"
+        return CopyView(content, f"damaged after {after}, at offset {content.end}: later batches cannot be read")
+    for damage in Catalogue(MemoryMap(content.entries)).check():
+        return CopyView(content, damage.what)
+    return CopyView(content, "")
+
+
+def batch_of(entries: Mapping[bytes, bytes]) -> int:
+    """Number of batches in a catalogue with these entries; 0 if its census is unreadable."""
+    value = entries.get(Kind.CENSUS.prefix)
+    try:
+        census = None if value is None else decode(Kind.CENSUS.prefix, value)
+    except CatalogueFormatError:
+        return 0
+    return census.batch if isinstance(census, Census) else 0
+
+
+def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
+    """Decide which of the two is used, by the table above."""
+    told = copy.content
+    damage = catalogue.damage
+    if not damage and told is not None and told.last_batch > catalogue.batch:
+        ends = f"it ends with change {catalogue.batch}, its second copy with change {told.last_batch}"
+        damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
+    elif not damage and told is not None and not copy.problem and told.batch == catalogue.batch:
+        if told.entries == catalogue.entries:
+            verdict = Verdict.STALE if copy.is_torn else Verdict.SOUND
+            return Judgement(verdict, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
+        what = f"the catalogue's entries differ from those of its second copy after the same change, {catalogue.batch}"
+        damage = (CatalogueDamage("", what),)
+    if damage:
+        if told is not None and not copy.problem:
+            return Judgement(Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False)
+        best = catalogue.entries
+        if told is not None and (told.batch > catalogue.batch or not catalogue.entries):
+            best = told.entries
+        batch = max(catalogue.batch, 0 if told is None else told.last_batch)
+        return Judgement(Verdict.SALVAGE, best, batch, damage, copy.problem, copy.is_missing)
+    problem = copy.problem
+    if told is not None and not problem:
+        missing = catalogue.batch - told.batch
+        if missing == 1:
+            return Judgement(Verdict.STALE, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
+        problem = f"the last {missing} changes of the catalogue are missing from it"
+    return Judgement(Verdict.COPY_LOST, catalogue.entries, catalogue.batch, (), problem, copy.is_missing)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def differences(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> tuple[list[str], list[str]]:
+    """The entries missing or different in `old`, and those that `new` no longer has. Described for people."""
+    lost = [key for key in new if old.get(key) != new[key]]
+    gone = [key for key in old if key not in new]
+    return [_named(key, new) for key in sorted(lost) if _is_told(key)], [
+        _named(key, old) for key in sorted(gone) if _is_told(key)
+    ]
+
+
+def shown(names: list[str]) -> str:
+    """The first names, and the number of the others, as text."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+def _is_told(key: bytes) -> bool:
+    return key[:1] in (Kind.QUEUE.prefix, Kind.EXCHANGE.prefix, Kind.BINDING.prefix, Kind.GENERAL.prefix)
+
+
+def _named(key: bytes, entries: Mapping[bytes, bytes]) -> str:
+    try:
+        entry = decode(key, entries[key])
+        if isinstance(entry, QueueEntry):
+            return f'queue "{decode_queue(entry.record).name}"'
+        if isinstance(entry, ExchangeEntry):
+            return f'exchange "{decode_exchange(entry.record).name}"'
+        if isinstance(entry, BindingEntry):
+            binding = decode_binding(entry.record)
+            return f'binding of queue "{binding.queue_name}" with key "{binding.key}"'
+        if isinstance(entry, GeneralEntry):
+            return f"object {entry.general_id}"
+    except (CatalogueFormatError, BrokerRecordError):
+        pass
+    return f"entry {key.hex()}"

@@ -1,0 +1,47 @@
+"""Which worker of xdist runs which tests, and in which order.
+
+A file's tests stay together, and so share what they have made for the module: a broker, stores. All tests of Spark are
+one such group, so that one JVM serves them. The groups that take long come first, so that no worker ends long before
+another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+_LONGEST_FIRST: Final = ("tests/spark/", "tests/faults/", "tests/system/", "tests/tools/", "tests/store/")
+"""Folders in which a file takes seconds; in the others it takes less."""
+
+
+def group_of(node: str) -> str:
+    """The tests that run one after another in one worker."""
+    return _LONGEST_FIRST[0] if node.startswith(_LONGEST_FIRST[0]) else node.partition("::")[0]
+
+
+def rank_of(node: str) -> int:
+    """When it is its turn; all of a rank stay in their order."""
+    return next((rank for rank, folder in enumerate(_LONGEST_FIRST) if node.startswith(folder)), len(_LONGEST_FIRST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker, where xdist then goes by this order."""
+    if hasattr(config, "workerinput") and not config.getoption("--examples"):
+        items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups instead of tests, unless another `--dist` than `-n` brings is asked for."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)

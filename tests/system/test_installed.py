@@ -1,0 +1,106 @@
+"""The wheel, installed into a virtual environment, beside a user's files that have the names of the rooms."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.running_broker import BrokerMaker
+
+ROOT: Final = Path(__file__).parents[2]
+ROOMS: Final = ("broker", "formats", "store", "tools")
+SCRIPTS: Final = sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An sdist, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("distributions")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run([*build, "--target", "sdist"], cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    source = folder / sdist.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "--target", "wheel"], cwd=source, check=True, capture_output=True, timeout=100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(distributions: Path) -> Path:
+    """A virtual environment with the wheel in it; what the wheel depends on is that of these tests."""
+    folder = distributions / "venv"
+    (wheel,) = distributions.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=100)
+    python = folder / "bin" / "python"
+    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--ignore-installed", str(wheel)], check=True, capture_output=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's directory whose files must neither be imported nor be in the way."""
+    for room in ROOMS:
+        (tmp_path / f"{room}.py").write_text("raise SystemExit('a file of the user was imported')\n")
+    (tmp_path / "tests").mkdir()
+    return tmp_path
+
+
+def run(installed: Path, project: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+    return subprocess.run(
+        [str(installed / "bin" / words[0]), *words[1:]],
+        cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_the_wheel_has_all_modules_in_one_package(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    modules = {f"qstore/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    assert modules <= set(names)
+    assert "qstore/py.typed" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"qstore", *(top for top in tops if top.endswith((".dist-info", ".data")))}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_command_starts_beside_a_user_s_files(installed: Path, project: Path, script: str) -> None:
+    shown = run(installed, project, script, "--help", PYTHONPATH=str(project))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "usage" in shown.stdout.lower()
+
+
+def test_the_client_beside_a_user_s_files(installed: Path, project: Path, make_broker: BrokerMaker) -> None:
+    code = "\n".join(
+        (
+            "import sys, qstore, qstore.aio, qstore.spark, qstore.store",
+            "from qstore import Connection, Empty, Message",
+            "assert qstore.__file__.startswith(sys.prefix), qstore.__file__",
+            "qstore.store.MessageStore, qstore.spark.QstoreDataSource, qstore.aio.Connection",
+            "assert not {'broker', 'formats', 'store', 'tools'} & set(sys.modules)",
+            "with Connection(sys.argv[1]) as connection:",
+            "    session = connection.session()",
+            "    session.sender('q; {create: always}').send(Message('hello'))",
+            "    print(session.receiver('q').fetch(timeout=5).content)",
+        )
+    )
+    broker = make_broker()
+    broker.program = (str(installed / "bin" / "qpidd"),)
+    broker.start()
+    done = run(installed, project, "python", "-c", code, f"127.0.0.1:{broker.port}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    assert broker.stop() == 0
