@@ -105,6 +105,7 @@ class Server:
         gc.set_threshold(_GC_THRESHOLD, 50, 100)
         gc.collect()
         gc.freeze()
+        gc.enable()
         return ports
 
     def _log_listening(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import time
@@ -79,8 +80,12 @@ class Runner:
             StartError: the broker cannot start.
         """
         _check_users(self._settings)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self._run())
+        gc.disable()  # recovered messages are many objects, without cycles; the server enables it
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(self._run())
+        finally:
+            gc.enable()
 
     async def _run(self) -> bool:
         loop = asyncio.get_running_loop()

@@ -62,10 +62,12 @@ class StartedQueue:
     def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
         """The messages, by record id. Read them before anything is appended to the journal."""
         reader, journal = self._reader, self.journal
+        stream, small_data, compactor = reader.stream, reader.small_data, journal.writer.compactor
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            # If records were copied forward to make room for outcomes, the originals may be overwritten.
-            moved = journal.writer.compactor.copied > 0
-            data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
+            if compactor.copied:  # to make room for outcomes; the originals may be overwritten
+                data = journal.load(rid)
+            else:
+                data = small_data(place) or stream.read(*reader.data_of_enqueue(place))
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
     def close(self) -> None:

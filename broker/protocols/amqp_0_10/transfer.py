@@ -54,7 +54,9 @@ _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-propert
 _USER_ID: Final = 0x40  # in that of message-properties
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
+_MAX_CACHED_BYTES: Final = 512  # of what is cached: longer ones are rare
 _MAX_TTL: Final = (1 << 64) - 1
+_u32: Final = struct.Struct(">I").unpack_from
 _two_u32: Final = struct.Struct(">II").unpack_from
 
 
@@ -191,6 +193,15 @@ def split_header(header: bytes) -> tuple[bytes, bytes]:
     """
     length = len(header)
     at, found = 0, b""
+    if length >= 8:  # usually the delivery-properties come first, then at most one other struct
+        size, code_and_flags = _two_u32(header, 0)
+        at = 4 + size
+        if code_and_flags >> 16 == _DELIVERY and size >= 4:
+            if at == length:
+                return header, b""
+            if at + 8 <= length and at + 4 + _u32(header, at)[0] == length:
+                return header[:at], header[at:]
+        at = 0
     others: list[bytes] = []
     while at < length:
         if length - at < 8:
@@ -292,20 +303,44 @@ def restore_transfer(data: bytes) -> TransferMessage:
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
+    size = len(data)
     header_end = HEADER_SIZE_BYTES + header_size(data)
-    problem = frames_problem(data, len(data))
-    if problem is not None:
-        raise BrokerRecordError(problem, 0)
-    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] == b"\0\0\0\0":
-        raise BrokerRecordError("an AMQP 1.0 message", 0)
-    header_at = HEADER_SIZE_BYTES + int.from_bytes(data[6:8], "big") + FRAME.size
+    if header_end > size:
+        raise BrokerRecordError(f"a header of {header_end - HEADER_SIZE_BYTES} bytes in {size} bytes of data", 0)
+    header_at = min(HEADER_SIZE_BYTES + int.from_bytes(data[6:8], "big") + FRAME.size, header_end)
+    flags = (_flags_alike if header_at <= _MAX_CACHED_BYTES else _frame_flags)(data[:header_at])
     try:
         given, others = split_header(data[header_at:header_end])
-        values = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
-        properties = read_delivery_properties(given, values.get("exchange") or "")
+        exchange, properties = (_properties_alike if len(given) <= _MAX_CACHED_BYTES else _stored_properties)(given)
     except Amqp010Error as error:
         raise BrokerRecordError(error.what, 0) from error
-    exchange = values.get("exchange") or ""
-    is_last = data[header_at - FRAME.size] & LAST_SEGMENT
-    body = None if is_last and header_end == len(data) else data[header_end:]
+    body = None if flags & LAST_SEGMENT and header_end == size else data[header_end:]
     return TransferMessage(properties.encoded + others, body, exchange, properties, float(properties.expiration))
+
+
+def _frame_flags(prefix: bytes) -> int:
+    """The flags of the last frame before the content of a stored message, given all bytes before its payload.
+
+    Raises:
+        BrokerRecordError: they are not the frames of a 0-10 message.
+    """
+    header = header_size(prefix)
+    problem = frames_problem(prefix, HEADER_SIZE_BYTES + header)
+    if problem is not None:
+        raise BrokerRecordError(problem, 0)
+    if prefix[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] == b"\0\0\0\0":
+        raise BrokerRecordError("an AMQP 1.0 message", 0)
+    has_header_frame = int.from_bytes(prefix[6:8], "big") < header
+    return prefix[-FRAME.size if has_header_frame else HEADER_SIZE_BYTES]
+
+
+def _stored_properties(given: bytes) -> tuple[str, DeliveryProperties]:
+    """The exchange and the delivery-properties of a stored message. Raises Amqp010Error."""
+    values = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
+    exchange = values.get("exchange") or ""
+    return exchange, read_delivery_properties(given, exchange)
+
+
+# Most messages of a queue begin alike.
+_flags_alike: Final = lru_cache(maxsize=_PREFIXES_KEPT)(_frame_flags)
+_properties_alike: Final = lru_cache(maxsize=_PREFIXES_KEPT)(_stored_properties)

@@ -237,6 +237,34 @@ def test_a_message_without_delivery_properties_that_qpidd_left() -> None:
     assert encode_struct(DELIVERY_PROPERTIES, {"exchange": ""}) == message.header
 
 
+@pytest.mark.parametrize("content", [b"", b"x", b"\x04" * 20])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_stored_transfer_without_a_header_frame(content: bytes, is_last: bool) -> None:
+    whole = encode_message(b"", destination="e")
+    size = int.from_bytes(whole[6:8], "big")
+    flags = whole[4] | 0x04 if is_last else whole[4] & ~0x04
+    message = restore_transfer(b"".join([size.to_bytes(4, "big"), bytes([flags]), whole[5 : 4 + size], content]))
+    assert (message.body, message.has_body, message.routing_key) == (content, bool(content) or not is_last, "")
+
+
+@pytest.mark.parametrize("size", [20, 50_000])
+def test_what_restored_messages_share_is_bounded(size: int) -> None:
+    first, *more = (
+        restore_transfer(encode_message(b"x", delivery_properties={"routing_key": "shared", "exchange": "e"}))
+        for _ in range(2)
+    )
+    assert all(message.routing_key is first.routing_key for message in more), "read once"
+    tracemalloc.start()
+    try:
+        for number in range(6000 if size < 100 else 600):
+            properties = {"resume_id": f"{number:x}".rjust(size, "0"), "exchange": f"exchange {number}"}
+            restore_transfer(encode_message(b"", delivery_properties=properties))
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used < 5_000_000
+
+
 def test_every_message_that_qpidd_left_is_as_qpidd_has_it(legacy_store: StoreFixture) -> None:
     kept = content_of(legacy_store.path).queues
     count = 0
