@@ -322,12 +322,12 @@ class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
     def transaction_dequeue(self, journal: _JournalT, rid: int, /) -> _DequeueT:
         """A dequeue for a transaction."""
 
-    def start(self, *, is_idle: bool = False) -> None:
-        """Start writing all appended records; with `is_idle` the call may block until they are on the disk."""
+    def start_aged(self) -> None:
+        """Start writing the records that were appended before the last call of this method and are still unflushed."""
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether there are appended records without waiters: written with a later flush, or by `start`."""
+        """Whether there are appended records without waiters: written with a later flush, or by `start_aged`."""
 
     def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
         """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""

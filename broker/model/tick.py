@@ -13,9 +13,9 @@ another end of tick runs. While the disk is busy the following ticks form the ne
 timer.
 
 Records that no peer waits for linger: removals of messages that were delivered without acknowledgement, or accepted
-without asking for completion. They ride on the next flush of their journal, or are flushed after `LINGER` seconds, so
-that the next message does not wait for a sync that no peer needs. Commands that wait for lingering records are
-completed once those are synced, like all others.
+without asking for completion. They ride on the next flush of their journal, or are flushed when they have waited for
+`LINGER` seconds, at most twice as long, so that the next message does not wait for a sync that no peer needs. Commands
+that wait for lingering records are completed once those are synced, like all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.store_protocol import Store
 
 LINGER: Final = 0.002
-"""Seconds that records may wait for a flush which no peer waits for."""
+"""Seconds that records wait for a flush of others before they get one of their own."""
 
 _LOG: Final = log_of("Broker")
 
@@ -166,6 +166,7 @@ class Tick:
         self._lingering: dict[Any, None] = {}  # journals
         self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
         self._has_timer = False
+        self._have_aged = False  # whether records that linger did so when the timer was started
         self.is_urgent = False
         self.ready: dict[Served, None] = {}
         self.written: dict[Served, None] = {}
@@ -224,6 +225,7 @@ class Tick:
             journals = self._lingering | journals
             held = self._lingering_runs + held
             self._lingering, self._lingering_runs = {}, []
+            self._have_aged = False
         elif journals and not (later or self.is_urgent or self.written or self._call_later is None):
             self._lingering.update(journals)
             self._lingering_runs += held
@@ -248,15 +250,19 @@ class Tick:
         if not self._has_timer:
             assert self._call_later is not None
             self._has_timer = True
+            self._have_aged = bool(self._lingering)
             self._call_later(LINGER, self._end_lingering)
 
     def _end_lingering(self) -> None:
+        """Flush what has lingered since the timer was started. What was appended since then gets as much time."""
         self._has_timer = False
         assert self._store is not None
-        self._store.start()
-        if self._lingering:
+        self._store.start_aged()
+        if self._have_aged:
             self.is_urgent = True
             self.schedule()
+        elif self._lingering or self._store.has_unflushed:
+            self._start_timer()
 
     def _dispatch(self) -> None:
         queues = list(self.ready)

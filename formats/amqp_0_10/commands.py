@@ -17,13 +17,15 @@ Source: the AMQP 0-10 specification as XML (`<control>`, `<command>`).
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import FieldDecoder
 from qstore.formats.amqp_0_10.packing import decode_struct as decode_struct
-from qstore.formats.amqp_0_10.structs import PackedStruct, encode_fields, encode_struct, make_fields
+from qstore.formats.amqp_0_10.structs import PackedStruct, encode_fields, encode_struct, flag_of, make_fields
 
 
 class Command(NamedTuple):
@@ -204,6 +206,9 @@ _RESULT_BY_NAME: Final = {result.name: result for result in _RESULTS} | {
 
 # --------------------------------------------------------------------------------------------- encoding
 
+_COMPLETED: Final = BY_NAME["session.completed"].code
+_COMPLETED_COMMANDS, _COMPLETED_REPLY = (flag_of(index, BY_NAME["session.completed"].packed.pack) for index in range(2))
+
 # The session header without and with sync.
 _SESSION_HEADERS: Final = (
     encode_struct(structs.SESSION_HEADER, {}),
@@ -225,6 +230,21 @@ def encode_control(name: str, /, **values: Any) -> bytes:
     if control is None or not control.is_control:
         raise Amqp010Error(f"there is no control {name}")
     return control.code.to_bytes(2, "big") + encode_fields(control.packed, values)
+
+
+def encode_completed(ranges: Sequence[tuple[int, int]], *, timely_reply: bool) -> bytes:
+    """As `encode_control` of session.completed, which is sent for nearly every write to a publisher.
+
+    Args:
+        ranges: first and last of the commands, as a sequence set (`types`).
+        timely_reply: whether the peer is to reply with session.known-completed.
+    """
+    bounds = [bound for each in ranges for bound in each]
+    flags = _COMPLETED_COMMANDS | (_COMPLETED_REPLY if timely_reply else 0)
+    try:
+        return struct.pack(f">HHH{len(bounds)}I", _COMPLETED, flags, 4 * len(bounds), *bounds)
+    except struct.error as error:
+        raise Amqp010Error(f"the ranges do not fit session.completed: {error}") from None
 
 
 def encode_command(name: str, /, *, sync: bool = False, **values: Any) -> bytes:

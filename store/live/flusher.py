@@ -5,9 +5,9 @@
 way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`.
 
 Only a journal that has waiters is flushed at once (`awaited`). Records without waiters, such as the removal of a
-message that was delivered without acknowledgement, stay in `dirty`: they are written with the journal's next flush,
-or on `start_all`, which the owner calls shortly afterwards. So a message that passes straight through a queue takes
-one sync, not two.
+message that was delivered without acknowledgement, stay in `dirty`: they are written with the journal's next flush, or
+by `start_aged`, which the owner calls at intervals: it flushes the journals that had such records at the call before.
+So a message that passes straight through a queue takes one sync, not two.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
@@ -68,6 +68,7 @@ class Flusher:
         self.awaited: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
         self.synced = 0
+        self._aged: dict[QueueJournal, None] = {}  # those of `dirty` at the last call of `start_aged`
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
@@ -113,19 +114,37 @@ class Flusher:
             self._do_now(self.awaited.popitem()[0])
         else:
             self._begin_awaited()
-        if self._due or (self._under_way and self.fileno() < 0):
+        if self._under_way and self.fileno() < 0:
             self.collect()
+        elif self._due:
+            self._call_waiters()
 
     def start_all(self, *, is_idle: bool = False) -> None:
         """As `start`, for all journals that were appended to."""
         self.awaited.update(self.dirty)
         self.start(is_idle=is_idle)
 
+    def start_aged(self) -> None:
+        """As `start`, for the journals that had unflushed records at the last call too."""
+        self.awaited.update(self._aged)
+        self.start()
+        self._aged = dict(self.dirty)
+
     def _do_now(self, journal: QueueJournal) -> None:
-        self.dirty.pop(journal, None)
-        while files := journal.begin():
+        self._take_dirty(journal)
+        files = journal.begin()
+        while files:
             journal.finish(self._idle.sync(files))
+            files = journal.begin() if journal.must_go_on else ()
+        if journal.writer.is_dirty:
+            self.dirty[journal] = None
         self._tell((journal,))
+
+    def _take_dirty(self, journal: QueueJournal) -> None:
+        """A flush of this journal begins."""
+        self.dirty.pop(journal, None)
+        if self._aged:
+            self._aged.pop(journal, None)
 
     def _begin_awaited(self) -> None:
         journals = list(self.awaited)
@@ -134,7 +153,7 @@ class Flusher:
             self._begin(journal)
 
     def _begin(self, journal: QueueJournal) -> None:
-        self.dirty.pop(journal, None)
+        self._take_dirty(journal)
         if journal.writer.is_under_way:
             return  # it is examined again when the step is finished
         self._submit(journal, journal.begin())
@@ -160,6 +179,9 @@ class Flusher:
             timeout: seconds to wait for a sync, if anything is under way; None for no limit.
         """
         self._advance(0.0 if self._due else timeout)
+        self._call_waiters()
+
+    def _call_waiters(self) -> None:
         if self._is_calling:
             return  # called from a callback: the remaining waiters are called by the outer call
         self._is_calling = True
@@ -266,7 +288,7 @@ class Flusher:
 
     def forget(self, journal: QueueJournal) -> None:
         """Forget a journal whose queue was deleted: nothing waits for it any more."""
-        self.dirty.pop(journal, None)
+        self._take_dirty(journal)
         self.awaited.pop(journal, None)
         self._tell((journal,))
         self._failed.discard(journal)

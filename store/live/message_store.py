@@ -276,9 +276,13 @@ class MessageStore:
         """
         self._flusher.start_all(is_idle=is_idle)
 
+    def start_aged(self) -> None:
+        """Begin to flush what was appended before the last call and is still unflushed."""
+        self._flusher.start_aged()
+
     @property
     def has_unflushed(self) -> bool:
-        """Whether something was appended that has no waiters: it reaches the disk with a later flush, or by `start`."""
+        """Whether something was appended that has no waiters: it is written with a later flush, or by `start_aged`."""
         return bool(self._flusher.dirty)
 
     def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:

@@ -121,7 +121,7 @@ def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
     parts = (b"new",)
     coming = store.transaction_enqueue(second, parts, 3, store.crc(parts))
     (rid,) = store.transactions.commit([coming], [store.transaction_dequeue(first, old)], waiting.done)
-    store.start()
+    store.flush((), lambda _error: None)
     assert waiting.wait() is None
     assert (first.depth, second.depth, second.load(rid)) == (0, 1, b"new")
     store.close()

@@ -389,3 +389,21 @@ def test_removals_with_nobody_waiting_are_flushed_by_the_timer(lingering: Model)
     assert len(lingering.timers) == accept_again == 1
     fire(lingering)
     assert lingering.store.starts == 1
+
+
+def test_what_lingers_since_the_timer_was_started_gets_as_much_time(lingering: Model, log: list[str]) -> None:
+    """Else a timer that began long before would have it flushed, and the next message would wait for that flush."""
+    lingering.store.has_unflushed = True
+    lingering.tick.schedule()
+    lingering.run()
+    assert len(lingering.timers) == 1
+    lingering.store.has_unflushed = False
+    flushes = len(lingering.store.flushed)
+    accept(lingering, Session("s", log))
+    fire(lingering)
+    assert len(lingering.store.flushed) == flushes
+    fire(lingering)
+    assert len(lingering.store.flushed) == flushes + 1
+    lingering.sync()
+    assert "s released [[7, 7]]" in log
+    assert lingering.timers == []

@@ -22,6 +22,7 @@ from qstore.formats.amqp_0_10.commands import (
     decode_result,
     decode_struct,
     encode_command,
+    encode_completed,
     encode_control,
     encode_result,
 )
@@ -486,3 +487,16 @@ def test_results_and_structs_that_cannot_be_encoded_are_refused() -> None:
         encode_struct(structs.COMMAND_FRAGMENT, {"command_id": 7})
     with pytest.raises(Amqp010Error, match="no field a, b"):
         encode_struct(structs.XID, {"b": None, "a": None})
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=5), st.booleans())
+def test_completed_is_encoded_as_any_control(ranges: list[tuple[int, int]], timely_reply: bool) -> None:
+    expected = encode_control("session.completed", commands=ranges, timely_reply=timely_reply)
+    assert encode_completed(ranges, timely_reply=timely_reply) == expected
+
+
+def test_completed_of_too_many_ranges() -> None:
+    with pytest.raises(Amqp010Error):
+        encode_completed([(1, 2)] * 8192, timely_reply=False)
+    with pytest.raises(Amqp010Error):
+        encode_completed([(1, 1 << 32)], timely_reply=False)

@@ -177,6 +177,36 @@ def test_what_comes_while_a_flush_is_under_way_is_one_flush_more(
     assert flusher.is_idle
 
 
+def test_aged_records_are_flushed_and_younger_ones_are_not(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    flusher.start_aged()
+    append(flusher, journals[0], 4)
+    append(flusher, journals[1], 5)
+    flusher.start_aged()
+    assert driver.waiting == {}, "all are younger than the call before"
+    flusher.when_synced((journals[1],), lambda _error: None)
+    flusher.start()
+    append(flusher, journals[1], 6)
+    append(flusher, journals[2], 7)
+    assert len(driver.waiting) == 1
+    driver.let_go()
+    flusher.collect()
+    flusher.start_aged()
+    assert [list(files) for files in driver.waiting.values()] == [[journals[0].storage.file(0)]]
+    driver.let_go()
+    flusher.collect()
+    assert list(flusher.dirty) == [journals[1], journals[2]]
+    flusher.start_aged()
+    assert len(driver.waiting) == 2
+    driver.let_go()
+    flusher.collect()
+    assert flusher.is_idle
+
+
 def test_journals_do_not_wait_for_each_other(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:

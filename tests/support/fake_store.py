@@ -83,7 +83,7 @@ class FakeStore:
         flushed: the journals of each flush.
         is_immediate: whether flushes are done within `flush`.
         has_unflushed: whether a journal has records that nobody waits for.
-        starts: how often everything was flushed.
+        starts: how often what nobody waits for was flushed.
         closed_with: what `close` was told.
     """
 
@@ -152,7 +152,7 @@ class FakeStore:
 
     # ---- the disk ----
 
-    def start(self) -> None:
+    def start_aged(self) -> None:
         self.starts += 1
         self.has_unflushed = False
 

@@ -39,7 +39,7 @@ from qstore.broker.protocols.amqp_0_10.sequence import (
     wrap_ranges,
 )
 from qstore.formats.amqp_0_10.codes import DetachCode
-from qstore.formats.amqp_0_10.commands import encode_command, encode_control
+from qstore.formats.amqp_0_10.commands import encode_command, encode_completed, encode_control
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 _UNLIMITED_TIMEOUT: Final = 0xFFFFFFFF  # seconds: the default of an absent timeout field
@@ -138,8 +138,13 @@ class Session:
 
     def send_control(self, control: str, /, **values: Any) -> None:
         """Send a control."""
+        self.send_encoded_control(control, encode_control(control, **values))
+
+    def send_encoded_control(self, control: str, payload: bytes) -> None:
+        """Send a control that is encoded."""
         assert self.transport is not None
-        self.transport.output.append(encode_control_frame(self.channel, encode_control(control, **values)))
+        del control
+        self.transport.output.append(encode_control_frame(self.channel, payload))
         self.transport.frames_sent += 1
         self.transport.has_output()
 
@@ -199,7 +204,8 @@ class Session:
         """Report completions to the peer."""
         ranges = self._completed_ranges()
         if ranges:
-            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
+            payload = encode_completed(ranges, timely_reply=self.completed.wants_reply)
+            self.send_encoded_control("session.completed", payload)
 
     def _completed_ranges(self) -> Ranges:
         """The completions to report, as far as one frame can hold them."""
@@ -268,7 +274,8 @@ class Session:
             self.send_control("session.confirmed", commands=self._completed_ranges())
         if values["completed"]:
             ranges = self._completed_ranges()
-            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
+            payload = encode_completed(ranges, timely_reply=self.completed.wants_reply)
+            self.send_encoded_control("session.completed", payload)
 
     def _on_gap(self, values: dict[str, Any]) -> None:
         """The peer will not send these: they count as received and completed."""

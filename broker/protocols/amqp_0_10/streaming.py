@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qstore.broker.model.content import Buffer, Content
 from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
 from qstore.broker.protocols.amqp_0_10.session import Session, Transport
-from qstore.formats.amqp_0_10.commands import encode_control
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 #: Controls whose position among the commands is significant.
@@ -117,9 +116,9 @@ class StreamingSession(Session):
             self._stream.add((frame,) for frame in frames)
         connection.has_output()
 
-    def send_control(self, control: str, /, **values: Any) -> None:
-        """As `Session.send_control`; a control whose position is significant waits for the stream."""
+    def send_encoded_control(self, control: str, payload: bytes) -> None:
+        """As `Session.send_encoded_control`; a control whose position is significant waits for the stream."""
         if self._stream is None or control not in _IN_ORDER:
-            super().send_control(control, **values)
+            super().send_encoded_control(control, payload)
         else:
-            self._stream.add([(encode_control_frame(self.channel, encode_control(control, **values)),)])
+            self._stream.add([(encode_control_frame(self.channel, payload),)])

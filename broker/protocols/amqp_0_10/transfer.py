@@ -50,7 +50,10 @@ MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the
 _DELIVERY: Final = 0x0401
 _MESSAGE: Final = 0x0403
 _FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
-_REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties
+_REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties, like those that follow
+_BEFORE_TIMES: Final = (0x08, 0x10)  # priority and delivery mode: a byte each
+_EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
+_TIMES: Final = 0xC0  # timestamp and expiration
 _USER_ID: Final = 0x40  # in that of message-properties
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
@@ -276,12 +279,60 @@ def _with_application_header(header: bytes, name: str, value: TypedValue) -> byt
     return header[:begin] + encode_struct(MESSAGE_PROPERTIES, properties) + header[end:]
 
 
+def _place_of(flag: int, flags: int) -> int:
+    """Offset of the field with `flag`, one of `_EIGHT_BYTES`, in delivery-properties with `flags`."""
+    eights = sum(flag > other and flags & other == other for other in _EIGHT_BYTES.values())
+    return _FLAGS_AT + 2 + sum(flags & each == each for each in _BEFORE_TIMES) + 8 * eights
+
+
+_PLACES: Final = {name: bytes(_place_of(flag, flags) for flags in range(256)) for name, flag in _EIGHT_BYTES.items()}
+"""Field -> its offset, for each value of the first byte of the flags."""
+
+
 def with_property(encoded: bytes, name: str, value: int) -> bytes:
-    """Delivery-properties with one field set. Raises Amqp010Error."""
-    values = decode_struct(DELIVERY_PROPERTIES, encoded, 0, len(encoded))
-    properties = {each: given for each, given in values.items() if given is not None}
-    properties[name] = value
-    return encode_struct(DELIVERY_PROPERTIES, properties)
+    """Valid delivery-properties with one field set: ttl, timestamp or expiration."""
+    flags, flag = encoded[_FLAGS_AT], _EIGHT_BYTES[name]
+    place, number = _PLACES[name][flags], value.to_bytes(8, "big")
+    if flags & flag:
+        return encoded[:place] + number + encoded[place + 8 :]
+    size = (len(encoded) + 4).to_bytes(4, "big")  # without itself, and with the new field
+    return b"".join(
+        (size, encoded[4:_FLAGS_AT], bytes((flags | flag,)), encoded[_FLAGS_AT + 1 : place], number, encoded[place:])
+    )
+
+
+class Times(NamedTuple):
+    """Timestamp and expiration of delivery-properties, in which the messages of a publisher differ most.
+
+    Attributes:
+        place: offset of the first of them.
+        encoded: their bytes.
+        expiration: seconds since 1970; 0 for none.
+    """
+
+    place: int
+    encoded: bytes
+    expiration: int
+
+    def put_into(self, encoded: bytes) -> bytes:
+        """Replace those of other delivery-properties, which have the same."""
+        return encoded[: self.place] + self.encoded + encoded[self.place + len(self.encoded) :]
+
+
+def without_times(given: bytes) -> tuple[bytes, Times | None]:
+    """Replace timestamp and expiration of delivery-properties by zeros. None if there are none.
+
+    `given` need not be valid; the result is valid if and only if it is.
+    """
+    flags = given[_FLAGS_AT] if given else 0
+    if not flags & _TIMES:
+        return given, None
+    place = _PLACES["timestamp"][flags]
+    end = place + (16 if flags & _TIMES == _TIMES else 8)
+    if end > len(given):
+        return given, None
+    expiration = int.from_bytes(given[end - 8 : end], "big") if flags & _EIGHT_BYTES["expiration"] else 0
+    return given[:place] + bytes(end - place) + given[end:], Times(place, given[place:end], expiration)
 
 
 # ---- stored messages ----
@@ -311,11 +362,15 @@ def restore_transfer(data: bytes) -> TransferMessage:
     flags = (_flags_alike if header_at <= _MAX_CACHED_BYTES else _frame_flags)(data[:header_at])
     try:
         given, others = split_header(data[header_at:header_end])
+        given, times = without_times(given)
         exchange, properties = (_properties_alike if len(given) <= _MAX_CACHED_BYTES else _stored_properties)(given)
     except Amqp010Error as error:
         raise BrokerRecordError(error.what, 0) from error
     body = None if flags & LAST_SEGMENT and header_end == size else data[header_end:]
-    return TransferMessage(properties.encoded + others, body, exchange, properties, float(properties.expiration))
+    encoded, expiration = properties.encoded, properties.expiration
+    if times is not None:
+        encoded, expiration = times.put_into(encoded), times.expiration
+    return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
 
 
 def _frame_flags(prefix: bytes) -> int:

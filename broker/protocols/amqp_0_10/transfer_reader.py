@@ -20,6 +20,7 @@ from qstore.broker.protocols.amqp_0_10.transfer import (
     read_delivery_properties,
     split_header,
     with_property,
+    without_times,
 )
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 
@@ -90,6 +91,7 @@ class TransferReader:
             raise Amqp010Error(f"a header of {len(header)} bytes is larger than {MAX_HEADER_BYTES}")
         remembered = self._remembered.get(exchange, _NOTHING)
         given, others = split_header(header)
+        given, times = without_times(given)
         properties = remembered.get(given)
         if properties is None:
             properties = self._read_properties(given, exchange)
@@ -100,12 +102,15 @@ class TransferReader:
                 if whole is not None:
                     header, body = whole
                     given, others = split_header(header)
+                    given, times = without_times(given)
                     properties = self._read_properties(given, exchange)
+        encoded, expiration = properties.encoded, properties.expiration
+        if times is not None:
+            encoded, expiration = times.put_into(encoded), times.expiration
         if properties.ttl is None:
-            expires_at = float(properties.expiration)
-            return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at)
+            return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
         expires_at = clock() + properties.ttl / 1000
-        encoded = with_property(properties.encoded, "expiration", ceil(expires_at))
+        encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
     def watch_memory(self, *, is_short: bool) -> None:

@@ -20,6 +20,8 @@ from qstore.broker.protocols.amqp_0_10.transfer import (
     restore_transfer,
     split_header,
     user_id_of,
+    with_property,
+    without_times,
 )
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -173,6 +175,64 @@ def test_the_longest_life(head: bytes) -> None:
     assert properties(message.header_for_delivery(is_redelivered=True, now=NOW))["ttl"] > 1 << 62
     parts, _, _ = message.stored_form()
     assert restore_transfer(b"".join(parts)).expires_at > NOW
+
+
+DELIVERIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "discard_unroutable": st.just(True), "redelivered": st.just(True), "priority": st.integers(0, 255),
+        "delivery_mode": st.integers(0, 255), "ttl": st.integers(0, 2**64 - 1), "timestamp": st.integers(0, 2**64 - 1),
+        "expiration": st.integers(0, 2**64 - 1), "exchange": st.text(max_size=5), "routing_key": st.text(max_size=5),
+        "resume_id": st.text(max_size=5), "resume_ttl": st.integers(0, 2**64 - 1),
+    },
+)  # fmt: skip
+
+
+@given(DELIVERIES, st.sampled_from(["ttl", "timestamp", "expiration"]), st.integers(0, 2**64 - 1))
+def test_a_property_that_is_set(properties: dict[str, Any], name: str, value: int) -> None:
+    encoded = encode_struct(DELIVERY_PROPERTIES, properties)
+    assert with_property(encoded, name, value) == encode_struct(DELIVERY_PROPERTIES, properties | {name: value})
+
+
+@given(DELIVERIES)
+def test_delivery_properties_without_times(properties: dict[str, Any]) -> None:
+    encoded = encode_struct(DELIVERY_PROPERTIES, properties)
+    blank, times = without_times(encoded)
+    zeros = {name: 0 for name in ("timestamp", "expiration") if name in properties}
+    assert blank == encode_struct(DELIVERY_PROPERTIES, properties | zeros)
+    assert (times is None) == (not zeros)
+    if times is not None:
+        assert times.put_into(blank) == encoded
+        assert times.expiration == properties.get("expiration", 0)
+
+
+@given(DELIVERIES, st.integers(0, 40))
+def test_delivery_properties_that_are_cut_off_stay_invalid(properties: dict[str, Any], length: int) -> None:
+    encoded = encode_struct(DELIVERY_PROPERTIES, properties)
+    cut = encoded[: max(8, length)]
+    blank, _ = without_times(cut)
+    assert len(blank) == len(cut)
+    try:
+        values = decode_struct(DELIVERY_PROPERTIES, cut, 0, len(cut))
+    except Amqp010Error:
+        with pytest.raises(Amqp010Error):
+            decode_struct(DELIVERY_PROPERTIES, blank, 0, len(blank))
+    else:
+        assert decode_struct(DELIVERY_PROPERTIES, blank, 0, len(blank)).keys() == values.keys()
+
+
+def test_messages_that_differ_in_their_times_are_read_once() -> None:
+    reader = TransferReader()
+    first, second = (
+        reader.read(header(routing_key="k", timestamp=number, expiration=number + 7), b"", "e", lambda: NOW)
+        for number in (1, 2)
+    )
+    assert first.routing_key is second.routing_key, "read once"
+    assert [properties(message.header)["timestamp"] for message in (first, second)] == [1, 2]
+    assert [properties(message.header)["expiration"] for message in (first, second)] == [8, 9]
+    assert (first.expires_at, second.expires_at) == (8.0, 9.0)
+    restored = restore_transfer(b"".join(second.stored_form().parts))
+    assert (restored.header, restored.expires_at) == (second.header, 9.0)
 
 
 def test_the_redelivered_bit_and_nothing_else() -> None:
