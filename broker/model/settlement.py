@@ -6,7 +6,9 @@
     subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive
     purge       waiting messages are dequeued
 
-Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done.
+Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. While the store is still
+deleting the queue, accept and reject of its stored messages wait for that: until then a crash would bring them back. If
+the deletion fails, they are dequeued.
 
 Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.authorization import Action, ObjectType
@@ -28,6 +31,9 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.tick import Tick
+
+Done = Callable[[Exception | None], None]
 
 
 class Settled(Enum):
@@ -38,22 +44,69 @@ class Settled(Enum):
     LATER = auto()  # when `done` is called
 
 
-def accept(acquired: Iterable[tuple[Queue, Entry]]) -> Settled:
-    """Dequeue messages. Returns NOW or SYNCED.
+class _Pending:
+    """The parts of a settlement that are done later.
+
+    Args:
+        done: called once all are done, or with an error for each that fails.
+    """
+
+    __slots__ = ("_done", "_has_returned", "_left")
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self._left = 0
+        self._has_returned = False
+
+    def expect(self) -> Done:
+        """One more part. Returns what must be called when it is done."""
+        self._left += 1
+        return self._one_done
+
+    def _one_done(self, error: Exception | None) -> None:
+        if error is not None:
+            self._done(error)  # the part stays undone, and so does the whole
+            return
+        self._left -= 1
+        if not self._left and self._has_returned:
+            self._done(None)
+
+    def settled(self) -> Settled:
+        """The settlement's result, when all parts have begun: `done` is called only if that is LATER."""
+        self._has_returned = True
+        return Settled.LATER if self._left else Settled.NOW
+
+
+def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
+    """Dequeue messages.
+
+    Args:
+        tick: of the broker.
+        acquired: the messages.
+        done: if the result is LATER, called once they are gone for good; and with an error for each that cannot be
+            dequeued.
 
     Raises:
         InternalError: a journal cannot be written; this message and those after it stay acquired.
     """
     is_written = False
+    leaving: list[tuple[Queue, Entry]] = []
     for queue, entry in acquired:
-        if not queue.is_deleted and queue.dequeue(entry):
+        if queue.is_deleted:
+            if _is_leaving(queue, entry):
+                leaving.append((queue, entry))
+        elif queue.dequeue(entry):
             is_written = True
-    return Settled.SYNCED if is_written else Settled.NOW
+    if not leaving:
+        return Settled.SYNCED if is_written else Settled.NOW
+    pending = _Pending(done)
+    if is_written:
+        tick.when_synced(pending.expect())
+    _await_deletions(tick, leaving, pending)
+    return pending.settled()
 
 
-def reject(
-    broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Callable[[Exception | None], None]
-) -> Settled:
+def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
     """Move messages to their queues' alternate exchanges; dequeue those of queues without one.
 
     Args:
@@ -66,9 +119,12 @@ def reject(
         ModelError: a message cannot be moved or dequeued. It and those after it are available again.
     """
     moves: list[tuple[Queue, Entry]] = []
+    leaving: list[tuple[Queue, Entry]] = []
     is_written = False
     for queue, entry in acquired:
         if queue.is_deleted:
+            if _is_leaving(queue, entry):
+                leaving.append((queue, entry))
             continue
         if queue.alternate is not None:
             moves.append((queue, entry))
@@ -76,39 +132,53 @@ def reject(
         was_acquired = entry.state == ACQUIRED
         is_written = queue.dequeue(entry) or is_written
         queue.counters.rejected += was_acquired
-    if not moves:
+    if not moves and not leaving:
         return Settled.SYNCED if is_written else Settled.NOW
-    left = len(moves) + is_written
-    has_returned = False
-
-    def one_done(error: Exception | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            done(error)
-        elif not left and has_returned:
-            done(None)
-
+    pending = _Pending(done)
     if is_written:
-        broker.tick.when_synced(one_done)
+        broker.tick.when_synced(pending.expect())
     for index, (queue, entry) in enumerate(moves):
         assert queue.alternate is not None
         was_acquired = entry.state == ACQUIRED
         try:
-            broker.router.move(queue, entry, queue.alternate, one_done)
+            broker.router.move(queue, entry, queue.alternate, pending.expect())
         except ModelError:
             for source, kept in moves[index:]:
                 source.release(kept, is_redelivered=True)
             raise
         queue.counters.rejected += was_acquired
-    has_returned = True
-    return Settled.LATER if left else Settled.NOW
+    _await_deletions(broker.tick, leaving, pending)
+    return pending.settled()
+
+
+def _is_leaving(queue: Queue, entry: Entry) -> bool:
+    """Whether a crash could bring back a message of a deleted queue."""
+    return entry.rid != 0 and entry.state == ACQUIRED and queue.deletion is not None
+
+
+def _await_deletions(tick: Tick, leaving: Iterable[tuple[Queue, Entry]], pending: _Pending) -> None:
+    for queue, entry in leaving:
+        assert queue.deletion is not None
+        queue.deletion.when_ended(partial(_deletion_ended, tick, queue, entry, pending.expect()))
+
+
+def _deletion_ended(tick: Tick, queue: Queue, entry: Entry, done: Done, is_deleted: bool) -> None:
+    """The deletion of a settled message's queue has ended; if it has failed, the message is dequeued."""
+    try:
+        is_written = not is_deleted and queue.dequeue(entry)
+    except ModelError as error:
+        done(error)
+        return
+    if is_written:
+        tick.when_synced(done)
+    else:
+        done(None)
 
 
 def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) -> None:
     """Make messages available again; with `is_redelivered` they are marked as delivered before."""
     for queue, entry in acquired:
-        if not queue.is_deleted:
+        if not queue.is_gone:
             queue.release(entry, is_redelivered=is_redelivered)
 
 
@@ -142,7 +212,7 @@ def subscribe(
 
 def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
     """Remove a consumer. A deleted queue has none left to remove."""
-    if not queue.is_deleted:
+    if not queue.is_gone:
         queue.remove_consumer(consumer)
     broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination))
 

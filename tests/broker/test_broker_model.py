@@ -214,7 +214,8 @@ def test_a_message_whose_queue_goes_while_it_moves(model: Model) -> None:
     done: list[Exception | None] = []
     model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     model.run()
-    source.deleted()
+    source.begin_deletion()
+    source.end_deletion()
     model.sync()
     assert done == [None]
     assert bodies(target) == [[b"1"]]

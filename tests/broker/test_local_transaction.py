@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import MOVING, Entry
@@ -289,11 +289,31 @@ def test_a_queue_that_is_gone_by_then_is_left_out(model: Model, results: Results
     publish(model, transaction, "gone", b"1")
     publish(model, transaction, "other", b"1")
     transaction.accept(gone, consumer.entries[0])
-    gone.deleted()
+    gone.begin_deletion()
+    gone.end_deletion()
     transaction.commit(results.append)
     model.sync()
     assert results == [None]
     assert bodies(other) == [b"1"]
+
+
+def test_a_message_of_a_queue_that_the_store_is_deleting(model: Model, results: Results) -> None:
+    """After a crash it may be there again, and the rest of the transaction must not be without it."""
+    leaving, other = model.queue("leaving", durable=True), model.queue("other", durable=True)
+    consumer = taken(model, leaving, b"old")
+    transaction = begin(model)
+    publish(model, transaction, "other", b"1")
+    transaction.accept(leaving, consumer.entries[0])
+    leaving.begin_deletion()
+    with pytest.raises(ResourceDeletedError, match="Queue leaving is being deleted"):
+        transaction.commit(results.append)
+    model.sync()
+    assert (results, bodies(other)) == ([], [])
+    leaving.undo_deletion()
+    transaction.commit(results.append)
+    model.sync()
+    assert results == [None]
+    assert (bodies(leaving), bodies(other)) == ([], [b"1"])
 
 
 def test_a_queue_that_goes_while_it_is_committed(model: Model, results: Results) -> None:
@@ -305,7 +325,8 @@ def test_a_queue_that_goes_while_it_is_committed(model: Model, results: Results)
     transaction.accept(gone, consumer.entries[0])
     transaction.commit(results.append)
     model.run()
-    gone.deleted()
+    gone.begin_deletion()
+    gone.end_deletion()
     model.sync()
     assert results == [None]
     assert bodies(other) == [b"1"]

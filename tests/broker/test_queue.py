@@ -358,8 +358,10 @@ def test_deleted(model: Model) -> None:
     queue = model.queue("q")
     consumers: list[Recorder] = [model.consumer(queue), model.consumer(queue, acquires=False)]
     model.run()
-    assert set(queue.deleted()) == set(consumers)
-    assert queue.is_deleted
+    queue.begin_deletion()
+    assert (queue.is_deleted, queue.deletion is not None, queue.is_gone) == (True, True, False)
+    assert set(queue.end_deletion()) == set(consumers)
+    assert (queue.is_deleted, queue.deletion is not None, queue.is_gone) == (True, False, True)
     assert queue.consumer_count == 0
     assert not any(consumer.is_waiting for consumer in consumers)
     queue.dispatch()
@@ -467,5 +469,8 @@ def test_a_queue_that_is_deleted_lets_go_of_its_messages(model: Model) -> None:
     """They are linked both ways: nobody would collect them for a long time."""
     references = publish(model.queue("q"), 100)
     model.run()
-    model.broker.queues.pop("q").deleted()
+    queue = model.broker.queues.pop("q")
+    queue.begin_deletion()
+    queue.end_deletion()
+    del queue
     assert [reference() for reference in references] == [None] * 100

@@ -27,6 +27,7 @@ from qstore.broker.model.queues.barriers import Barrier, Barriers
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import Consumers
 from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
+from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.watermark import Watermark
@@ -93,14 +94,15 @@ class Queue:
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
         auto_delete_seconds: how long an unused auto-delete queue is kept.
-        is_deleted: it was deleted, and cannot be used any more.
+        is_deleted: it was deleted, or the store is deleting it: it cannot be used.
+        deletion: its deletion while the store carries it out; None otherwise.
     """
 
     __slots__ = (
         "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments",
         "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued", "consumer_marks",
-        "counted_memory", "counters", "creator", "durable", "eligibility", "exclusive_consumer", "is_deleted",
-        "journal", "limit", "messages_dequeued", "messages_enqueued", "name", "owner", "store",
+        "counted_memory", "counters", "creator", "deletion", "durable", "eligibility", "exclusive_consumer",
+        "is_deleted", "journal", "limit", "messages_dequeued", "messages_enqueued", "name", "owner", "store",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +129,7 @@ class Queue:
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
+        self.deletion: Deletion | None = None
         self.auto_delete_seconds = 0
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counted_memory = 0
@@ -411,6 +414,9 @@ class Queue:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer."""
+        if self.deletion is not None:
+            self.deletion.consumers.pop(consumer, None)
+            return
         self._consumers.remove(consumer)
         self.consumer_marks.set(self.consumer_count)
         if self.exclusive_consumer is consumer:
@@ -426,13 +432,37 @@ class Queue:
         self._tick.ready[self] = None
         self._tick.schedule()
 
-    def deleted(self) -> list[Consumer]:
-        """Mark the queue as deleted. Returns its consumers, which must be notified."""
-        self.is_deleted = True
-        consumers = self._consumers.takers + self._consumers.browsers
-        for consumer in consumers:
+    # ---- deletion ----
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was deleted for good."""
+        return self.is_deleted and self.deletion is None
+
+    def begin_deletion(self) -> None:
+        """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
+        deletion = Deletion(self._consumers.takers + self._consumers.browsers, self.exclusive_consumer)
+        for consumer in deletion.consumers:
             self.remove_consumer(consumer)
-        return consumers
+        self.is_deleted, self.deletion = True, deletion
+
+    def end_deletion(self) -> list[Consumer]:
+        """The store has deleted the queue. Returns its consumers, which must be notified."""
+        deletion, self.deletion = self.deletion, None
+        assert deletion is not None
+        deletion.ended(is_deleted=True)
+        return list(deletion.consumers)
+
+    def undo_deletion(self) -> None:
+        """The store could not delete the queue: it can be used again, with the consumers that are left."""
+        deletion, self.deletion = self.deletion, None
+        assert deletion is not None
+        self.is_deleted = False
+        for consumer in deletion.consumers:
+            self.add_consumer(consumer)
+            self.wake(consumer)
+        self.exclusive_consumer = deletion.exclusive_consumer
+        deletion.ended(is_deleted=False)
 
     # ---- delivery ----
 

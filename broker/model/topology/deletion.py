@@ -3,7 +3,8 @@
     1. it leaves the broker's queues and all exchanges: no message is routed to it any more
     2. its messages, including those that consumers hold, move to the alternate exchange: each is stored there before it
        leaves the queue; unroutable ones are dropped
-    3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more
+    3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more, and who
+       accepts one of its messages now waits for 4, since until then a crash would bring the message back
     4. the store deletes it with its journal and bindings: this is the commit point
     5. its consumers are notified
 
@@ -141,18 +142,13 @@ class QueueRemoval:
     # ---- the queue ----
 
     async def _delete(self, queue: Queue) -> None:
-        exclusive = queue.exclusive_consumer
-        consumers = queue.deleted()
+        queue.begin_deletion()
         try:
             await self._storage.delete_queue(queue)
         except BaseException:
-            queue.is_deleted = False
-            for consumer in consumers:
-                queue.add_consumer(consumer)
-                queue.wake(consumer)
-            queue.exclusive_consumer = exclusive
+            queue.undo_deletion()
             raise
-        for consumer in consumers:
+        for consumer in queue.end_deletion():
             consumer.queue_deleted()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
@@ -107,6 +107,7 @@ class LocalTransaction:
             if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
         ]
         self._check_room(published)
+        self._check_deletions()
         added: list[tuple[Queue, Entry]] = []
         barriers: list[tuple[Queue, Barrier]] = []
 
@@ -129,6 +130,16 @@ class LocalTransaction:
             sent.keep(self._published[place][0])
         if not self._is_written(published, accepted):
             committed(None)
+
+    def _check_deletions(self) -> None:
+        """Refuse to accept stored messages of queues that the store is deleting: a crash could bring back only these.
+
+        Raises:
+            ResourceDeletedError: there is such a message.
+        """
+        for entry, queue in self._accepted.items():
+            if queue.is_deleted and queue.deletion is not None and entry.rid and entry.state == ACQUIRED:
+                raise ResourceDeletedError(f"Queue {queue.name} is being deleted, with messages of the transaction")
 
     def _check_room(self, published: list[tuple[Message, Queue]]) -> None:
         wanted: dict[Queue, list[int]] = {}

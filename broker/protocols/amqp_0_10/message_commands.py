@@ -16,6 +16,7 @@ Source: AMQP 0-10, class message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from qstore.broker.model.errors import (
@@ -55,23 +56,29 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
         for delivery in session.deliveries.accept_at_commit(values["transfers"], session.sent):
             session.transaction.accept(delivery.subscription.queue, delivery.entry)
         return
-    settled = accept(_acquired(session.deliveries.settle(values["transfers"], session.sent)))
-    if settled is Settled.SYNCED:
-        session.ledger.hold(number)
+    acquired = _acquired(session.deliveries.settle(values["transfers"], session.sent))
+    _complete(session, number, accept(session.broker.tick, acquired, partial(_settled, session, number)))
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
-    def done(error: Exception | None) -> None:
-        if error is not None:
-            session.fail([[number, number]], error)
-        else:
-            session.completed_later(number)
+    acquired = _acquired(_take_back(session, values))
+    _complete(session, number, reject(session.broker, acquired, partial(_settled, session, number)))
 
-    settled = reject(session.broker, _acquired(_take_back(session, values)), done)
+
+def _complete(session: ServerSession, number: int, settled: Settled) -> None:
+    """Complete a command that settles deliveries when that is done."""
     if settled is Settled.SYNCED:
         session.ledger.hold(number)
     elif settled is Settled.LATER:
         session.ledger.postpone(number)
+
+
+def _settled(session: ServerSession, number: int, error: Exception | None) -> None:
+    """A postponed command has settled its deliveries, or one of them could not be settled."""
+    if error is not None:
+        session.fail([[number, number]], error)
+    else:
+        session.completed_later(number)
 
 
 def _release(session: ServerSession, _number: int, values: _Values) -> None:
@@ -171,8 +178,7 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
 
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
     _, settled = purge(session.broker, session, session.find_queue(values["queue"]))
-    if settled is Settled.SYNCED:
-        session.ledger.hold(number)
+    _complete(session, number, settled)
 
 
 #: Command -> function.

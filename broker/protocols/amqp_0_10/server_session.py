@@ -412,7 +412,7 @@ class ServerSession(StreamingSession):
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for subscription, entry in self.deliveries.take_all():
-            if not subscription.queue.is_deleted and entry.state == ACQUIRED:
+            if not subscription.queue.is_gone and entry.state == ACQUIRED:
                 subscription.queue.release(entry, is_redelivered=True)
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
