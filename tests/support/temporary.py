@@ -15,7 +15,7 @@ from typing import Final
 
 MEMORY: Final = "/dev/shm"
 DISK: Final = "/var/tmp"
-NEEDED: Final = 6 << 30  # bytes: files are allocated in full, and four workers have some at a time
+NEEDED: Final = 4 << 30  # bytes, of which a run with four workers takes a part
 _VARIABLE: Final = "TMPDIR"
 
 
