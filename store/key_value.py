@@ -52,6 +52,7 @@ _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _WRITE_BUFFER: Final = 1 << 20  # bytes in memory before a table is written; RocksDB's default is 64 MiB
 _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it starts a new one at each open
+_OPENING_THREADS: Final = 1  # a catalogue has few tables: to start RocksDB's 16 threads takes longer than they save
 
 
 class CatalogueError(Exception):
@@ -309,6 +310,7 @@ def _options(wal_mode: DBRecoveryMode) -> Options:
     options.set_paranoid_checks(True)
     options.set_keep_log_file_num(_LOGS_KEPT)
     options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_max_file_opening_threads(_OPENING_THREADS)
     options.set_wal_recovery_mode(wal_mode)
     return options
 

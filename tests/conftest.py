@@ -7,6 +7,7 @@ How much is tested is a matter of the profile (`--hypothesis-profile nightly` fo
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from tests.support import profiles
+from tests.support import profiles, temporary
 from tests.support.fixtures import (
     LEGACY_STORES,
     LINEAR_STORES,
@@ -28,6 +29,7 @@ from tests.support.fixtures import (
 )
 
 profiles.register()
+temporary.choose()
 
 pytest_plugins = ["tests.support.scheduling"]
 
@@ -57,6 +59,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")  # which workers of one run share: they need the same order
     random.Random(run).shuffle(chosen)
     items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: whoever collects garbage later does not have to look at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,15 +22,19 @@ from tests.support.profiles import seeds_of_the_day
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 400 kill points
 SEEDS_FOR_BROKEN = range(300, 360)
 FINDS: Final = {
-    "transfer to several queues completed before the sync": 302,
-    "accept completed before the sync": 306,
-    "commands completed with an earlier flush": 310,
-    "offered with an earlier flush": 301,
+    "transfer to several queues completed before the sync": 306,
+    "accept completed before the sync": 320,
+    "commands completed before the sync": 305,
+    "commands completed with an earlier flush": 311,
+    "offered with an earlier flush": 313,
     "moved before the destination is synced": 302,
-    "released without a mark": 301,
+    "transaction in single records": 303,
+    "commit completed before the sync": 304,
+    "released to the end": 303,
+    "released without a mark": 303,
     "delivered messages not saved": 301,
     "all saved as delivered": 301,
-    "deletion completed before the store has it": 304,
+    "deletion completed before the store has it": 311,
 }
 """The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 

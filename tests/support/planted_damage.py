@@ -22,6 +22,7 @@ from qstore.tools.generate import planting
 from qstore.tools.qstore_check import command
 from tests.support.dump import Dump, Line, dump
 from tests.support.known_history import LEFT, OUTSTANDING, XIDS, History
+from tests.support.profiles import today_of_each
 
 # ---- stores ----
 
@@ -182,6 +183,11 @@ def flips(record: str, kind: str, rows: Sequence[Row], changes: Mapping[str, str
     for name, at, mask, told, what, consequence in rows:
         finding = Finding((record, told), what.format(kind), consequence)
         yield Plant(f"{record}: {name}", flip((record, at), mask), [finding], changes)
+
+
+def flips_of_the_day(plants: Sequence[Plant]) -> list[Plant]:
+    """Of each field that is damaged in many records, or in many files' headers, a third of them."""
+    return today_of_each(plants, lambda plant: plant.name.partition(": ")[2] or plant.name, 3)
 
 
 def zero(where: Where, count: int) -> Callable[[Planted], None]:

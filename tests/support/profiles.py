@@ -7,9 +7,9 @@ A run has one of three profiles, by `--hypothesis-profile NAME` or `HYPOTHESIS_P
     nightly   ten times the examples, and all cases
 
 A test that hypothesis feeds says with `examples` how many examples it is worth, if not 100. A test that goes through
-many cases (calls at which a process is killed, seeds of histories) takes `today`, `is_due` or `seeds_of_the_day`: each
-day has other cases, and after some days all have been run. A failure tells the day: with `--seed-day N`, or
-`QSTORE_SEED_DAY=N`, its cases are run again. What has to find a planted bug does not depend on it.
+many cases (calls at which a process is killed, seeds of histories) takes `today`, `today_of_each`, `is_due` or
+`seeds_of_the_day`: each day has other cases, and after some days all have been run. A failure tells the day: with
+`--seed-day N`, or `QSTORE_SEED_DAY=N`, its cases are run again. What has to find a planted bug does not depend on it.
 """
 
 from __future__ import annotations
@@ -105,6 +105,15 @@ def today(cases: Sequence[T], count: int) -> list[T]:
     step = _days(-(-len(cases) // count))
     shuffled = random.Random(len(cases)).sample(range(len(cases)), len(cases))
     return [cases[number] for number in sorted(shuffled[day() % step :: step])]
+
+
+def today_of_each(cases: Sequence[T], kind: Callable[[T], object], days: int) -> list[T]:
+    """Of each kind of cases one in so many, in order, and one at least: each case has its turn within so many days."""
+    kinds: dict[object, list[int]] = {}
+    for number, case in enumerate(cases):
+        kinds.setdefault(kind(case), []).append(number)
+    chosen = [number for of_kind in kinds.values() for number in today(of_kind, -(-len(of_kind) // days))]
+    return [cases[number] for number in sorted(chosen)]
 
 
 def is_due(days: int) -> Callable[[], bool]:

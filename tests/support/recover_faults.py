@@ -65,6 +65,15 @@ def sync_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+def allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New files have their size, and no blocks until they are written: most of a small store's are never."""
+
+    def enlarge(descriptor: int, offset: int, length: int) -> None:
+        os.truncate(descriptor, max(os.fstat(descriptor).st_size, offset + length))
+
+    monkeypatch.setattr(os, "posix_fallocate", enlarge)
+
+
 class Killed(BaseException):
     """The process is gone: whatever would go on is not to do anything any more."""
 

@@ -13,6 +13,7 @@ from qstore.formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HE
 from tests.support.raw_connection import RawConnection
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import RunningBroker
+from tests.support.temporary import directory_on_disk
 
 _ALLOWED: Final = 64 << 20
 """How much the broker may grow."""
@@ -57,15 +58,16 @@ class Canary:
 
 
 @pytest.fixture(scope="module")
-def hostile_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def hostile_broker() -> Iterator[RunningBroker]:
     """One for all tests of a module; that it ends well is checked too."""
-    broker = RunningBroker(tmp_path_factory.mktemp("hostile"), "--max-connections", "100")
-    yield broker
-    try:
-        if broker.is_running():
-            assert broker.stop() == 0, broker.log_text()
-    finally:
-        broker.close()
+    with directory_on_disk() as directory:
+        broker = RunningBroker(directory, "--max-connections", "100")
+        yield broker
+        try:
+            if broker.is_running():
+                assert broker.stop() == 0, broker.log_text()
+        finally:
+            broker.close()
 
 
 @pytest.fixture

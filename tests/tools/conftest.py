@@ -1,10 +1,17 @@
-"""What the tests of `qstore-dump` share: two small stores, and how to find a journal in one."""
+"""What the tests of the tools share: two small stores, and what they do without."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.support.fixtures import CopyFactory, CopyOpener, StoreFixture, StoreOpener
+from tests.support.recover_faults import allocate_nothing
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test of the tools asks whether there is space for what they allocate, but those that make it fail."""
+    allocate_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from tests.support.planted_damage import (
     exchange,
     flip,
     flips,
+    flips_of_the_day,
     lost,
     zero,
 )
@@ -136,7 +137,7 @@ RECORDS: Final = [
 ]
 
 
-@pytest.mark.parametrize("plant", RECORDS, ids=str)
+@pytest.mark.parametrize("plant", flips_of_the_day(RECORDS), ids=str)
 def test_a_record(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
 
@@ -243,7 +244,7 @@ HEADERS: Final = [
 ]
 
 
-@pytest.mark.parametrize("plant", HEADERS, ids=str)
+@pytest.mark.parametrize("plant", flips_of_the_day(HEADERS), ids=str)
 def test_a_file_header(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
 

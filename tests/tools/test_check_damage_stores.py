@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +52,7 @@ class Examined:
             (line["file"].removeprefix(prefix), line["offset"], line["what"], line["consequence"]) for line in lines
         ]
 
-    @property
+    @cached_property
     def messages(self) -> dict[tuple[str, int], Line]:
         """The message lines by queue and record id."""
         return {(line["queue"], line["rid"]): line for line in self.shown.lines("message")}
@@ -63,6 +64,12 @@ class Examined:
 
 def examined(path: Path) -> Examined:
     return Examined(path, check(path), dump(path, "--outstanding", "--json"))
+
+
+@cache
+def examined_once(path: Path) -> Examined:
+    """A store that nobody changes."""
+    return examined(path)
 
 
 # ---- Berkeley DB files ----
@@ -104,7 +111,7 @@ def test_a_database_file(
 ) -> None:
     """It is named, and nothing is missing: the log of these stores has all that was ever written."""
     factory = copies(f"{kind.name}-a-clean")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     assert sound.damage == []
     with factory.copy() as copy:
         file = copy.path / kind.database / f"{table}.db"
@@ -123,7 +130,7 @@ def test_a_database_file(
 def test_a_database_file_that_is_missing(kind: Kind, table: str, copies: CopyOpener) -> None:
     """Likewise."""
     factory = copies(f"{kind.name}-a-clean")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         (copy.path / kind.database / f"{table}.db").unlink()
         found = examined(copy.path)
@@ -143,7 +150,7 @@ def test_a_database_file_that_is_missing(kind: Kind, table: str, copies: CopyOpe
 def test_the_log_is_missing(kind: Kind, name: str, copies: CopyOpener) -> None:
     """What stood only in the log is lost, which in the second store is everything: no message is."""
     factory = copies(f"{kind.name}-{name}")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         (copy.path / kind.database / "log.0000000001").unlink()
         found = examined(copy.path)
@@ -158,7 +165,7 @@ def test_the_log_is_missing(kind: Kind, name: str, copies: CopyOpener) -> None:
 @each_kind
 def test_a_log_that_is_damaged(kind: Kind, copies: CopyOpener) -> None:
     factory = copies(f"{kind.name}-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         log = copy.path / kind.database / "log.0000000001"
         copy.replace(log, flipped(1000)(log.read_bytes()))
@@ -174,7 +181,7 @@ def test_a_log_that_is_damaged(kind: Kind, copies: CopyOpener) -> None:
 def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: CopyOpener) -> None:
     """Journals alone may have been copied: that is no damage, and said."""
     factory = copies(f"{kind.name}-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         shutil.rmtree(copy.path / kind.database)
         found = examined(copy.path)
@@ -189,7 +196,7 @@ def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: C
 def test_a_stale_binding_is_no_damage(kind: Kind, copies: CopyOpener) -> None:
     """Here its exchange's id is another; a deletion that was cut short leaves the same."""
     factory = copies(f"{kind.name}-a-clean")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         file = copy.path / kind.database / "bindings.db"
         copy.replace(file, flipped(8190)(file.read_bytes()))
@@ -206,7 +213,7 @@ def test_a_stale_binding_is_no_damage(kind: Kind, copies: CopyOpener) -> None:
 
 def test_a_queue_whose_journal_is_gone(copies: CopyOpener) -> None:
     factory = copies("legacy-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         shutil.rmtree(copy.path / "rhm/jrnl/0004")
         found = examined(copy.path)
@@ -219,7 +226,7 @@ def test_a_queue_whose_journal_is_gone(copies: CopyOpener) -> None:
 def test_a_prepared_list_of_zeros(copies: CopyOpener) -> None:
     """qpidd writes to it with the first transaction that it commits, and journals hold commits."""
     factory = copies("legacy-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         for file in list((copy.path / "rhm/tpl").glob("*.jdat")):
             copy.replace(file, bytes(file.stat().st_size))
@@ -236,7 +243,7 @@ def test_a_prepared_list_of_zeros(copies: CopyOpener) -> None:
 def test_a_linear_queue_whose_directory_is_gone(copies: CopyOpener) -> None:
     """The files are still in the pool, and name their queue."""
     factory = copies("linear-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         (link,) = (copy.path / "qls/jrnl2/c.q1").iterdir()
         shutil.rmtree(copy.path / "qls/jrnl2/c.q1")
@@ -256,7 +263,7 @@ def test_a_linear_queue_whose_directory_is_gone(copies: CopyOpener) -> None:
 def test_a_journal_whose_queue_was_deleted(kind: Kind, is_empty: bool, copies: CopyOpener) -> None:
     """With messages in it that is a loss, and they can be seen by naming the directory; empty it is no damage."""
     factory = copies(f"{kind.name}-c-localtx")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     with factory.copy() as copy:
         orphan = _legacy_orphan(copy.path, is_empty) if kind.name == "legacy" else _linear_orphan(copy.path, is_empty)
         found = examined(copy.path)
@@ -301,7 +308,7 @@ def _linear_orphan(path: Path, is_empty: bool) -> Path:
 def test_a_zeroed_page(kind: Kind, queue: str, copies: CopyOpener) -> None:
     """Just what stood in the page is lost, and what was dequeued there is back."""
     factory = copies(f"{kind.name}-b-crash1")
-    sound = examined(factory.source.path)
+    sound = examined_once(factory.source.path)
     file, start = _page_of(factory, kind, queue)
     end = start + PAGE_SIZE
     records = [

@@ -18,7 +18,20 @@ from tests.support.known_history import (
     UNPREPARED,
     XIDS,
 )
-from tests.support.planted_damage import SKIPPED, Finding, Original, Plant, Row, back, examine, flip, flips, lost, zero
+from tests.support.planted_damage import (
+    SKIPPED,
+    Finding,
+    Original,
+    Plant,
+    Row,
+    back,
+    examine,
+    flip,
+    flips,
+    flips_of_the_day,
+    lost,
+    zero,
+)
 from tests.support.planted_stores import version_1_store
 
 NOTHING_READ: Final = "no data loss: this part is not used"
@@ -193,7 +206,7 @@ RECORDS: Final = [
 ]
 
 
-@pytest.mark.parametrize("plant", RECORDS, ids=str)
+@pytest.mark.parametrize("plant", flips_of_the_day(RECORDS), ids=str)
 def test_a_record(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
 
@@ -327,7 +340,7 @@ HEADERS: Final = [
 ]
 
 
-@pytest.mark.parametrize("plant", HEADERS, ids=str)
+@pytest.mark.parametrize("plant", flips_of_the_day(HEADERS), ids=str)
 def test_a_file_header(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
 

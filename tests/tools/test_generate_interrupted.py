@@ -133,6 +133,11 @@ def test_a_fleet_that_is_not_whole_is_recognized_later(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def small_files() -> None:
+    """Here files are allocated in full."""
+
+
+@pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()

@@ -1,7 +1,7 @@
 """Damage planted in stores of all formats: `qstore-recover` saves every message that is not hit, and tells what was.
 
 The plants are those of the tests of `qstore-check`. Of single flipped bits every fourteenth is planted here, and all of
-them with `-m soak`.
+them with `-m soak`; of the others half of each kind, each day the other one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.planted_damage import Original, Plant
 from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.profiles import today
 from tests.support.recover_faults import sync_at_once
 from tests.support.recover_runs import examine_recovery
 from tests.tools import (
@@ -34,6 +35,11 @@ def some(plants: Sequence[Plant]) -> Iterator[Any]:
     """Every fourteenth now, the others with the long runs."""
     for number, plant in enumerate(plants):
         yield plant if number % _STEP == 0 else pytest.param(plant, marks=pytest.mark.soak)
+
+
+def half(plants: Sequence[Plant]) -> list[Plant]:
+    """Those of today, and tomorrow the others."""
+    return today(plants, -(-len(plants) // 2))
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +84,12 @@ NOT_OF_THE_HISTORY: Final = "file of another queue, newer than the rest of its o
 VERSION_1: Final = [
     *some(test_check_damage_version_1.RECORDS),
     *some(test_check_damage_version_1.HEADERS),
-    *test_check_damage_version_1.NO_DAMAGE,
-    *(plant for plant in test_check_damage_version_1_files.FILES if plant.name != NOT_OF_THE_HISTORY),
-    *test_check_damage_version_1_files.PREPARED,
-    *test_check_damage_version_1_files.COPIES,
-    *test_check_damage_version_1_files.INFOS,
-    *test_check_damage_version_1_files.MORE_INFOS,
+    *half(test_check_damage_version_1.NO_DAMAGE),
+    *half([plant for plant in test_check_damage_version_1_files.FILES if plant.name != NOT_OF_THE_HISTORY]),
+    *half(test_check_damage_version_1_files.PREPARED),
+    *half(test_check_damage_version_1_files.COPIES),
+    *half(test_check_damage_version_1_files.INFOS),
+    *half(test_check_damage_version_1_files.MORE_INFOS),
 ]
 
 
@@ -97,10 +103,10 @@ def test_version_1(stores: Callable[[str], Original], plant: Plant, tmp_path: Pa
 VERSION_2: Final = [
     *some(test_check_damage_version_2.RECORDS),
     *some(test_check_damage_version_2.HEADERS),
-    *test_check_damage_version_2.INFOS,
-    *test_check_damage_version_2.STORES,
-    *test_check_damage_version_2_files.FILES,
-    *test_check_damage_version_2_files.COPIES,
+    *half(test_check_damage_version_2.INFOS),
+    *half(test_check_damage_version_2.STORES),
+    *half(test_check_damage_version_2_files.FILES),
+    *half(test_check_damage_version_2_files.COPIES),
 ]
 
 
@@ -122,10 +128,10 @@ def test_what_a_crash_leaves_of_version_2(stores: Callable[[str], Original], pla
 LINEAR: Final = [
     *some(test_check_damage_linear.RECORDS),
     *some(test_check_damage_linear.HEADERS),
-    *test_check_damage_linear.NO_DAMAGE,
-    *test_check_damage_linear_files.FILES,
-    *test_check_damage_linear_files.COPIES,
-    *test_check_damage_linear_links.LINKS,
+    *half(test_check_damage_linear.NO_DAMAGE),
+    *half(test_check_damage_linear_files.FILES),
+    *half(test_check_damage_linear_files.COPIES),
+    *half(test_check_damage_linear_links.LINKS),
 ]
 
 
