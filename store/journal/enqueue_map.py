@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from itertools import compress, islice
 from operator import lt
 from typing import Final, NamedTuple
@@ -200,8 +200,12 @@ class EnqueueMap:
         for start in range(0, len(places), _SORT_PART):
             part = range(start, min(start + _SORT_PART, len(places)))
             parts.append(array("Q", sorted(part, key=places.__getitem__)))
-        order = heapq.merge(*parts, key=places.__getitem__)
-        return ((rids[index], places[index], states[index]) for index in order)
+        return self._entries_at(heapq.merge(*parts, key=places.__getitem__))
+
+    def _entries_at(self, order: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        rids, places, states = self._rids, self._places, self._states
+        for index in order:
+            yield rids[index], places[index], states[index]
 
     # ---- upkeep ----
 

@@ -116,7 +116,7 @@ class StreamingSession(Session, Generic[ConnectionT]):
         else:
             empty = None if body is None else b""
             frames = encode_command_frames(self.channel, payload, header, empty, connection.max_frame)
-            self._stream.add((frame,) for frame in frames)
+            self._stream.add(zip(frames))
         connection.has_output()
 
     def send_encoded_control(self, control: str, payload: bytes) -> None:
