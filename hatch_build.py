@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -47,23 +49,35 @@ class CustomBuildHook(BuildHookInterface[Any]):
         wanted = os.environ.get(VARIABLE, "")
         if version == "editable" or wanted == "1":
             return
+        if not has_compiler():
+            self._tell_pure("there is no C compiler", wanted)
+            return
         self._folder = tempfile.mkdtemp(prefix="qstore-build-")
         try:
             compiled = compile_modules(Path(self.root), self.config["modules"], Path(self._folder))
         except CompileError as error:
-            if wanted == "0":
-                raise
-            self.app.display_warning(f"qstore is built in pure Python: {error}")
+            self._tell_pure(str(error), wanted)
             return
         build_data["force_include"].update(compiled)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         self.app.display_info(f"qstore is built with {len(compiled)} compiled modules")
 
+    def _tell_pure(self, why: str, wanted: str) -> None:
+        if wanted == "0":
+            raise CompileError(why)
+        self.app.display_warning(f"qstore is built in pure Python: {why}")
+
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """As `BuildHookInterface.finalize`."""
         if folder := getattr(self, "_folder", ""):
             shutil.rmtree(folder)
+
+
+def has_compiler() -> bool:
+    """Whether there is the C compiler that setuptools would call."""
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return shutil.which(shlex.split(command)[0]) is not None
 
 
 def modules_to_compile(root: Path, patterns: list[str]) -> list[str]:

@@ -49,6 +49,29 @@ def test_subclasses_of_compiled_classes_are_compiled() -> None:
     assert others == set()
 
 
+def test_attributes_that_are_deleted_are_declared() -> None:
+    """The compiler refuses only some of the others, and Python all."""
+    deleted: set[str] = set()
+    declared: set[str] = set()
+    for node in (node for module in COMPILED for node in ast.walk(TREES[module])):
+        if isinstance(node, ast.Delete):
+            deleted |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__deletable__":
+            declared |= set(ast.literal_eval(node.value))
+    assert deleted == declared
+
+
+def test_nothing_refers_weakly_to_compiled_objects() -> None:
+    """They are freed without a word to weak references, which then crash the process."""
+    users = {module for module in TREES for node in ast.walk(TREES[module])
+             if isinstance(node, (ast.Import, ast.ImportFrom)) and "weakref" in ast.unparse(node)}  # fmt: skip
+    assert {user for user in users if user.startswith(("qstore/broker/model", "qstore/store"))} <= {
+        "qstore/broker/model/broker.py"  # of transactions
+    }
+    assert users.isdisjoint(COMPILED)
+    assert "qstore/broker/model/transactions/local.py" not in COMPILED
+
+
 @pytest.mark.parametrize("module", COMPILED)
 def test_no_lazy_generator_expression(module: str) -> None:
     """The compiler makes lists of those that are returned."""
