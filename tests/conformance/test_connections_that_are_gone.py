@@ -80,6 +80,7 @@ def _leave(peer: RawPeer) -> None:
         peer.send_bytes(peer.transfer_frames("q", b"x" * 9_000)[:5_000])
 
 
+@replaces
 def test_the_sockets_end_is_freed_at_once_too() -> None:
     async def test() -> None:
         async with served() as found:
