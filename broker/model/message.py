@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.content import Content
+
+MessageId: TypeAlias = str | bytes | int | UUID
 
 
 class StoredForm(NamedTuple):
@@ -68,7 +71,7 @@ class Properties(NamedTuple):
     """A message's properties, independent of its protocol. Absent ones are None.
 
     Attributes:
-        message_id, correlation_id: text, bytes, a uuid.UUID or an int, as the sender chose.
+        message_id, correlation_id: as the sender chose.
         user_id, app_id: bytes.
         reply_to: see `ReplyAddress`.
         content_type: MIME type; `amqp/map` and `amqp/list` where the content is a typed value.
@@ -77,8 +80,8 @@ class Properties(NamedTuple):
         headers: application headers.
     """
 
-    message_id: object = None
-    correlation_id: object = None
+    message_id: MessageId | None = None
+    correlation_id: MessageId | None = None
     user_id: bytes | None = None
     app_id: bytes | None = None
     reply_to: ReplyAddress | None = None

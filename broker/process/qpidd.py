@@ -21,10 +21,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
 from qstore.broker.log.logs import LogError, log_of
+from qstore.broker.network import socket_connection
 from qstore.broker.process import daemon, service_manager
 from qstore.broker.process.data_dir import (
     DataDirectory,
@@ -55,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         if values.switch("help"):
             return _print(help_text(plan.table))
         if values.switch("version"):
-            return _print(f"qpidd (qstore) version {distribution_version()}")
+            return _print(f"qpidd (qstore) version {distribution_version()} ({kind_of_modules()})")
         if values.switch("check") or values.switch("quit"):
             return _check_or_quit(plan)
         os.umask(_UMASK)
@@ -243,6 +245,11 @@ def distribution_version() -> str:
         return version("qstore")
     except PackageNotFoundError:
         return "unknown"
+
+
+def kind_of_modules() -> str:
+    """Whether the modules that each message passes through are compiled."""
+    return "compiled" if socket_connection.__file__.endswith(tuple(EXTENSION_SUFFIXES)) else "pure Python"
 
 
 def main() -> NoReturn:

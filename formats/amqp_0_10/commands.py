@@ -216,19 +216,19 @@ _SESSION_HEADERS: Final = (
 )
 
 
-def encode_control(name: str, /, **values: Any) -> bytes:
+def encode_control(control_name: str, /, **values: Any) -> bytes:
     """The payload of a control's frame.
 
     Args:
-        name: of the control.
+        control_name: of the control.
         values: its fields, see `structs.encode_fields`.
 
     Raises:
         Amqp010Error: there is no such control or field, or a field cannot carry its value.
     """
-    control = BY_NAME.get(name)
+    control = BY_NAME.get(control_name)
     if control is None or not control.is_control:
-        raise Amqp010Error(f"there is no control {name}")
+        raise Amqp010Error(f"there is no control {control_name}")
     return control.code.to_bytes(2, "big") + encode_fields(control.packed, values)
 
 
@@ -247,36 +247,36 @@ def encode_completed(ranges: Sequence[tuple[int, int]], *, timely_reply: bool) -
         raise Amqp010Error(f"the ranges do not fit session.completed: {error}") from None
 
 
-def encode_command(name: str, /, *, sync: bool = False, **values: Any) -> bytes:
+def encode_command(command_name: str, /, *, sync: bool = False, **values: Any) -> bytes:
     """The command segment of a command.
 
     Args:
-        name: of the command.
+        command_name: of the command.
         sync: ask the peer to report completion immediately.
         values: its fields, see `structs.encode_fields`.
 
     Raises:
         Amqp010Error: there is no such command or field, or a field cannot carry its value.
     """
-    command = BY_NAME.get(name)
+    command = BY_NAME.get(command_name)
     if command is None or command.is_control:
-        raise Amqp010Error(f"there is no command {name}")
+        raise Amqp010Error(f"there is no command {command_name}")
     return command.code.to_bytes(2, "big") + _SESSION_HEADERS[bool(sync)] + encode_fields(command.packed, values)
 
 
-def encode_result(name: str, /, **values: Any) -> bytes:
+def encode_result(result_name: str, /, **values: Any) -> bytes:
     """The value of execution.result.
 
     Args:
-        name: of the command ("queue.query") or of the struct ("queue-query-result").
+        result_name: of the command ("queue.query") or of the struct ("queue-query-result").
         values: the struct's fields, see `structs.encode_fields`.
 
     Raises:
         Amqp010Error: there is no such result or field, or a field cannot carry its value.
     """
-    result = _RESULT_BY_NAME.get(name)
+    result = _RESULT_BY_NAME.get(result_name)
     if result is None:
-        raise Amqp010Error(f"there is no command or result {name}")
+        raise Amqp010Error(f"there is no command or result {result_name}")
     return encode_struct(result, values)[result.size_width :]
 
 

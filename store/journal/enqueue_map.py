@@ -14,10 +14,10 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from itertools import compress, islice
 from operator import lt
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 GONE: Final = 0
 LIVE: Final = 1
@@ -28,8 +28,6 @@ MAX_DUPLICATES: Final = 1000  # a sound journal has none; a forged one may have 
 _SWEEP_AT: Final = 4096  # removed entries before a sweep is considered
 _MERGE_AT: Final = 1024  # minimum of late rids to merge
 _SORT_PART: Final = 1 << 12  # entries sorted at once
-
-_Column = TypeVar("_Column", "array[int]", bytearray)
 
 
 class Entry(NamedTuple):
@@ -202,8 +200,12 @@ class EnqueueMap:
         for start in range(0, len(places), _SORT_PART):
             part = range(start, min(start + _SORT_PART, len(places)))
             parts.append(array("Q", sorted(part, key=places.__getitem__)))
-        order = heapq.merge(*parts, key=places.__getitem__)
-        return ((rids[index], places[index], states[index]) for index in order)
+        return self._entries_at(heapq.merge(*parts, key=places.__getitem__))
+
+    def _entries_at(self, order: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        rids, places, states = self._rids, self._places, self._states
+        for index in order:
+            yield rids[index], places[index], states[index]
 
     # ---- upkeep ----
 
@@ -231,15 +233,15 @@ class EnqueueMap:
         waiting = [value for _, value in late]
         before = [bisect_left(self._rids, rid) for rid, _ in late]
         self._late.clear()
-        self._rids = _spliced(self._rids, before, [rid for rid, _ in late])
-        self._places = _spliced(self._places, before, [place for place, _ in waiting])
-        self._states = _spliced(self._states, before, [state for _, state in waiting])
+        _splice(self._rids, before, [rid for rid, _ in late])
+        _splice(self._places, before, [place for place, _ in waiting])
+        _splice(self._states, before, [state for _, state in waiting])
         self._last = max(self._last, self._rids[-1])
         self._hint = 0
 
 
-def _spliced(column: _Column, before: Sequence[int], values: Sequence[int]) -> _Column:
-    """A copy of `column` with each of `values` inserted before the ascending index that `before` gives for it."""
+def _splice(column: MutableSequence[int], before: Sequence[int], values: Sequence[int]) -> None:
+    """Insert each of `values` into `column` before the ascending index that `before` gives for it."""
     spliced = column[:0]
     taken = 0
     for index, value in zip(before, values, strict=True):
@@ -248,4 +250,4 @@ def _spliced(column: _Column, before: Sequence[int], values: Sequence[int]) -> _
             taken = index
         spliced.append(value)
     spliced += column[taken:]
-    return spliced
+    column[:] = spliced

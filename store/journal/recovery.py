@@ -243,7 +243,7 @@ class JournalRecovery:
             operations = list(self.transactions.of(xid))
             rids.intersection_update(each.rid for each in operations if not each.is_enqueue)  # not before it
             rids.difference_update(each.rid for each in operations if each.is_enqueue)
-        return (record for record in self._targetless if record.rid in wanted.get(record.xid, ()))
+        return filter(lambda record: record.rid in wanted.get(record.xid, ()), self._targetless)
 
     def resolve(self, outcomes: Mapping[bytes, Outcome]) -> list[OpenTransaction]:
         """Apply the transaction prepared list's outcomes; transactions that it does not name were never prepared.
@@ -288,4 +288,5 @@ class JournalRecovery:
         by_rid = journal_format.keeps_rid_order
         entries = self.messages.in_rid_order() if by_rid else self.messages.in_place_order()
         in_doubt = self._in_doubt
-        return ((rid, place, state, in_doubt.get(rid) if in_doubt else None) for rid, place, state in entries)
+        for rid, place, state in entries:
+            yield rid, place, state, in_doubt.get(rid) if in_doubt else None

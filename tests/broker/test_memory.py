@@ -12,6 +12,7 @@ from qstore.broker.model import memory
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
 from qstore.broker.settings import BrokerSettings
+from tests.support.compiled import replaces
 from tests.support.fake_store import Model
 
 LIMIT = 1_000_000
@@ -91,6 +92,7 @@ def test_an_allocation_that_fails_refuses_until_there_is_memory_again(caplog: py
     assert held.changes == [State.FULL, State.AMPLE]
 
 
+@replaces
 def test_the_reserve_is_taken_only_when_as_much_is_left_besides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the next client would find nothing, and it would have to be freed again at once."""
     held = Ceiling()
@@ -161,6 +163,7 @@ def test_a_transaction_grows_too() -> None:
     assert transaction.memory >= LIMIT
 
 
+@replaces
 def test_the_default_is_half_of_the_smallest_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     group = tmp_path / "outer" / "inner"
     group.mkdir(parents=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from tests.support.compiled import replaces
 from tests.support.raw_peer import RawPeer
 from tests.support.served import client, served
 
@@ -62,6 +63,7 @@ class Walk:
         return [file for file, _ in groupby(file for file, _ in self.steps)]
 
 
+@replaces
 def test_the_way_of_a_durable_message(tmp_path: Path) -> None:
     walk = Walk()
 

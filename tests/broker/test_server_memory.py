@@ -14,6 +14,7 @@ from qstore.broker.network import clients as clients_module
 from qstore.broker.network import server as server_module
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
+from tests.support.compiled import replaces
 from tests.support.raw_connection import ConnectionClosedError
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
@@ -115,6 +116,7 @@ def test_a_connection_that_publishes_and_consumes_gets_on() -> None:
     run(test())
 
 
+@replaces
 def test_an_allocation_that_fails_closes_that_connection_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

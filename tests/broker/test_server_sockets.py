@@ -19,6 +19,7 @@ from qstore.broker.network.server import Server
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.broker.wired_broker import Somebody
+from tests.support.compiled import replaces
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import allow_open_files
@@ -71,6 +72,7 @@ def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> No
     run(test())
 
 
+@replaces
 def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with served(max_connections=1) as found:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.broker.protocols.world import Client, World
+from tests.support.compiled import replaces
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import client as blocking
 from tests.support.served import served
@@ -50,6 +51,7 @@ def _break_the_rules(client: Client) -> None:
 LIVES: Final = (_nothing, _consume, _fail_at_once, _fail_later, _commit, _break_the_rules)
 
 
+@replaces
 @pytest.mark.parametrize("live", LIVES)
 def test_the_machines_are_freed_at_once(live: Callable[[Client], None]) -> None:
     world = World()
@@ -78,6 +80,7 @@ def _leave(peer: RawPeer) -> None:
         peer.send_bytes(peer.transfer_frames("q", b"x" * 9_000)[:5_000])
 
 
+@replaces
 def test_the_sockets_end_is_freed_at_once_too() -> None:
     async def test() -> None:
         async with served() as found:

@@ -12,6 +12,7 @@ from qstore.formats.rhm.geometry import DATA_OFFSET, Geometry
 from qstore.store.journal import stream as stream_module
 from qstore.store.journal.ring.order import RingFile
 from qstore.store.journal.stream import JournalStream
+from tests.support.compiled import replaces
 from tests.support.memory_disk import BadRegion, MemoryDisk
 from tests.support.profiles import examples
 
@@ -79,6 +80,7 @@ def test_closing_and_reading_on() -> None:
     stream.close()
 
 
+@replaces
 def test_reading_aside_leaves_the_window() -> None:
     """Looking at a far tail costs a few bytes, and what is read on from stays at hand."""
     with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ import time
 
 from qstore.formats.rhm.records import MOVED, OVERWRITE_INDICATOR
 from qstore.store.journal.transaction_map import Operation, TransactionMap
+from tests.support.compiled import replaces
 
 
 def test_operations_are_kept_in_order() -> None:
@@ -58,6 +59,7 @@ def test_a_moved_record_whose_earlier_copy_is_gone() -> None:
     assert list(transaction) == [Operation(7, 1280, MOVED, True)]
 
 
+@replaces
 def test_memory() -> None:
     """25 bytes or so for each operation of a giant transaction."""
     transaction = TransactionMap().of(b"a")

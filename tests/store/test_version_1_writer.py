@@ -35,6 +35,7 @@ from qstore.store.journal.write.version_1_writer import (
     state_of,
 )
 from qstore.tools.qstore_check import command
+from tests.support.compiled import replaces
 from tests.support.fixtures import StoreFixture
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.profiles import examples
@@ -78,6 +79,7 @@ def test_a_journal_can_be_full() -> None:
     assert sum(long_life(seed, Geometry(4, 512), count=400).refused["full"] for seed in range(8)) >= 10
 
 
+@replaces
 @pytest.mark.parametrize("laps", range(6))
 def test_a_crash_after_any_sector_of_a_flush(laps: int) -> None:
     """A flush of several files: what was flushed before is there, nothing is half done, and the journal goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,15 +24,20 @@ SCRIPTS: Final = sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["pr
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An sdist, and the wheel that is built from it."""
+    """An sdist, and the wheel that is built from it where there is no C compiler."""
     folder = tmp_path_factory.mktemp("distributions")
+    environment = os.environ | {"CC": "/no/compiler"}
     build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run([*build, "--target", "sdist"], cwd=ROOT, check=True, capture_output=True, timeout=100)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     source = folder / sdist.name.removesuffix(".tar.gz")
-    subprocess.run([*build, "--target", "wheel"], cwd=source, check=True, capture_output=True, timeout=100)
+    command = [*build, "--target", "wheel"]
+    built = subprocess.run(
+        command, cwd=source, env=environment, check=True, capture_output=True, text=True, timeout=100
+    )
+    assert "qstore is built in pure Python: there is no C compiler" in built.stderr
     return folder
 
 
@@ -65,6 +71,35 @@ def run(installed: Path, project: Path, *words: str, **more: str) -> subprocess.
         [str(installed / "bin" / words[0]), *words[1:]],
         cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_for_every_platform(
+    distributions: Path, installed: Path, project: Path
+) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert run(installed, project, "qpidd", "--version").stdout.endswith(" (pure Python)\n")
+
+
+@pytest.mark.parametrize(
+    ("pure", "told"), [("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")]
+)
+def test_what_a_wheel_is_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> None:
+    """A warning and a wheel in pure Python, an error, or not even an attempt."""
+    broken = tmp_path / "broken"
+    for name in ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "qstore", tmp_path / "qstore", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "qstore" / "broker" / "model" / "tick.py").write_text("x: int = 'no number'\n")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(broken), "--target", "wheel"]
+    environment = os.environ | {"QSTORE_PURE": pure}
+    done = subprocess.run(
+        build, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode == 0) is (pure != "0")
+    assert told in done.stderr
+    assert [path.name[-16:] for path in broken.glob("*.whl")] == ["py3-none-any.whl"] * (pure != "0")
 
 
 def test_the_wheel_has_all_modules_in_one_package(distributions: Path) -> None:

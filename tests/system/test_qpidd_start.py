@@ -122,7 +122,7 @@ def test_help_shows_a_module_s_options_when_it_is_loaded(qpidd: Qpidd) -> None:
 def test_version(qpidd: Qpidd) -> None:
     shown = qpidd("--version")
     assert shown.returncode == 0
-    assert re.fullmatch(r"qpidd \(qstore\) version \S+\n", shown.stdout)
+    assert re.fullmatch(r"qpidd \(qstore\) version \S+ \((compiled|pure Python)\)\n", shown.stdout)
 
 
 @pytest.mark.parametrize(("output", "code"), [("/dev/full", 1), (None, 0)])

@@ -174,7 +174,8 @@ class Exchange(ABC):
     @property
     def bindings(self) -> Iterator[Binding]:
         """All bindings, queue by queue. None may be added or removed during iteration."""
-        return (binding for held in self._by_queue.values() for binding in held.values())
+        for held in self._by_queue.values():
+            yield from held.values()
 
     @property
     def has_bindings(self) -> bool:

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from qstore.broker.model.queues.queue import Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
-
-if TYPE_CHECKING:
-    from qstore.broker.model.queues.queue import Queue
 
 
 @dataclass(slots=True, eq=False)

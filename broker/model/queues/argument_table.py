@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from qstore.formats.values import TypedMap
 
@@ -51,7 +51,7 @@ class UnsupportedArgument(NamedTuple):
 
     row: Row
     name: str
-    value: object
+    value: Any
 
     @property
     def is_refused(self) -> bool:

@@ -34,6 +34,7 @@ class Entry:
     """
 
     __slots__ = ("is_redelivered", "message", "next", "position", "previous", "rid", "state")
+    __deletable__ = ("next", "previous")  # for the compiler
 
     message: Message
     position: int

@@ -305,11 +305,15 @@ class Queue:
 
     def available(self) -> Iterator[Entry]:
         """The available entries."""
-        return (entry for entry in self._order if entry.state == AVAILABLE)
+        for entry in self._order:
+            if entry.state == AVAILABLE:
+                yield entry
 
     def outstanding(self) -> Iterator[Entry]:
         """The entries that are available, or acquired and not settled."""
-        return (entry for entry in self._order if entry.state in (AVAILABLE, ACQUIRED))
+        for entry in self._order:
+            if entry.state in (AVAILABLE, ACQUIRED):
+                yield entry
 
     def delivered_rids(self) -> list[int]:
         """Record ids of messages that were delivered, to be recovered as redelivered."""

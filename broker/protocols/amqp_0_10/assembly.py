@@ -149,6 +149,7 @@ class Assembler:
         "pending_bytes",
         "transfers",
     )  # fmt: skip
+    __deletable__ = ("_receiver",)  # for the compiler
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
         self._receiver = receiver

@@ -212,9 +212,9 @@ class Connection(ABC, Generic[SessionT]):
 
     # ---- sending ----
 
-    def send_control(self, name: str, /, **values: Any) -> None:
+    def send_control(self, control: str, /, **values: Any) -> None:
         """Send a control of the connection."""
-        self.output.append(encode_control_frame(0, encode_control(name, **values)))
+        self.output.append(encode_control_frame(0, encode_control(control, **values)))
         self.frames_sent += 1
         self.has_output()
 

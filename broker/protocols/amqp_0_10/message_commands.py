@@ -87,7 +87,8 @@ def _release(session: ServerSession, _number: int, values: _Values) -> None:
 
 def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
     """The queues and entries of deliveries."""
-    return ((delivery.subscription.queue, delivery.entry) for delivery in deliveries)
+    for delivery in deliveries:
+        yield delivery.subscription.queue, delivery.entry
 
 
 def _take_back(session: ServerSession, values: _Values) -> Iterator[Delivery]:

@@ -27,7 +27,7 @@ from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.amqp_0_10.streaming import Stream
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
+from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader, nothing_interrupted
 from qstore.broker.protocols.machine import ConnectionCounts, Host
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
@@ -233,7 +233,7 @@ class ServerConnection(Connection[ServerSession]):
     def dismantle(self) -> None:
         """As `Connection.dismantle`."""
         super().dismantle()
-        del self.transfers.take_interrupted
+        self.transfers.take_interrupted = nothing_interrupted
         if self._is_announced:
             self._emit(ClientDisconnect(self.peer, self.user, self._properties))
 

@@ -88,7 +88,7 @@ class SessionConnection(StreamTransport, Output, Protocol):
         """End a failed session: release what it holds, and ask the client to detach."""
 
 
-class ServerSession(StreamingSession):
+class ServerSession(StreamingSession[SessionConnection]):
     """A session on the broker's side.
 
     Args:
@@ -110,8 +110,6 @@ class ServerSession(StreamingSession):
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
             under way, or their outcome is unknown because the store has failed.
     """
-
-    connection: SessionConnection
 
     __slots__ = (
         "__weakref__",

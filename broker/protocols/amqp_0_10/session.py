@@ -148,9 +148,9 @@ class Session:
         self.transport.frames_sent += 1
         self.transport.has_output()
 
-    def send(self, name: str, /, *, sync: bool = False, **values: Any) -> int:
+    def send(self, command: str, /, *, sync: bool = False, **values: Any) -> int:
         """Send a command without content. Returns its number."""
-        return self.send_payload(encode_command(name, sync=sync, **values))
+        return self.send_payload(encode_command(command, sync=sync, **values))
 
     def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
         """Send an encoded command. Returns its number."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from qstore.broker.model.content import Buffer, Content
 from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
@@ -67,14 +67,17 @@ class StreamTransport(Transport, Protocol):
     streams: dict[int, Stream]
 
 
-class StreamingSession(Session):
+ConnectionT = TypeVar("ConnectionT", bound=StreamTransport)
+
+
+class StreamingSession(Session, Generic[ConnectionT]):
     """A session that sends large commands as a stream.
 
     Attributes:
         connection: the connection that it is attached to, or was last.
     """
 
-    connection: StreamTransport
+    connection: ConnectionT
 
     __slots__ = ("_stream", "connection")
 
@@ -113,7 +116,7 @@ class StreamingSession(Session):
         else:
             empty = None if body is None else b""
             frames = encode_command_frames(self.channel, payload, header, empty, connection.max_frame)
-            self._stream.add((frame,) for frame in frames)
+            self._stream.add(zip(frames))
         connection.has_output()
 
     def send_encoded_control(self, control: str, payload: bytes) -> None:

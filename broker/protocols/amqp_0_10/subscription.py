@@ -147,6 +147,8 @@ class Subscription:
         "session",
     )
 
+    __deletable__ = ("cursor",)  # for the compiler
+
     cursor: Entry
 
     def __init__(

@@ -10,10 +10,16 @@ decided once, when it is created; others have no overhead.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from qstore.broker.log.logs import TRACE, log_of
+from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.machine import Host
+from qstore.broker.security.authentication import Authentication
+from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import (
@@ -44,8 +50,22 @@ class TracedConnection(ServerConnection):
 
     __slots__ = ("_incoming", "_outgoing")
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        host: Host,
+        sessions: SessionRegistry,
+        tick: Tick,
+        settings: BrokerSettings,
+        authentication: Authentication,
+        *,
+        is_local: bool,
+        now: Callable[[], float],
+        refusal: str = "",
+        peer: str = "",
+    ) -> None:
+        super().__init__(
+            host, sessions, tick, settings, authentication, is_local=is_local, now=now, refusal=refusal, peer=peer
+        )
         self._incoming, self._outgoing = FrameLog(f"RECV {self.peer}"), FrameLog(f"SENT {self.peer}")
 
     def receive(self, data: bytes) -> None:

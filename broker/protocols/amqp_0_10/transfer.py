@@ -15,7 +15,6 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 
 from __future__ import annotations
 
-import copy
 import struct
 from functools import lru_cache
 from math import ceil
@@ -169,10 +168,9 @@ class TransferMessage(Message):
             header = _with_application_header(self.header, name, TypedValue(INT64, number))
         except Amqp010Error as error:
             raise InvalidArgumentError(f"the header {name} cannot be added to the message: {error}") from error
-        numbered = copy.copy(self)
-        numbered.header, numbered._crc = header, -1
-        numbered.size = len(header) + len(self.body)
-        return numbered
+        properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
+        body = self.body if self.has_body else None
+        return TransferMessage(header, body, self.exchange, properties, self.expires_at)
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
         """Its header for a consumer: with the remaining ttl, and the redelivered mark if it was delivered before."""

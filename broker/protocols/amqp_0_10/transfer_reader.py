@@ -34,7 +34,7 @@ TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Conten
 the complete message."""
 
 
-def _nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
+def nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
     """Every transfer is a complete message."""
 
 
@@ -69,7 +69,7 @@ class TransferReader:
         self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
         self._has_checks = self.has_rare = checks_user_ids or checks_publish
         self._has_immediate = self.is_memory_short = self.has_published = False
-        self.take_interrupted: TakeInterrupted = _nothing_interrupted
+        self.take_interrupted: TakeInterrupted = nothing_interrupted
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED

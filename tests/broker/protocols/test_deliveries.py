@@ -9,6 +9,7 @@ from qstore.broker.protocols.amqp_0_10 import deliveries
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import MESSAGES, WINDOW, World
+from tests.support.compiled import replaces
 
 ALL = ((0, 0x7FFF_FFFF),)
 
@@ -151,6 +152,7 @@ def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed(
     assert client.call("message.acquire", transfers=ALL)["transfers"] == ((1, 2),)
 
 
+@replaces
 def test_one_that_looks_on_for_ever_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "MAX_BROWSED", 5)
     client = filled(*numbered(9))

@@ -19,6 +19,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import decode_message_header, encode_message
 from qstore.formats.plain import plain_map
 from tests.broker.protocols.world import World
+from tests.support.compiled import replaces
 
 ID = uuid.UUID("009d81a8-a354-5f1a-a533-f41953f85ed6")
 
@@ -216,6 +217,7 @@ def test_consumers_of_0_10_get_what_they_can_take() -> None:
     assert queue.message_count - queue.acquired_count == 2
 
 
+@replaces
 def test_what_no_consumer_of_0_10_can_take_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Message] = []
 

@@ -1,0 +1,94 @@
+"""What the compiler does not bear, or changes silently, in the modules that are compiled (`hatch_build.py`)."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hatch_build import modules_to_compile
+from tests.test_house import MODULES, PACKAGE, ROOT
+
+_HOOK: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+    "hooks"
+]
+COMPILED: Final = modules_to_compile(ROOT, _HOOK["custom"]["modules"])
+TREES: Final = {f"{PACKAGE}/{path}": ast.parse((ROOT / path).read_text()) for path in MODULES}
+
+
+def names_of_bases(node: ast.ClassDef) -> set[str]:
+    """Without their modules and type arguments."""
+    return {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+
+
+def classes(module: str) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef))
+
+
+def test_each_pattern_names_a_module() -> None:
+    for pattern in _HOOK["custom"]["modules"]:
+        assert list(Path(ROOT).glob(pattern)), pattern
+    assert set(COMPILED) <= TREES.keys()
+
+
+def test_subclasses_of_compiled_classes_are_compiled() -> None:
+    """Python refuses others when they are instantiated; `NamedTuple`, `Protocol` and exceptions are none of these."""
+    plain = {"NamedTuple", "Protocol", "Enum", "IntEnum"}
+    compiled = {
+        node.name
+        for module in COMPILED
+        for node in classes(module)
+        if not names_of_bases(node) & plain and not node.name.endswith("Error")
+    }
+    others = {(module, node.name) for module in TREES.keys() - set(COMPILED) for node in classes(module)
+              if names_of_bases(node) & compiled}  # fmt: skip
+    assert others == set()
+
+
+def test_attributes_that_are_deleted_are_declared() -> None:
+    """The compiler refuses only some of the others, and Python all."""
+    deleted: set[str] = set()
+    declared: set[str] = set()
+    for node in (node for module in COMPILED for node in ast.walk(TREES[module])):
+        if isinstance(node, ast.Delete):
+            deleted |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__deletable__":
+            declared |= set(ast.literal_eval(node.value))
+    assert deleted == declared
+
+
+def test_nothing_refers_weakly_to_compiled_objects() -> None:
+    """They are freed without a word to weak references, which then crash the process."""
+    users = {module for module in TREES for node in ast.walk(TREES[module])
+             if isinstance(node, (ast.Import, ast.ImportFrom)) and "weakref" in ast.unparse(node)}  # fmt: skip
+    assert {user for user in users if user.startswith(("qstore/broker/model", "qstore/store"))} <= {
+        "qstore/broker/model/broker.py"  # of transactions
+    }
+    assert users.isdisjoint(COMPILED)
+    assert "qstore/broker/model/transactions/local.py" not in COMPILED
+
+
+@pytest.mark.parametrize("module", COMPILED)
+def test_no_lazy_generator_expression(module: str) -> None:
+    """The compiler makes lists of those that are returned."""
+    returned = [node.value for node in ast.walk(TREES[module]) if isinstance(node, ast.Return)]
+    assert [node.lineno for node in returned if isinstance(node, ast.GeneratorExp)] == []
+
+
+@pytest.mark.parametrize("module", COMPILED)
+def test_arguments_are_not_passed_on_to_a_base_class_in_bulk(module: str) -> None:
+    """The compiler passes them as one tuple."""
+    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)]
+    in_bulk = [call for call in calls if any(isinstance(argument, ast.Starred) for argument in call.args)]
+    assert [call.lineno for call in in_bulk if ast.unparse(call.func).startswith("super().")] == []
+
+
+@pytest.mark.parametrize("module", COMPILED)
+def test_positional_arguments_have_names_of_their_own(module: str) -> None:
+    """A compiled function takes a keyword for `**values` that has a positional argument's name for that argument."""
+    functions = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef) and node.args.kwarg]
+    assert {each.arg for node in functions for each in node.args.posonlyargs} & {"name", "type", "value"} == set()
