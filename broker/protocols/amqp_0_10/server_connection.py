@@ -38,7 +38,7 @@ from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
 
-ROOM: Final = 64 * 1024  # bytes sent to one connection before yielding to other connections
+ROOM: Final = 256 * 1024  # bytes sent to one connection before yielding to others: as much as is read from one at once
 AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
 _MAX_SASL_STEPS: Final = 10
 
