@@ -309,6 +309,18 @@ def test_a_connection_that_is_sent_much_gives_others_their_turn() -> None:
     assert len(client.take()) == 10
 
 
+def test_a_consumer_does_not_fall_behind_a_publisher_that_is_read_once_in_each_turn() -> None:
+    read = 256 * 1000  # bytes that uvloop reads from a socket at once
+    client = filled()
+    client.command("message.subscribe", queue="q", destination="q")
+    client.flow("q", MESSAGES, UNLIMITED)
+    client.flow("q", BYTES, UNLIMITED)
+    bodies = numbered(read // 1100)
+    client.publish("q", *(body.ljust(1024) for body in bodies))
+    client.world.soon.pop(0)()
+    assert len(client.host.output) > read * 1024 // 1100
+
+
 def test_a_socket_that_takes_no_more_is_sent_no_more() -> None:
     client = filled()
     client.subscribe("q")
