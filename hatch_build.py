@@ -56,6 +56,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         try:
             compiled = compile_modules(Path(self.root), self.config["modules"], Path(self._folder))
         except CompileError as error:
+            shutil.rmtree(self._folder)
             self._tell_pure(str(error), wanted)
             return
         build_data["force_include"].update(compiled)
@@ -71,7 +72,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """As `BuildHookInterface.finalize`."""
         if folder := getattr(self, "_folder", ""):
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def has_compiler() -> bool:

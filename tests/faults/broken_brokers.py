@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from qstore.broker.model import settlement
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.completion import CompletionLedger, Runs
 from qstore.broker.model.errors import ModelError
@@ -180,11 +179,6 @@ def _lingering_completed(self: Tick) -> None:
     self._lingering_runs.clear()
 
 
-def _never_leaving(_queue: Queue, _entry: Entry) -> bool:
-    """What is accepted of a queue that the store is deleting is taken for gone."""
-    return False
-
-
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "transfer completed before the sync": partial(patch.object, Router, "publish", _publish_completed),
     "transfer to several queues completed before the sync": partial(patch.object, Router, "publish", _publish_to_one),
@@ -192,7 +186,6 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "commands completed before the sync": partial(patch.object, CompletionLedger, "hold", _not_held),
     "commands completed with an earlier flush": partial(patch.object, CompletionLedger, "complete", _complete_all),
     "accept completed while its record lingers": partial(patch.object, Tick, "_begin_flush", _lingering_completed),
-    "accept completed before its queue is deleted": partial(patch.object, settlement, "_is_leaving", _never_leaving),
     "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
     "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
     "offered with an earlier flush": partial(patch.object, Barriers, "lower", _lower_all),

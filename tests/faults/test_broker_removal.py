@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.model import settlement
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
@@ -39,6 +40,7 @@ class Peer(ClientSession):
     def __init__(self, process: BrokerProcess, name: str) -> None:
         super().__init__(name.encode(), 0, None)
         self.deliveries: list[int] = []
+        self.done: set[int] = set()  # commands
         self.errors: list[int] = []
         self.wire: Wire = process.connect(OneSession(self))
         process.settle()
@@ -50,6 +52,9 @@ class Peer(ClientSession):
             self.deliveries.append(number)
         else:
             self.errors.append(values["error_code"])
+
+    def on_peer_completed(self, first: int, last: int) -> None:
+        self.done.update(range(first, last + 1))
 
     def publish(self, key: str) -> None:
         header = encode_struct(DELIVERY_PROPERTIES, {"delivery_mode": 2, "routing_key": key})
@@ -130,6 +135,50 @@ def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed
     assert set(consumer.errors) <= {ErrorCode.RESOURCE_DELETED}
     assert manager.errors == []
     assert len(look(process)["dead-letters"]) <= 1
+
+
+@pytest.mark.parametrize("command", ["message.accept", "message.reject"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_accepted_while_its_queue_goes_does_not_come_back(start: Start, moment: int, command: str) -> None:
+    """Nor what is rejected: the broker is killed as soon as it has completed the command."""
+    disk = killed_after_settling(start, moment, command)
+    assert disk is None or not look(start(disk, moment)).get("orders")
+
+
+def killed_after_settling(start: Start, moment: int, command: str) -> SimulatedDisk | None:
+    """The disk of a broker that is killed once the command is completed; None if its session ends before that."""
+    disk = SimulatedDisk(moment)
+    process = start(disk, moment)
+    manager, consumer = Peer(process, "manager"), Peer(process, "consumer")
+    manager.ask("queue.declare", queue="orders", durable=True)
+    manager.publish("orders")
+    process.settle()
+    subscribe(consumer, "orders", acquire_mode=0, credit=10)
+    process.settle()
+    assert consumer.deliveries == [0]
+    manager.ask("queue.delete", queue="orders")
+    for _ in range(moment):
+        process.tick()
+        if moment % 2:
+            process.collect()
+    number = consumer.send(command, transfers=((0, 0),))
+    consumer.wire.carry()
+    while number not in consumer.done and not consumer.errors:
+        process.tick()
+        if number not in consumer.done:
+            process.collect()
+    if number not in consumer.done:
+        return None
+    disk.crash(power_loss=True)
+    return disk
+
+
+def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settlement, "_is_leaving", lambda _queue, _entry: False)
+    left = [disk for moment in MOMENTS if (disk := killed_after_settling(start, moment, "message.accept"))]
+    assert any(look(start(disk, 0)).get("orders") for disk in left)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -168,4 +168,4 @@ def test_what_is_copied_into_the_container_is_there() -> None:
     assert all((ROOT / name).exists() for name in names)
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     rooms = {str(path.readlink()).rpartition("/")[2] for path in (ROOT / "qstore").iterdir() if path.is_symlink()}
-    assert names == {"pyproject.toml", "README.md", "LICENSE", *wheel["packages"], *rooms}
+    assert names == {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *wheel["packages"], *rooms}
