@@ -457,7 +457,12 @@ def test_a_daemon_on_a_directory_that_is_taken(start: StartQpidd, qpidd: Qpidd, 
 
 def test_a_daemon_that_is_not_ready_in_time_is_ended(qpidd: Qpidd, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    ended = qpidd("-d", "-w", "1us", "--port", "0", "--data-dir", str(data), "--pid-dir", str(tmp_path))
+    for _ in range(20):
+        ended = qpidd("-d", "-w", "1us", "--port", "0", "--data-dir", str(data), "--pid-dir", str(tmp_path))
+        if ended.returncode:
+            break
+        # On a busy machine the daemon may be ready before the parent runs again.
+        assert qpidd("--quit", "--pid-dir", str(tmp_path), "--port", ended.stdout.strip()).returncode == 0
     assert ended.returncode == 1
     assert ended.stderr.startswith("qpidd: Daemon startup failed: not ready within 1e-06 s; it has been sent SIGTERM")
     end = time.monotonic() + PATIENCE_SECONDS
