@@ -35,6 +35,7 @@ class Router:
     def __init__(self, store: Store | None, tick: Tick) -> None:
         self._store, self._tick = store, tick
         self.unroutable = 0
+        self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # who waits for a move
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
     def publish(self, message: Message, exchange: Exchange) -> bool:
@@ -140,27 +141,53 @@ class Router:
                 queue.add(message, 0)
         return True
 
+    def is_moving(self, entry: Entry) -> bool:
+        """Whether a message is being moved: it has not left its queue yet, or that is not on the disk."""
+        return entry in self._moving
+
     def move(self, queue: Queue, entry: Entry, exchange: Alternate, done: Callable[[Exception | None], None]) -> None:
         """Move an acquired message to where an exchange routes it; it leaves its queue once it is stored there.
 
-        Does nothing if it was already moved or removed.
+        If it is being moved already, or is gone, only wait for that.
+
+        Args:
+            queue: its queue.
+            entry: the message.
+            exchange: routes it.
+            done: called when it has left its queue for good, or with the error that prevents it.
 
         Raises:
             As `publish`. Then it is still acquired.
         """
+        if entry.state == MOVING:
+            self._moving[entry].append(done)
+            return
         if entry.state != ACQUIRED:
-            done(None)
+            if queue.dequeue(entry):
+                self._tick.when_synced(done)
+            else:
+                done(None)
             return
         route = self.route(entry.message, exchange)
         is_held = self.put(entry.message, route.queues)
         self.count(entry.message, route)
         entry.state = MOVING
+        self._moving[entry] = [done]
         self._tick.schedule()
+
+        def moved(error: Exception | None) -> None:
+            if entry.state == MOVING:  # it could not leave
+                entry.state = ACQUIRED
+            for each in self._moving.pop(entry):
+                each(error)
 
         def leave(error: Exception | None) -> None:
             is_written = False
             if entry.state != MOVING:  # it was accepted meanwhile
-                self._tick.when_synced(done)
+                self._tick.when_synced(moved)
+                return
+            if error is None and entry.rid and queue.deletion is not None:
+                queue.dequeue_by_deletion(entry, moved)
                 return
             entry.state = ACQUIRED
             if error is None and not queue.is_deleted:
@@ -169,9 +196,9 @@ class Router:
                 except InternalError as failure:
                     error = InternalError(str(failure))  # a new one: `failure` references this frame
             if is_written:
-                self._tick.when_synced(done)
+                self._tick.when_synced(moved)
             else:
-                done(error)
+                moved(error)
 
         if is_held and entry.rid:
             self._tick.when_synced(leave)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from functools import partial
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.authorization import Action, ObjectType
@@ -25,7 +24,7 @@ from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
 from qstore.broker.model.queues.consumer import Consumer
-from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -71,6 +70,11 @@ class _Pending:
         if not self._left and self._has_returned:
             self._done(None)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether any part is not done yet."""
+        return self._left > 0
+
     def settled(self) -> Settled:
         """The settlement's result, when all parts have begun: `done` is called only if that is LATER."""
         self._has_returned = True
@@ -90,19 +94,19 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
         InternalError: a journal cannot be written; this message and those after it stay acquired.
     """
     is_written = False
-    leaving: list[tuple[Queue, Entry]] = []
+    pending: _Pending | None = None
     for queue, entry in acquired:
         if queue.is_deleted:
             if _is_leaving(queue, entry):
-                leaving.append((queue, entry))
+                if pending is None:
+                    pending = _Pending(done)
+                queue.dequeue_by_deletion(entry, pending.expect())
         elif queue.dequeue(entry):
             is_written = True
-    if not leaving:
+    if pending is None:
         return Settled.SYNCED if is_written else Settled.NOW
-    pending = _Pending(done)
     if is_written:
         tick.when_synced(pending.expect())
-    _await_deletions(tick, leaving, pending)
     return pending.settled()
 
 
@@ -119,12 +123,12 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
         ModelError: a message cannot be moved or dequeued. It and those after it are available again.
     """
     moves: list[tuple[Queue, Entry]] = []
-    leaving: list[tuple[Queue, Entry]] = []
+    pending = _Pending(done)
     is_written = False
     for queue, entry in acquired:
         if queue.is_deleted:
             if _is_leaving(queue, entry):
-                leaving.append((queue, entry))
+                queue.dequeue_by_deletion(entry, pending.expect())
             continue
         if queue.alternate is not None:
             moves.append((queue, entry))
@@ -132,9 +136,8 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
         was_acquired = entry.state == ACQUIRED
         is_written = queue.dequeue(entry) or is_written
         queue.counters.rejected += was_acquired
-    if not moves and not leaving:
+    if not moves and not pending.has_parts:
         return Settled.SYNCED if is_written else Settled.NOW
-    pending = _Pending(done)
     if is_written:
         broker.tick.when_synced(pending.expect())
     for index, (queue, entry) in enumerate(moves):
@@ -147,32 +150,12 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
                 source.release(kept, is_redelivered=True)
             raise
         queue.counters.rejected += was_acquired
-    _await_deletions(broker.tick, leaving, pending)
     return pending.settled()
 
 
 def _is_leaving(queue: Queue, entry: Entry) -> bool:
     """Whether a crash could bring back a message of a deleted queue."""
-    return entry.rid != 0 and entry.state == ACQUIRED and queue.deletion is not None
-
-
-def _await_deletions(tick: Tick, leaving: Iterable[tuple[Queue, Entry]], pending: _Pending) -> None:
-    for queue, entry in leaving:
-        assert queue.deletion is not None
-        queue.deletion.when_ended(partial(_deletion_ended, tick, queue, entry, pending.expect()))
-
-
-def _deletion_ended(tick: Tick, queue: Queue, entry: Entry, done: Done, is_deleted: bool) -> None:
-    """The deletion of a settled message's queue has ended; if it has failed, the message is dequeued."""
-    try:
-        is_written = not is_deleted and queue.dequeue(entry)
-    except ModelError as error:
-        done(error)
-        return
-    if is_written:
-        tick.when_synced(done)
-    else:
-        done(None)
+    return entry.rid != 0 and entry.state in (ACQUIRED, MOVING) and queue.deletion is not None
 
 
 def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.model.queues.entry import MOVING, Entry
+from qstore.broker.model.queues.entry import GONE, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.settings import BrokerSettings
@@ -314,6 +314,36 @@ def test_a_message_of_a_queue_that_the_store_is_deleting(model: Model, results: 
     model.sync()
     assert results == [None]
     assert (bodies(leaving), bodies(other)) == ([], [b"1"])
+
+
+def test_a_message_that_just_moved_because_its_queue_is_deleted(model: Model, results: Results) -> None:
+    """As long as that is not on the disk, a crash could bring it back."""
+    leaving = model.queue("leaving", durable=True)
+    entry = taken(model, leaving, b"old").entries[0]
+    transaction = begin(model)
+    transaction.accept(leaving, entry)
+    model.broker.router.move(leaving, entry, model.broker.exchanges["amq.fanout"], lambda _: None)
+    model.run()
+    assert (entry.state, model.store.waiting != []) == (GONE, True)
+    with pytest.raises(ResourceDeletedError, match="Queue leaving is being deleted"):
+        transaction.commit(results.append)
+    model.sync()
+    transaction.commit(results.append)
+    assert results == [None]
+
+
+def test_a_deletion_that_fails_while_it_is_committed(model: Model, results: Results) -> None:
+    queue = model.queue("q", durable=True)
+    entry = taken(model, queue, b"old").entries[0]
+    transaction = begin(model)
+    transaction.accept(queue, entry)
+    transaction.commit(results.append)
+    model.run()
+    queue.begin_deletion()
+    model.sync()
+    queue.undo_deletion()
+    assert results == [None]
+    assert (entry.state, queue.is_empty, queue.delivered_rids()) == (GONE, True, [])
 
 
 def test_a_queue_that_goes_while_it_is_committed(model: Model, results: Results) -> None:

@@ -1,4 +1,4 @@
-"""Settlement of messages while the store is deleting their queue: until that is done, a crash brings them back."""
+"""Settlement of messages while their queue is being deleted: until that is done, a crash brings them back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import InternalError
-from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.queues.entry import GONE, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import Settled, accept, reject, release, unsubscribe
 from tests.support.fake_store import FakeFailedError, Model, Recorder
@@ -133,3 +134,105 @@ def test_what_ends_while_the_store_deletes_is_not_restored() -> None:
     assert queue.consumer_count == 1
     assert queue.exclusive_consumer is None
     assert stays.bodies == [b"1"]
+
+
+def test_a_message_that_cannot_be_dequeued_does_not_keep_those_before_it(settle: Settle) -> None:
+    """They are settled all the same, and nobody is told that it is done."""
+    model, results = Model(), Results()
+    leaving, first = delivered(model, "leaving", b"1")
+    failing, second = delivered(model, "failing", b"2")
+    leaving.begin_deletion()
+    failing.journal.has_failed = True
+    with pytest.raises(InternalError):
+        settle(model, [(leaving, first.entries[0]), (failing, second.entries[0])], results)
+    leaving.undo_deletion()
+    model.sync()
+    assert (leaving.is_empty, failing.message_count) == (True, 1)
+    assert results == []
+
+
+# ---- messages that move to the alternate exchange ----
+
+
+def moving(model: Model) -> tuple[Queue, Entry, Queue]:
+    """A message that its consumer holds, of a queue with an alternate exchange; and the queue that it moves to."""
+    queue, consumer = delivered(model, "q", b"1")
+    target = model.queue("target", durable=True)
+    queue.alternate = model.broker.exchanges["amq.fanout"]
+    model.broker.exchanges["amq.fanout"].add(Binding(target, ""))
+    return queue, consumer.entries[0], target
+
+
+def begin_move(model: Model, queue: Queue, entry: Entry) -> Results:
+    """What a deletion does with each message first."""
+    moved = Results()
+    model.broker.router.move(queue, entry, model.broker.exchanges["amq.fanout"], moved.append)
+    model.run()
+    assert moved == []
+    return moved
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_rejected_message_is_still_on_its_way_when_the_store_begins(is_deleted: bool) -> None:
+    model, results = Model(), Results()
+    queue, entry, target = moving(model)
+    assert reject(model.broker, [(queue, entry)], results.append) is Settled.LATER
+    queue.begin_deletion()
+    model.sync()
+    assert results == []
+    assert (len(queue.journal.live), len(target.journal.live)) == (1, 1)
+    if is_deleted:
+        queue.end_deletion()
+    else:
+        queue.undo_deletion()
+        model.run()
+        assert results == []
+        model.sync()
+        assert queue.is_empty
+    assert results == [None]
+    assert len(queue.journal.live) == is_deleted
+    assert not model.broker.router.is_moving(entry)
+
+
+def test_a_rejected_message_cannot_leave_after_a_deletion_that_failed() -> None:
+    """It can be moved once more: by another deletion, for example."""
+    model, results = Model(), Results()
+    queue, entry, _ = moving(model)
+    reject(model.broker, [(queue, entry)], results.append)
+    queue.begin_deletion()
+    model.sync()
+    queue.journal.has_failed = True
+    queue.undo_deletion()
+    assert [type(error) for error in results] == [InternalError]
+    assert list(queue.outstanding()) == [entry]
+
+
+def test_a_message_is_rejected_while_the_deletion_moves_it() -> None:
+    model, results = Model(), Results()
+    queue, entry, target = moving(model)
+    moved = begin_move(model, queue, entry)
+    assert reject(model.broker, [(queue, entry)], results.append) is Settled.LATER
+    model.store.complete()
+    model.run()
+    assert (moved, results) == ([], [])
+    model.sync()
+    assert (moved, results) == ([None], [None])
+    assert len(target.journal.live) == 1
+
+
+def test_a_message_is_settled_when_it_has_moved_and_that_is_not_synced(settle: Settle) -> None:
+    model, results, synced = Model(), Results(), Results()
+    queue, entry, _ = moving(model)
+    begin_move(model, queue, entry)
+    model.store.complete()
+    model.run()
+    assert (entry.state, len(model.store.waiting)) == (GONE, 1)
+    settled = settle(model, [(queue, entry)], results)
+    assert settled is not Settled.NOW
+    model.tick.when_synced(synced.append)
+    model.run()
+    assert (results, synced) == ([], [])
+    assert queue.journal in model.store.flushed[-1]
+    model.sync()
+    assert synced == [None]
+    assert results == ([None] if settled is Settled.LATER else [])

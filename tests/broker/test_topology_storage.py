@@ -11,6 +11,7 @@ import pytest
 
 import qstore.broker.model.topology.deletion
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
+from qstore.broker.model.settlement import Settled, accept
 from qstore.broker.model.topology.serial_executor import SerialExecutor
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
@@ -259,6 +260,37 @@ class TestFailingStore:
             'Auto-delete queue "q" was not deleted',
             'Auto-delete exchange "x" was not deleted',
         ]
+
+
+class TestCancelled:
+    def test_what_the_store_may_still_be_deleting_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing is appended to its journal, and what is accepted meanwhile is not done before the next start."""
+
+        async def scene(stage: Wired) -> None:
+            assert stage.store is not None
+            queue = await stage.topology.declare_queue("q", durable=True)
+            taker = await stage.consumer(queue)
+            await stage.publish("", "q", b"1")
+            asked: list[object] = []
+            results: list[Exception | None] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(stage.store.changes, "delete_queue", lambda journal, _done: asked.append(journal))
+                removal = asyncio.create_task(stage.broker.removal.remove(queue))
+                await asyncio.sleep(0)
+                assert asked == [queue.journal]
+                assert accept(stage.broker.tick, [(queue, taker.taken[0])], results.append) is Settled.LATER
+                removal.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await removal
+            await asyncio.sleep(0)
+            assert results == []
+            assert queue.journal.depth == 1
+            assert "q" not in stage.broker.queues
+            assert queue in stage.broker.removal.leaving
+
+        play(tmp_path, scene)
 
 
 class TestNoRoom:

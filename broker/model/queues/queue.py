@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
@@ -245,7 +246,7 @@ class Queue:
     # ---- acquire, release, dequeue ----
 
     def dequeue(self, entry: Entry) -> bool:
-        """Dequeue an acquired message; does nothing if it is already gone.
+        """Dequeue an acquired message. If it is already gone, only wait for that.
 
         Returns:
             Whether completion must wait until the records of this tick are on the disk.
@@ -254,7 +255,9 @@ class Queue:
             InternalError: its journal cannot be written. Then it stays acquired.
         """
         if entry.state not in (ACQUIRED, MOVING):
-            return False  # it was removed, or moved because the queue is being deleted
+            if entry.rid:  # it was moved because the queue is being deleted: that record may not be on the disk yet
+                self._tick.journals[self.journal] = None
+            return entry.rid != 0
         rid = entry.rid
         if rid:
             assert self._append is not None
@@ -467,6 +470,30 @@ class Queue:
             self.wake(consumer)
         self.exclusive_consumer = deletion.exclusive_consumer
         deletion.ended(is_deleted=False)
+
+    def dequeue_by_deletion(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        """Dequeue an acquired message of a queue that the store is deleting.
+
+        Nothing may be appended to its journal now: the message goes with the queue. If the deletion fails, it is
+        dequeued.
+
+        Args:
+            entry: the message.
+            done: called when no crash can bring it back, or with the error for which it cannot be dequeued.
+        """
+        assert self.deletion is not None
+        self.deletion.when_ended(partial(self._deletion_ended, entry, done))
+
+    def _deletion_ended(self, entry: Entry, done: Callable[[Exception | None], None], is_deleted: bool) -> None:
+        try:
+            is_written = not is_deleted and self.dequeue(entry)
+        except InternalError as error:
+            done(InternalError(str(error)))  # a new one: `error` references this frame
+            return
+        if is_written:
+            self._tick.when_synced(done)
+        else:
+            done(None)
 
     # ---- delivery ----
 

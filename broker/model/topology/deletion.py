@@ -8,7 +8,8 @@
     4. the store deletes it with its journal and bindings: this is the commit point
     5. its consumers are notified
 
-If 2 or 4 fails, everything is restored, except that messages already moved stay moved.
+If 2 or 4 fails, everything is restored, except that messages already moved stay moved. If 4 is cancelled, nothing is
+restored: the store may still be deleting the queue, and its journal may not be appended to.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class QueueRemoval:
                 await self._move_messages(queue, queue.alternate)
             await self._delete(queue)
         except BaseException:
-            self._restore(queue, left)
+            if queue.deletion is None:  # otherwise the store may still be deleting it
+                self._restore(queue, left)
             raise
         del self.leaving[queue]
         self.abandoned += queue.message_count
@@ -145,7 +147,7 @@ class QueueRemoval:
         queue.begin_deletion()
         try:
             await self._storage.delete_queue(queue)
-        except BaseException:
+        except ModelError:
             queue.undo_deletion()
             raise
         for consumer in queue.end_deletion():

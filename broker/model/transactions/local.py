@@ -19,7 +19,7 @@ from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.barriers import Barrier
-from qstore.broker.model.queues.entry import ACQUIRED, LEAVING, MOVING, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue, Routed
 
 if TYPE_CHECKING:
@@ -132,13 +132,14 @@ class LocalTransaction:
             committed(None)
 
     def _check_deletions(self) -> None:
-        """Refuse to accept stored messages of queues that the store is deleting: a crash could bring back only these.
+        """Refuse to accept stored messages that leave with their deleted queue: a crash could bring back only these.
 
         Raises:
-            ResourceDeletedError: there is such a message.
+            ResourceDeletedError: the store is deleting the queue of such a message, or it was just moved from there.
         """
         for entry, queue in self._accepted.items():
-            if queue.is_deleted and queue.deletion is not None and entry.rid and entry.state == ACQUIRED:
+            is_leaving = queue.deletion is not None and entry.rid and entry.state == ACQUIRED
+            if is_leaving or (entry.state == GONE and self._router.is_moving(entry)):
                 raise ResourceDeletedError(f"Queue {queue.name} is being deleted, with messages of the transaction")
 
     def _check_room(self, published: list[tuple[Message, Queue]]) -> None:
@@ -195,7 +196,7 @@ def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None
 
 def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
     """Remove an accepted message; after an error release it, unless it is stored: then the outcome is unknown."""
-    if queue.is_deleted:
+    if queue.is_gone:
         return
     if error is None:
         queue.counters.txn_dequeued(entry.message.size)

@@ -215,12 +215,12 @@ class Subscription:
         self.stop()
 
     def wake(self) -> None:
-        """Mark the subscription as ready, if it can take messages."""
+        """Mark the subscription as ready, if it can take messages; while its queue is being deleted, do nothing."""
         if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:
-            if self.queue.is_deleted:
-                self.session.subscription_lost(self)
-            else:
+            if not self.queue.is_deleted:
                 self.queue.wake(self)
+            elif self.queue.is_gone:
+                self.session.subscription_lost(self)
 
     @property
     def kind(self) -> str:

@@ -220,6 +220,27 @@ def test_the_queue_of_a_subscription_is_deleted(has_credit: bool) -> None:
     assert other.exceptions == []
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_subscription_wants_messages_while_its_queue_is_being_deleted(is_deleted: bool) -> None:
+    """It is told nothing before that is certain."""
+    world, client = furnished()
+    queue = world.broker.queues["q"]
+    queue.begin_deletion()
+    for unit in (0, 1):
+        client.command("message.flow", destination="used", unit=unit, value=500)
+    client.sync()
+    assert not client.exceptions
+    if is_deleted:
+        for consumer in queue.end_deletion():
+            consumer.queue_deleted()
+        assert client.failure() == (ErrorCode.RESOURCE_DELETED, None)
+    else:
+        queue.undo_deletion()
+        client.command("message.transfer", header=header(routing_key="q"), body=b"x")
+        client.sync()
+        assert [each.body for each in client.deliveries] == [b"message", b"x"]
+
+
 def test_a_session_whose_queue_was_deleted_while_it_was_detached() -> None:
     world = World()
     client = world.open_client(timeout=60)
