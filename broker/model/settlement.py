@@ -6,9 +6,9 @@
     subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive
     purge       waiting messages are dequeued
 
-Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. While the store is still
-deleting the queue, accept and reject of its stored messages wait for that: until then a crash would bring them back. If
-the deletion fails, they are dequeued.
+Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. Until that is on the
+disk, a crash would bring them back, so accept and reject of stored messages wait: for the move, or while the store is
+deleting the queue. If the deletion fails, they are dequeued.
 
 Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 """

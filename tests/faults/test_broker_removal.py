@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from qstore.broker.model import settlement
+from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
+from qstore.broker.model.queues.queue import Alternate, Queue
+from qstore.broker.model.router import Router
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
@@ -23,8 +26,11 @@ from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 
 MOMENTS = range(14)
+MOVES = (4, 8, 10, 12, 14, 18)  # seeds with which disk and catalogue are slow
 Start = Callable[[SimulatedDisk, int], BrokerProcess]
+Done = Callable[[Exception | None], None]
 BODY = b"1:content"
+_sound_move, _sound_dequeue = Router.move, Queue.dequeue
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +167,32 @@ def killed_after_settling(start: Start, moment: int, command: str) -> SimulatedD
         process.tick()
         if moment % 2:
             process.collect()
+    return killed_when_done(process, disk, consumer, command)
+
+
+@pytest.mark.parametrize("command", ["message.accept", "message.reject"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_moves_because_its_queue_goes_does_not_come_back(start: Start, moment: int, command: str) -> None:
+    for seed in MOVES:
+        disk = killed_while_it_moves(start, moment, seed, command)
+        assert disk is None or not look(start(disk, seed)).get("orders")
+
+
+def killed_while_it_moves(start: Start, moment: int, seed: int, command: str) -> SimulatedDisk | None:
+    """As `killed_after_settling`, with an alternate exchange."""
+    disk, chance = SimulatedDisk(seed), random.Random(seed)
+    process = start(disk, seed)
+    manager, consumer = with_dead_letters(process), Peer(process, "consumer")
+    subscribe(consumer, "orders", acquire_mode=0, credit=10)
+    process.settle()
+    manager.ask("queue.delete", queue="orders")
+    for _ in range(moment):
+        step = process.tick if chance.random() < 0.6 else process.collect
+        step()
+    return killed_when_done(process, disk, consumer, command)
+
+
+def killed_when_done(process: BrokerProcess, disk: SimulatedDisk, consumer: Peer, command: str) -> SimulatedDisk | None:
     number = consumer.send(command, transfers=((0, 0),))
     consumer.wire.carry()
     while number not in consumer.done and not consumer.errors:
@@ -171,6 +203,44 @@ def killed_after_settling(start: Start, moment: int, command: str) -> SimulatedD
         return None
     disk.crash(power_loss=True)
     return disk
+
+
+def _moved_at_once(self: Router, queue: Queue, entry: Entry, exchange: Alternate, done: Done) -> None:
+    """What is rejected while it moves is taken for gone."""
+    if entry.state == ACQUIRED:
+        _sound_move(self, queue, entry, exchange, done)
+    else:
+        done(None)
+
+
+def _dequeue_unless_gone(self: Queue, entry: Entry) -> bool:
+    """What is accepted once it has moved is taken for gone, whether that is synced or not."""
+    return entry.state in (ACQUIRED, MOVING) and _sound_dequeue(self, entry)
+
+
+def _gone_with_its_queue(self: Queue, entry: Entry, done: Done) -> None:
+    """What was rejected before the store began to delete its queue is taken for gone."""
+    done(None)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "command"),
+    [
+        (Router, "move", _moved_at_once, "message.reject"),
+        (Queue, "dequeue", _dequeue_unless_gone, "message.accept"),
+        (Queue, "dequeue_by_deletion", _gone_with_its_queue, "message.reject"),
+    ],
+)
+def test_a_broker_that_does_not_wait_for_a_move_is_found_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object, command: str
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    for moment in MOMENTS:
+        for seed in MOVES:
+            disk = killed_while_it_moves(start, moment, seed, command)
+            if disk is not None and look(start(disk, seed)).get("orders"):
+                return
+    raise AssertionError("nothing came back")
 
 
 def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
