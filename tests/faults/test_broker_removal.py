@@ -24,6 +24,7 @@ from tests.faults.broker_clients import OneSession, Watcher, subscribe
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.compiled import replaces
 
 MOMENTS = range(14)
 MOVES = (4, 8, 10, 12, 14, 18)  # seeds with which disk and catalogue are slow
@@ -223,6 +224,7 @@ def _gone_with_its_queue(self: Queue, entry: Entry, done: Done) -> None:
     done(None)
 
 
+@replaces
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "command"),
     [
@@ -243,6 +245,7 @@ def test_a_broker_that_does_not_wait_for_a_move_is_found_out(
     raise AssertionError("nothing came back")
 
 
+@replaces
 def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
