@@ -187,7 +187,7 @@ class Router:
                 self._tick.when_synced(moved)
                 return
             if error is None and entry.rid and queue.deletion is not None:
-                queue.dequeue_by_deletion(entry, moved)
+                queue.deletion.dequeue(entry, moved)
                 return
             entry.state = ACQUIRED
             if error is None and not queue.is_deleted:

@@ -100,7 +100,8 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
             if _is_leaving(queue, entry):
                 if pending is None:
                     pending = _Pending(done)
-                queue.dequeue_by_deletion(entry, pending.expect())
+                assert queue.deletion is not None
+                queue.deletion.dequeue(entry, pending.expect())
         elif queue.dequeue(entry):
             is_written = True
     if pending is None:
@@ -128,7 +129,8 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
     for queue, entry in acquired:
         if queue.is_deleted:
             if _is_leaving(queue, entry):
-                queue.dequeue_by_deletion(entry, pending.expect())
+                assert queue.deletion is not None
+                queue.deletion.dequeue(entry, pending.expect())
             continue
         if queue.alternate is not None:
             moves.append((queue, entry))

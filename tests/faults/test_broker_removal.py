@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model import settlement
+from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.queue import Alternate, Queue
 from qstore.broker.model.router import Router
@@ -219,7 +220,7 @@ def _dequeue_unless_gone(self: Queue, entry: Entry) -> bool:
     return entry.state in (ACQUIRED, MOVING) and _sound_dequeue(self, entry)
 
 
-def _gone_with_its_queue(self: Queue, entry: Entry, done: Done) -> None:
+def _gone_with_its_queue(self: Deletion, entry: Entry, done: Done) -> None:
     """What was rejected before the store began to delete its queue is taken for gone."""
     done(None)
 
@@ -230,7 +231,7 @@ def _gone_with_its_queue(self: Queue, entry: Entry, done: Done) -> None:
     [
         (Router, "move", _moved_at_once, "message.reject"),
         (Queue, "dequeue", _dequeue_unless_gone, "message.accept"),
-        (Queue, "dequeue_by_deletion", _gone_with_its_queue, "message.reject"),
+        (Deletion, "dequeue", _gone_with_its_queue, "message.reject"),
     ],
 )
 def test_a_broker_that_does_not_wait_for_a_move_is_found_out(

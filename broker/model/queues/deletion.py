@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
+
+from qstore.broker.model.errors import InternalError
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.tick import Tick
 
 
 class Deletion:
     """A queue's deletion under way.
 
     Args:
+        queue: the queue.
+        tick: of the broker.
         consumers: the queue's consumers.
         exclusive_consumer: its exclusive consumer; None if there is none.
 
@@ -20,9 +28,12 @@ class Deletion:
         consumers: the consumers, less those that have gone since.
     """
 
-    __slots__ = ("_exclusive_consumer", "_waiting", "consumers")
+    __slots__ = ("_exclusive_consumer", "_queue", "_tick", "_waiting", "consumers")
 
-    def __init__(self, consumers: Iterable[Consumer], exclusive_consumer: Consumer | None) -> None:
+    def __init__(
+        self, queue: Queue, tick: Tick, consumers: Iterable[Consumer], exclusive_consumer: Consumer | None
+    ) -> None:
+        self._queue, self._tick = queue, tick
         self.consumers = dict.fromkeys(consumers)
         self._exclusive_consumer = exclusive_consumer
         self._waiting: list[Callable[[bool], None]] = []
@@ -32,11 +43,30 @@ class Deletion:
         """The exclusive consumer, unless it has gone."""
         return self._exclusive_consumer if self._exclusive_consumer in self.consumers else None
 
-    def when_ended(self, callback: Callable[[bool], None]) -> None:
-        """Call back at the end: with True if the store has deleted the queue, with False if it has failed to."""
-        self._waiting.append(callback)
+    def dequeue(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        """Dequeue an acquired message of the queue.
+
+        Nothing may be appended to the journal now: the message goes with the queue. If the deletion fails, it is
+        dequeued.
+
+        Args:
+            entry: the message.
+            done: called when no crash can bring it back, or with the error for which it cannot be dequeued.
+        """
+        self._waiting.append(partial(self._leave, entry, done))
+
+    def _leave(self, entry: Entry, done: Callable[[Exception | None], None], is_deleted: bool) -> None:
+        try:
+            is_written = not is_deleted and self._queue.dequeue(entry)
+        except InternalError as error:
+            done(InternalError(str(error)))  # a new one: `error` references this frame
+            return
+        if is_written:
+            self._tick.when_synced(done)
+        else:
+            done(None)
 
     def ended(self, *, is_deleted: bool) -> None:
-        """Call those who wait for the end."""
+        """It has ended: the store has deleted the queue, or has failed to."""
         for callback in self._waiting:
             callback(is_deleted)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
@@ -448,7 +447,8 @@ class Queue:
 
     def begin_deletion(self) -> None:
         """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
-        deletion = Deletion(self._consumers.takers + self._consumers.browsers, self.exclusive_consumer)
+        consumers = self._consumers.takers + self._consumers.browsers
+        deletion = Deletion(self, self._tick, consumers, self.exclusive_consumer)
         for consumer in deletion.consumers:
             self.remove_consumer(consumer)
         self.is_deleted, self.deletion = True, deletion
@@ -470,30 +470,6 @@ class Queue:
             self.wake(consumer)
         self.exclusive_consumer = deletion.exclusive_consumer
         deletion.ended(is_deleted=False)
-
-    def dequeue_by_deletion(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
-        """Dequeue an acquired message of a queue that the store is deleting.
-
-        Nothing may be appended to its journal now: the message goes with the queue. If the deletion fails, it is
-        dequeued.
-
-        Args:
-            entry: the message.
-            done: called when no crash can bring it back, or with the error for which it cannot be dequeued.
-        """
-        assert self.deletion is not None
-        self.deletion.when_ended(partial(self._deletion_ended, entry, done))
-
-    def _deletion_ended(self, entry: Entry, done: Callable[[Exception | None], None], is_deleted: bool) -> None:
-        try:
-            is_written = not is_deleted and self.dequeue(entry)
-        except InternalError as error:
-            done(InternalError(str(error)))  # a new one: `error` references this frame
-            return
-        if is_written:
-            self._tick.when_synced(done)
-        else:
-            done(None)
 
     # ---- delivery ----
 
