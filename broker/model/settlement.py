@@ -24,6 +24,7 @@ from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
 from qstore.broker.model.queues.consumer import Consumer
+from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -97,11 +98,11 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
     pending: _Pending | None = None
     for queue, entry in acquired:
         if queue.is_deleted:
-            if _is_leaving(queue, entry):
+            deletion = _deletion_of(queue, entry)
+            if deletion is not None:
                 if pending is None:
                     pending = _Pending(done)
-                assert queue.deletion is not None
-                queue.deletion.dequeue(entry, pending.expect())
+                deletion.dequeue(entry, pending.expect())
         elif queue.dequeue(entry):
             is_written = True
     if pending is None:
@@ -121,22 +122,27 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
             not be moved.
 
     Raises:
-        ModelError: a message cannot be moved or dequeued. It and those after it are available again.
+        ModelError: a message cannot be moved: it and those after it are available again. Or it cannot be dequeued: it
+            stays acquired, and those that were to be moved are available again.
     """
     moves: list[tuple[Queue, Entry]] = []
     pending = _Pending(done)
     is_written = False
     for queue, entry in acquired:
         if queue.is_deleted:
-            if _is_leaving(queue, entry):
-                assert queue.deletion is not None
-                queue.deletion.dequeue(entry, pending.expect())
+            deletion = _deletion_of(queue, entry)
+            if deletion is not None:
+                deletion.dequeue(entry, pending.expect())
             continue
         if queue.alternate is not None:
             moves.append((queue, entry))
             continue
         was_acquired = entry.state == ACQUIRED
-        is_written = queue.dequeue(entry) or is_written
+        try:
+            is_written = queue.dequeue(entry) or is_written
+        except ModelError:
+            release(moves, is_redelivered=True)
+            raise
         queue.counters.rejected += was_acquired
     if not moves and not pending.has_parts:
         return Settled.SYNCED if is_written else Settled.NOW
@@ -148,16 +154,15 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
         try:
             broker.router.move(queue, entry, queue.alternate, pending.expect())
         except ModelError:
-            for source, kept in moves[index:]:
-                source.release(kept, is_redelivered=True)
+            release(moves[index:], is_redelivered=True)
             raise
         queue.counters.rejected += was_acquired
     return pending.settled()
 
 
-def _is_leaving(queue: Queue, entry: Entry) -> bool:
-    """Whether a crash could bring back a message of a deleted queue."""
-    return entry.rid != 0 and entry.state in (ACQUIRED, MOVING) and queue.deletion is not None
+def _deletion_of(queue: Queue, entry: Entry) -> Deletion | None:
+    """The deletion that a message of a deleted queue leaves with; None if no crash could bring it back."""
+    return queue.deletion if entry.rid and entry.state in (ACQUIRED, MOVING) else None
 
 
 def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) -> None:

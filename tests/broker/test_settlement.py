@@ -172,6 +172,18 @@ def begin_move(model: Model, queue: Queue, entry: Entry) -> Results:
     return moved
 
 
+def test_a_rejected_message_that_cannot_be_dequeued_holds_up_none_that_moves() -> None:
+    model, results = Model(), Results()
+    source, entry, target = moving(model)
+    failing, consumer = delivered(model, "failing", b"2")
+    failing.journal.has_failed = True
+    with pytest.raises(InternalError):
+        reject(model.broker, [(source, entry), (failing, consumer.entries[0])], results.append)
+    model.sync()
+    assert list(source.available()) == [entry]
+    assert (target.is_empty, results) == (True, [])
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_rejected_message_is_still_on_its_way_when_the_store_begins(is_deleted: bool) -> None:
     model, results = Model(), Results()

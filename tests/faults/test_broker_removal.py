@@ -250,7 +250,7 @@ def test_a_broker_that_does_not_wait_for_a_move_is_found_out(
 def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settlement, "_is_leaving", lambda _queue, _entry: False)
+    monkeypatch.setattr(settlement, "_deletion_of", lambda _queue, _entry: None)
     left = [disk for moment in MOMENTS if (disk := killed_after_settling(start, moment, "message.accept"))]
     assert any(look(start(disk, 0)).get("orders") for disk in left)
 
