@@ -4,8 +4,9 @@
                                       [--only TEXT] [--directory PATH] [--json]
 
 DIR contains the programs qpid-perftest, qpid-latency-test, qpid-send and qpid-receive of Qpid C++. COMMAND starts a
-broker with its store; it is given `--port 0 --data-dir PATH --auth no`, and has to print its port. Libraries are found
-as usual, for example by LD_LIBRARY_PATH.
+broker with its store; it is given `--port 0 --data-dir PATH --auth no`, and has to print its port. Both need journals
+that hold what a consumer is behind, such as `--num-jfiles 32 --jfile-size-pgs 64`: a publisher that is refused ends
+qpid-perftest only by its time limit. Libraries are found as usual, for example by LD_LIBRARY_PATH.
 
 In each round every row is measured with both brokers, one after the other, each on a new data directory; which one
 comes first alternates. The table has the medians, the range of the ratios of each round, and processor time for each
@@ -130,10 +131,11 @@ class Bench:
                 broker.end()
 
     def _client(self, program: str, *options: str) -> str:
-        done = subprocess.run(
-            [str(self._clients / program), *options],
-            capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS,
-        )  # fmt: skip
+        command = [str(self._clients / program), *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise click.ClickException(f"{shlex.join(command)}: has not ended in {_PATIENCE_SECONDS:g} s") from None
         if done.returncode:
             raise click.ClickException(f"{program} {shlex.join(options)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
