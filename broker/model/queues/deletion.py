@@ -11,29 +11,33 @@ from qstore.broker.model.errors import InternalError
 if TYPE_CHECKING:
     from qstore.broker.model.queues.consumer import Consumer
     from qstore.broker.model.queues.entry import Entry
-    from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.tick import Tick
+
+Done = Callable[[Exception | None], None]
 
 
 class Deletion:
     """A queue's deletion under way.
 
     Args:
-        queue: the queue.
-        tick: of the broker.
         consumers: the queue's consumers.
         exclusive_consumer: its exclusive consumer; None if there is none.
+        dequeue: as `Queue.dequeue`.
+        when_synced: as `Tick.when_synced`.
 
     Attributes:
         consumers: the consumers, less those that have gone since.
     """
 
-    __slots__ = ("_exclusive_consumer", "_queue", "_tick", "_waiting", "consumers")
+    __slots__ = ("_dequeue", "_exclusive_consumer", "_waiting", "_when_synced", "consumers")
 
     def __init__(
-        self, queue: Queue, tick: Tick, consumers: Iterable[Consumer], exclusive_consumer: Consumer | None
+        self,
+        consumers: Iterable[Consumer],
+        exclusive_consumer: Consumer | None,
+        dequeue: Callable[[Entry], bool],
+        when_synced: Callable[[Done], None],
     ) -> None:
-        self._queue, self._tick = queue, tick
+        self._dequeue, self._when_synced = dequeue, when_synced
         self.consumers = dict.fromkeys(consumers)
         self._exclusive_consumer = exclusive_consumer
         self._waiting: list[Callable[[bool], None]] = []
@@ -43,7 +47,7 @@ class Deletion:
         """The exclusive consumer, unless it has gone."""
         return self._exclusive_consumer if self._exclusive_consumer in self.consumers else None
 
-    def dequeue(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+    def dequeue(self, entry: Entry, done: Done) -> None:
         """Dequeue an acquired message of the queue.
 
         Nothing may be appended to the journal now: the message goes with the queue. If the deletion fails, it is
@@ -55,14 +59,14 @@ class Deletion:
         """
         self._waiting.append(partial(self._leave, entry, done))
 
-    def _leave(self, entry: Entry, done: Callable[[Exception | None], None], is_deleted: bool) -> None:
+    def _leave(self, entry: Entry, done: Done, is_deleted: bool) -> None:
         try:
-            is_written = not is_deleted and self._queue.dequeue(entry)
+            is_written = not is_deleted and self._dequeue(entry)
         except InternalError as error:
             done(InternalError(str(error)))  # a new one: `error` references this frame
             return
         if is_written:
-            self._tick.when_synced(done)
+            self._when_synced(done)
         else:
             done(None)
 

@@ -448,7 +448,7 @@ class Queue:
     def begin_deletion(self) -> None:
         """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
         consumers = self._consumers.takers + self._consumers.browsers
-        deletion = Deletion(self, self._tick, consumers, self.exclusive_consumer)
+        deletion = Deletion(consumers, self.exclusive_consumer, self.dequeue, self._tick.when_synced)
         for consumer in deletion.consumers:
             self.remove_consumer(consumer)
         self.is_deleted, self.deletion = True, deletion
