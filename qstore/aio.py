@@ -1,9 +1,11 @@
 """The client with coroutines of asyncio; messages and errors are those of `qstore` itself.
 
-async with aio.Connection("localhost:5672") as connection:
-session = await connection.session()
-sender = await session.sender("orders; {create: always}")
-await sender.send("hello")
+    from qstore import aio
+
+    async with aio.Connection("localhost:5672") as connection:
+        session = await connection.session()
+        sender = await session.sender("orders; {create: always}")
+        await sender.send("hello")
 """
 
 from __future__ import annotations

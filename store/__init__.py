@@ -2,7 +2,7 @@
 
 The only room that reads and writes message data on disk. It knows nothing of sockets, sessions or exchanges.
 
-The names below are the API for programs that store messages without a broker (README.md in this folder has an
+The names below are the API for programs that store messages without a broker (USING.md in this folder has an
 example). They are imported when first used.
 """
 

@@ -36,7 +36,7 @@ from qstore.broker.model.errors import ResourceLimitExceededError
 _LOG: Final = log_of("Broker")
 
 MESSAGE_OVERHEAD: Final = 320
-"""Bytes that a message on a queue takes beyond its header and content, as measured (README)."""
+"""Bytes that a message on a queue takes beyond its header and content, as measured (OPERATING.md)."""
 
 DEFAULT_SHARE: Final = 0.5
 """The default ceiling, as a fraction of the memory that machine, control group and resource limits allow."""
