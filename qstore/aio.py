@@ -6,6 +6,8 @@
         session = await connection.session()
         sender = await session.sender("orders; {create: always}")
         await sender.send("hello")
+
+The classes and their options are documented in `qstore.broker.client.aio`.
 """
 
 from __future__ import annotations
