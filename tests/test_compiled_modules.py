@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from hatch_build import modules_to_compile
 from tests.test_house import MODULES, PACKAGE, ROOT
 
@@ -27,6 +25,11 @@ def names_of_bases(node: ast.ClassDef) -> set[str]:
 
 def classes(module: str) -> Iterator[ast.ClassDef]:
     return (node for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef))
+
+
+def compiled_nodes() -> Iterator[tuple[str, ast.AST]]:
+    """All nodes of the compiled modules, each with its module."""
+    return ((module, node) for module in COMPILED for node in ast.walk(TREES[module]))
 
 
 def test_each_pattern_names_a_module() -> None:
@@ -72,23 +75,22 @@ def test_nothing_refers_weakly_to_compiled_objects() -> None:
     assert "qstore/broker/model/transactions/local.py" not in COMPILED
 
 
-@pytest.mark.parametrize("module", COMPILED)
-def test_no_lazy_generator_expression(module: str) -> None:
+def test_no_lazy_generator_expression() -> None:
     """The compiler makes lists of those that are returned."""
-    returned = [node.value for node in ast.walk(TREES[module]) if isinstance(node, ast.Return)]
-    assert [node.lineno for node in returned if isinstance(node, ast.GeneratorExp)] == []
+    returned = [(module, node.value) for module, node in compiled_nodes() if isinstance(node, ast.Return)]
+    assert [(module, node.lineno) for module, node in returned if isinstance(node, ast.GeneratorExp)] == []
 
 
-@pytest.mark.parametrize("module", COMPILED)
-def test_arguments_are_not_passed_on_to_a_base_class_in_bulk(module: str) -> None:
+def test_arguments_are_not_passed_on_to_a_base_class_in_bulk() -> None:
     """The compiler passes them as one tuple."""
-    calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)]
-    in_bulk = [call for call in calls if any(isinstance(argument, ast.Starred) for argument in call.args)]
-    assert [call.lineno for call in in_bulk if ast.unparse(call.func).startswith("super().")] == []
+    calls = [(module, node) for module, node in compiled_nodes() if isinstance(node, ast.Call)]
+    to_base = [(module, call) for module, call in calls if ast.unparse(call.func).startswith("super().")]
+    assert [
+        (module, call.lineno) for module, call in to_base for each in call.args if isinstance(each, ast.Starred)
+    ] == []
 
 
-@pytest.mark.parametrize("module", COMPILED)
-def test_positional_arguments_have_names_of_their_own(module: str) -> None:
+def test_positional_arguments_have_names_of_their_own() -> None:
     """A compiled function takes a keyword for `**values` that has a positional argument's name for that argument."""
-    functions = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef) and node.args.kwarg]
+    functions = [node for _, node in compiled_nodes() if isinstance(node, ast.FunctionDef) and node.args.kwarg]
     assert {each.arg for node in functions for each in node.args.posonlyargs} & {"name", "type", "value"} == set()

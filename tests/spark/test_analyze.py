@@ -102,6 +102,7 @@ def check_damage(spark: Any, analysis: Analysis) -> None:
         assert any(file.startswith(path) for file in files) == bool(planted)
 
 
+@only_on_its_day(1, 2)
 def test_steps_that_are_left_out_leave_nothing(
     spark: Any, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

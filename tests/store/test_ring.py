@@ -23,6 +23,7 @@ from tests.support.journal_history import (
     replay,
 )
 from tests.support.memory_disk import BadRegion, MemoryDisk
+from tests.support.profiles import today
 
 SMALL = 1024
 
@@ -97,7 +98,8 @@ def test_order_of_version_2(flushes: list[int], indicators: str, order: list[int
 
 # ---- one header harmed, anywhere ----
 
-HISTORIES = [(version, seed) for version in (1, 2) for seed in range(8)]
+SEEDS = today(range(8), 2)
+HISTORIES = [(version, seed) for version in (1, 2) for seed in SEEDS]
 
 
 def history(version: int, seed: int) -> History:
@@ -141,7 +143,7 @@ HARMS = [zero, garbage, other_version, record_in_its_place]
 
 @pytest.mark.parametrize("change", HARMS)
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_version_1_reads_on_without_a_header(seed: int, number: int, change: Callable[[bytearray], None]) -> None:
     """The header is reported, and every message is found."""
     life = history(1, seed)
@@ -153,7 +155,7 @@ def test_version_1_reads_on_without_a_header(seed: int, number: int, change: Cal
 
 @pytest.mark.parametrize("change", HARMS)
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_version_2_loses_what_begins_in_the_file(seed: int, number: int, change: Callable[[bytearray], None]) -> None:
     """Without the salt no record that begins there can be told from an old one; all others are found."""
     life = history(2, seed)
@@ -243,7 +245,7 @@ def test_a_file_too_long_is_reported_and_read(version: int) -> None:
     assert [(damage.file, damage.offset) for damage in recovered.damage] == [(path, life.builder.geometry.file_size)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("number", range(4))
 def test_version_1_an_indicator_that_lies(seed: int, number: int) -> None:
     """The overwrite indicator of one file header is inverted: it is reported, and every message is found."""
@@ -271,7 +273,7 @@ def test_two_headers_exchanged(version: int, seed: int, one: int, other: int) ->
     }
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 2), (0, 3), (1, 3)])
 def test_version_2_two_files_exchanged(seed: int, one: int, other: int) -> None:
     """Names got mixed up, in a backup perhaps: the headers tell which file is which."""

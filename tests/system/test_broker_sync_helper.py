@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
+from tests.support.profiles import today
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.support.stopped_process import stop_process
@@ -128,7 +129,7 @@ def test_without_another_helper_the_broker_ends_and_says_why(make_broker: Broker
     assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("is_busy", today([False, True], 1))
 def test_a_helper_that_is_stopped_does_not_hold_up_sigterm(make_broker: BrokerMaker, is_busy: bool) -> None:
     broker = make_broker().start()
     do_everything(broker, 0)

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from qstore.broker.client import (
 from tests.broker.client.faces import Face
 from tests.broker.client.test_failures import QUEUE, RECONNECT, kill_and_start, stopped
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.profiles import today
 from tests.support.running_broker import RunningBroker
 
 DELETED = "work; {create: always, delete: always, node: {durable: true}}"
@@ -68,8 +70,7 @@ def exists(broker: RunningBroker, name: str) -> bool:
 # ---------------------------------------------------------------------------------- a connection that is dead
 
 
-@pytest.mark.parametrize("link", ["sender", "receiver"])
-@pytest.mark.parametrize("is_noticed", [True, False])
+@pytest.mark.parametrize(("link", "is_noticed"), today([*product(["sender", "receiver"], [True, False])], 2))
 def test_a_node_that_was_not_deleted(face: Face, own_broker: RunningBroker, link: str, is_noticed: bool) -> None:
     session = face.connect(url(own_broker)).session()
     made = getattr(session, link)(DELETED)
@@ -83,8 +84,7 @@ def test_a_node_that_was_not_deleted(face: Face, own_broker: RunningBroker, link
     assert exists(own_broker, "work")
 
 
-@pytest.mark.parametrize("what", ["session", "connection"])
-@pytest.mark.parametrize("is_noticed", [True, False])
+@pytest.mark.parametrize(("what", "is_noticed"), today([*product(["session", "connection"], [True, False])], 2))
 def test_what_a_closing_session_or_connection_cannot_delete(
     face: Face, own_broker: RunningBroker, what: str, is_noticed: bool
 ) -> None:
