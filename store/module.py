@@ -11,7 +11,7 @@ of a transaction, and the size of a queue's journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from qstore.formats.rhm.geometry import Geometry
@@ -21,8 +21,6 @@ from qstore.store.errors import StoreError
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
-from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import (
     OPTIONS,
@@ -109,14 +107,6 @@ class PluggedStore(MessageStore):
         for line in lines:
             self._log(line)
         return geometry
-
-    def transaction_enqueue(self, journal: QueueJournal, parts: Sequence[bytes], size: int, crc: int) -> Enqueue:
-        """A message to be enqueued by a transaction."""
-        return Enqueue(journal, parts, size, crc)
-
-    def transaction_dequeue(self, journal: QueueJournal, rid: int) -> Dequeue:
-        """A message to be dequeued by a transaction."""
-        return Dequeue(journal, rid)
 
 
 class Module:

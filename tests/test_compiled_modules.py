@@ -68,11 +68,8 @@ def test_nothing_refers_weakly_to_compiled_objects() -> None:
     """They are freed without a word to weak references, which then crash the process."""
     users = {module for module in TREES for node in ast.walk(TREES[module])
              if isinstance(node, (ast.Import, ast.ImportFrom)) and "weakref" in ast.unparse(node)}  # fmt: skip
-    assert {user for user in users if user.startswith(("qstore/broker/model", "qstore/store"))} <= {
-        "qstore/broker/model/broker.py"  # of transactions
-    }
+    assert {user for user in users if user.startswith(("qstore/broker/model", "qstore/store"))} == set()
     assert users.isdisjoint(COMPILED)
-    assert "qstore/broker/model/transactions/local.py" not in COMPILED
 
 
 def test_no_lazy_generator_expression() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakSet
 
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
@@ -87,7 +86,7 @@ class Broker:
         self.events.listen(log_event)
         self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
         self.tick = Tick(call_soon, store, self.memory, call_later)
-        self.transactions: WeakSet[LocalTransaction] = WeakSet()
+        self.transactions: set[LocalTransaction] = set()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
@@ -121,10 +120,17 @@ class Broker:
         return sum_of((self.removal.deleted, *(queue.totals for queue in queues)))
 
     def begin_transaction(self, max_bytes: int) -> LocalTransaction:
-        """Begin a local transaction. Messages published in it may take `max_bytes` of memory; 0 for no limit."""
+        """Begin a local transaction. Messages published in it may take `max_bytes` of memory; 0 for no limit.
+
+        Its memory is counted until `end_transaction`.
+        """
         transaction = LocalTransaction(self.router, self.store, self.tick, self.memory, max_bytes)
         self.transactions.add(transaction)
         return transaction
+
+    def end_transaction(self, transaction: LocalTransaction) -> None:
+        """A transaction is about to be committed, or was given up."""
+        self.transactions.discard(transaction)
 
     def held_memory(self) -> int:
         """Bytes of memory taken by messages: on queues, in open transactions, and incomplete ones."""

@@ -23,18 +23,8 @@ if TYPE_CHECKING:
 MessageId: TypeAlias = str | bytes | int | UUID
 
 
-class StoredForm(NamedTuple):
-    """A message as it is appended to a journal.
-
-    Attributes:
-        parts: its bytes.
-        size: total bytes.
-        crc: their checksum, as the store computes it.
-    """
-
-    parts: Sequence[bytes]
-    size: int
-    crc: int
+#: A message as it is appended to a journal: its bytes in parts, how many they are, and the store's checksum of them.
+StoredForm: TypeAlias = tuple[Sequence[bytes], int, int]
 
 
 class Handling(NamedTuple):

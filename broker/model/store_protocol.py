@@ -177,10 +177,6 @@ class StoredTopology(Protocol):
 _JournalT = TypeVar("_JournalT")
 _JournalUsed = TypeVar("_JournalUsed", contravariant=True)
 _QueueT = TypeVar("_QueueT")
-_EnqueueT = TypeVar("_EnqueueT")
-_EnqueueUsed = TypeVar("_EnqueueUsed", contravariant=True)
-_DequeueT = TypeVar("_DequeueT")
-_DequeueUsed = TypeVar("_DequeueUsed", contravariant=True)
 
 
 class Appends(Protocol[_JournalUsed]):
@@ -198,21 +194,32 @@ class Appends(Protocol[_JournalUsed]):
         """Append the dequeue of the message `target`."""
 
 
-class StoreTransactions(Protocol[_EnqueueUsed, _DequeueUsed]):
-    """Transactions, built from `Store.transaction_enqueue` and `transaction_dequeue`."""
+class StoreTransactions(Protocol[_JournalUsed]):
+    """Transactions: enqueues and dequeues, each with the arguments of `Appends` as a tuple."""
 
     @property
     def in_doubt(self) -> list[bytes]:
         """The xids of distributed transactions that are prepared but neither committed nor aborted."""
 
-    def commit(self, enqueues: Sequence[_EnqueueUsed], dequeues: Sequence[_DequeueUsed], done: Done, /) -> list[int]:
+    def commit(
+        self,
+        enqueues: Sequence[tuple[_JournalUsed, Sequence[bytes], int, int]],
+        dequeues: Sequence[tuple[_JournalUsed, int]],
+        done: Done,
+        /,
+    ) -> list[int]:
         """Commit all of this, or nothing. Returns the record ids of the enqueued messages. Raises `Store.errors`.
 
         Call `Store.start` afterwards.
         """
 
     def prepare(
-        self, xid: bytes, enqueues: Sequence[_EnqueueUsed], dequeues: Sequence[_DequeueUsed], done: Done, /
+        self,
+        xid: bytes,
+        enqueues: Sequence[tuple[_JournalUsed, Sequence[bytes], int, int]],
+        dequeues: Sequence[tuple[_JournalUsed, int]],
+        done: Done,
+        /,
     ) -> list[int]:
         """Write a branch, so that it can be committed or aborted after any crash; otherwise as `commit`."""
 
@@ -251,7 +258,7 @@ class StoreChanges(Protocol[_JournalT]):
         """Delete a link, a bridge or another object."""
 
 
-class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
+class StoreOf(Protocol[_QueueT, _JournalT]):
     """An open store. The rules are in the module's docstring."""
 
     @property
@@ -275,7 +282,7 @@ class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
         """Enqueues and dequeues outside transactions."""
 
     @property
-    def transactions(self) -> StoreTransactions[_EnqueueT, _DequeueT]:
+    def transactions(self) -> StoreTransactions[_JournalT]:
         """Transactions over several queues."""
 
     @property
@@ -315,12 +322,6 @@ class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
 
     def queue_geometry(self, arguments: Mapping[str, Any], /) -> Geometry:
         """Size of a queue's journal, according to its declaration's arguments. Raises `argument_error`."""
-
-    def transaction_enqueue(self, journal: _JournalT, parts: Sequence[bytes], size: int, crc: int, /) -> _EnqueueT:
-        """An enqueue for a transaction; arguments as for `Appends.enqueue`."""
-
-    def transaction_dequeue(self, journal: _JournalT, rid: int, /) -> _DequeueT:
-        """A dequeue for a transaction."""
 
     def start_aged(self) -> None:
         """Start writing the records that were appended before the last call of this method and are still unflushed."""
@@ -367,7 +368,7 @@ class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
         """
 
 
-Store: TypeAlias = StoreOf[Any, Any, Any, Any]
+Store: TypeAlias = StoreOf[Any, Any]
 """A store with any types of journal and recovered queue; they satisfy `Journal` and `RecoveredQueue`."""
 
 # ---- the module that provides it ----

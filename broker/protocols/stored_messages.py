@@ -81,7 +81,7 @@ class StoredSections(Message):
 
     def stored_form(self) -> StoredForm:
         """The same bytes that were stored before."""
-        return StoredForm((self._data,), len(self._data), extend_crc32c(0, self._data))
+        return (self._data,), len(self._data), extend_crc32c(0, self._data)
 
     def headers(self) -> TypedMap:
         """Its application properties."""

@@ -25,11 +25,11 @@ part of the new branch.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 from uuid import UUID
 
 from qstore.formats.broker_records.xids import encode_local_xid
@@ -43,21 +43,11 @@ from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
 
+#: A message to be enqueued by a transaction: journal, and the arguments of `Appender.enqueue`.
+Enqueue: TypeAlias = tuple[QueueJournal, Sequence[bytes], int, int]
 
-class Enqueue(NamedTuple):
-    """A message to be enqueued by a transaction: see `Appender.enqueue`."""
-
-    journal: QueueJournal
-    parts: Sequence[bytes]
-    size: int
-    crc: int
-
-
-class Dequeue(NamedTuple):
-    """A message to be dequeued by a transaction."""
-
-    journal: QueueJournal
-    rid: int
+#: A message to be dequeued by a transaction: journal and record id.
+Dequeue: TypeAlias = tuple[QueueJournal, int]
 
 
 class _Stage(Enum):
@@ -69,7 +59,6 @@ class _Stage(Enum):
     ENDING = auto()  # the decision is synced, or it was never prepared; to be forgotten
 
 
-@dataclass(slots=True, eq=False)
 class _Branch:
     """A distributed transaction in the prepared list, or about to be added to it.
 
@@ -80,10 +69,11 @@ class _Branch:
         commits: its outcome, once decided.
     """
 
-    stage: _Stage
-    rid: int
-    journals: list[QueueJournal]
-    commits: bool = False
+    __slots__ = ("commits", "journals", "rid", "stage")
+
+    def __init__(self, stage: _Stage, rid: int, journals: list[QueueJournal]) -> None:
+        self.stage, self.rid, self.journals = stage, rid, journals
+        self.commits = False
 
 
 class Transactions:
@@ -129,6 +119,12 @@ class Transactions:
         """
         self._count += 1
         xid = encode_local_xid(self._count, self._process)
+        journal = _only_journal(enqueues, dequeues)
+        if journal is not None:
+            in_one_go = self._commit_in_one_go(xid, journal, enqueues, dequeues)
+            if in_one_go is not None:
+                self._flusher.when_synced((journal,), done)
+                return in_one_go
         journals, rids, last = self._write(xid, enqueues, dequeues, listed=False)
         if len(journals) <= 1:
             for journal in journals:
@@ -137,6 +133,33 @@ class Transactions:
         else:
             self._flusher.when_synced(journals, lambda error: self._written(xid, None, journals, done, error))
         return rids
+
+    def _commit_in_one_go(
+        self, xid: bytes, journal: QueueJournal, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
+    ) -> list[int] | None:
+        """Append a whole transaction of one journal. Returns its messages' record ids; None if it has to wait for room.
+
+        Raises:
+            JournalError: as `commit`.
+        """
+        messages = [(parts, size, crc) for _, parts, size, crc in enqueues]
+        targets = [target for _, target in dequeues]
+        _check_distinct(journal, targets)
+        take_id = self._appender.take_id
+        rids = [take_id() for _ in range(len(messages) + len(targets) + 1)]
+        try:
+            if not journal.writer.append_committed(xid, rids, messages, targets):
+                return None
+        except MemoryError:
+            raise journal.out_of_memory() from None
+        journal.transaction_enqueues += len(messages)
+        journal.transaction_dequeues += len(targets)
+        journal.commits += 1
+        size = 0
+        for _, size_of_data, _ in messages:
+            size += size_of_data
+        self._appender.touched(journal, size + MAX_AROUND_DATA * len(rids))
+        return rids[: len(messages)]
 
     # ---- distributed ----
 
@@ -239,14 +262,14 @@ class Transactions:
             The journals; the messages' ids; and one more id, for an outcome.
         """
         sizes: dict[QueueJournal, list[int]] = {}
-        targets: dict[QueueJournal, set[int]] = {}
-        for enqueue in enqueues:
-            sizes.setdefault(enqueue.journal, []).append(enqueue.size)
+        targets: dict[QueueJournal, list[int]] = {}
+        for journal, _, size, _ in enqueues:
+            sizes.setdefault(journal, []).append(size)
         for journal, target in dequeues:
             journal.writer.check_dequeue(target)
-            if target in targets.setdefault(journal, set()):
-                raise JournalError(f'queue "{journal.name}": record 0x{target:x} is dequeued twice in one transaction')
-            targets[journal].add(target)
+            targets.setdefault(journal, []).append(target)
+        for journal, listed_targets in targets.items():
+            _check_distinct(journal, listed_targets)
         journals = list(dict.fromkeys((*sizes, *targets)))
         if (listed or len(journals) > 1) and self._list.writer.failure is not None:
             raise JournalFailedError(str(self._list.writer.failure))
@@ -375,3 +398,26 @@ class Transactions:
             self.commits += 1
         else:
             self.aborts += 1
+
+
+def _only_journal(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]) -> QueueJournal | None:
+    """The journal of all of these; None if there is none, or there are several."""
+    only: QueueJournal | None = None
+    for journal, _, _, _ in enqueues:
+        if only is None:
+            only = journal
+        elif journal is not only:
+            return None
+    for journal, _ in dequeues:
+        if only is None:
+            only = journal
+        elif journal is not only:
+            return None
+    return only
+
+
+def _check_distinct(journal: QueueJournal, targets: Sequence[int]) -> None:
+    """Raise JournalError if a transaction dequeues a message twice."""
+    if len(set(targets)) != len(targets):
+        twice = Counter(targets).most_common(1)[0][0]
+        raise JournalError(f'queue "{journal.name}": record 0x{twice:x} is dequeued twice in one transaction')

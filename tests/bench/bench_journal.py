@@ -34,7 +34,6 @@ from qstore.formats.rhm.headers import data_crc, record_blocks
 from qstore.store.environment import system_environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import parse_parameters
 
@@ -148,8 +147,8 @@ def _transactions(store: MessageStore, journals: Sequence[QueueJournal], count: 
     for _ in range(count):
         while under_way >= 32:
             store.collect(None)
-        dequeues = [Dequeue(*each) for each in zip(journals, earlier.pop(0), strict=True)] if len(earlier) > 64 else []
-        enqueues = [Enqueue(journal, data, size, crc) for journal in journals]
+        dequeues = list(zip(journals, earlier.pop(0), strict=True)) if len(earlier) > 64 else []
+        enqueues = [(journal, data, size, crc) for journal in journals]
         under_way += 1
         earlier.append(store.transactions.commit(enqueues, dequeues, done))
         store.start()

@@ -128,8 +128,8 @@ def test_queues_transactions_and_unfinished_messages_are_held() -> None:
     model.broker.unfinished_bytes = lambda: 1000
     assert model.broker.held_memory() == 3 * MESSAGE_OVERHEAD + 3 + 4 + 1000
     results: list[object] = []
+    model.broker.end_transaction(transaction)
     transaction.commit(results.append)
-    del transaction
     queue.purge(1)
     assert model.broker.held_memory() == 2 * MESSAGE_OVERHEAD + 4 + 1000
 

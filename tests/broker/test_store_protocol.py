@@ -12,12 +12,11 @@ from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.store.journal import enqueue_map
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.module import Module, PluggedStore
 from qstore.store.start.started import StartedQueue
 
 
-def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal, Enqueue, Dequeue]:
+def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal]:
     """Mypy holds the store against the protocol, with its own types for what the broker only hands back."""
     return store
 
@@ -119,8 +118,7 @@ def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
     store.flush((first,), waiting.done)
     assert waiting.wait() is None
     parts = (b"new",)
-    coming = store.transaction_enqueue(second, parts, 3, store.crc(parts))
-    (rid,) = store.transactions.commit([coming], [store.transaction_dequeue(first, old)], waiting.done)
+    (rid,) = store.transactions.commit([(second, parts, 3, store.crc(parts))], [(first, old)], waiting.done)
     store.flush((), lambda _error: None)
     assert waiting.wait() is None
     assert (first.depth, second.depth, second.load(rid)) == (0, 1, b"new")

@@ -44,7 +44,7 @@ class PlainMessage(Message):
     def stored_form(self) -> StoredForm:
         assert self._crc is not None
         data = self.routing_key.encode() + b"\0" + self.body
-        return StoredForm((data,), len(data), self._crc((data,)))
+        return (data,), len(data), self._crc((data,))
 
     def headers(self) -> TypedMap:
         return typed_map(self.numbers)

@@ -91,21 +91,26 @@ def _write_one_by_one(
     published: list[tuple[Message, Queue]],
     accepted: list[tuple[Queue, Entry]],
     committed: Callable[[Exception | None], None],
-) -> list[int]:
+) -> list[int] | None:
     """A transaction's records are written as if there was none."""
     store, tick = self._store, self._tick
     assert store is not None
     rids = []
+    is_written = False
     for message, queue in published:
-        if queue.stores(message):
-            rids.append(store.append.enqueue(queue.journal, *message.stored_form()))
+        stores = queue.stores(message)
+        rids.append(store.append.enqueue(queue.journal, *message.stored_form()) if stores else 0)
+        if stores:
+            is_written = True
             tick.journals[queue.journal] = None
     for queue, entry in accepted:
         if entry.rid:
             store.append.dequeue(queue.journal, entry.rid)
+            is_written = True
             tick.journals[queue.journal] = None
-    if self._is_written(published, accepted):
-        tick.when_synced(committed)
+    if not is_written:
+        return None
+    tick.when_synced(committed)
     return rids
 
 

@@ -391,8 +391,8 @@ class StoreLife:
                 work[queue] = Operation(messages, going)
             for message in messages:
                 data = message.data
-                enqueues.append(Enqueue(journal_of(queue), (data,), len(data), data_crc((data,))))
-            dequeues += [Dequeue(journal_of(queue), message.rid) for message in going if message.rid is not None]
+                enqueues.append((journal_of(queue), (data,), len(data), data_crc((data,))))
+            dequeues += [(journal_of(queue), message.rid) for message in going if message.rid is not None]
         return work, enqueues, dequeues
 
     def transaction(self) -> None:

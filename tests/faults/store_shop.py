@@ -72,7 +72,7 @@ class Shop:
         return self.ask(lambda done: self.store.transactions.commit(self.enqueues(data, *names), [], done))
 
     def enqueues(self, data: bytes, *names: str) -> list[Enqueue]:
-        return [Enqueue(self.journals[name], (data,), len(data), data_crc((data,))) for name in names]
+        return [(self.journals[name], (data,), len(data), data_crc((data,))) for name in names]
 
     def critical(self) -> list[str]:
         return [line.text for line in self.lines if line.level is Level.CRITICAL]

@@ -16,7 +16,6 @@ import pytest
 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.errors import StoreError
-from qstore.store.live.transactions import Dequeue
 from qstore.store.sync import supervision
 from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
 from qstore.store.writable_disk import WritableFile
@@ -244,7 +243,7 @@ def test_a_transaction_over_a_journal_that_fails_is_aborted_in_the_others(distri
     assert shop.flush("queue-1") is None
     fail_once(disk, "sync", "/jrnl/1/", errno.EIO)
     enqueues = shop.enqueues(b"new", "queue-0", "queue-1")
-    dequeues = [Dequeue(shop.journals["queue-1"], rid)]
+    dequeues = [(shop.journals["queue-1"], rid)]
     transactions = shop.store.transactions
     if distributed:
         assert shop.ask(lambda done: transactions.prepare(b"x", enqueues, dequeues, done)) is not None

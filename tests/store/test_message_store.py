@@ -16,7 +16,6 @@ from qstore.store.errors import StoreError
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.write.step import JournalError, JournalFullError
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 ORDERS = Queue("orders", owner="somebody")
@@ -259,7 +258,7 @@ def test_transactions_over_one_queue_and_over_three(environment: Environment, pa
         puts = [enqueued(queue, b"of %d" % len(touched)) for queue in touched]
         rids = opened.store.transactions.commit(puts, [], calls)
         assert len(rids) == len(touched)
-    opened.store.transactions.commit([], [Dequeue(queue, rid) for queue, rid in zip(queues, old, strict=True)], calls)
+    opened.store.transactions.commit([], [(queue, rid) for queue, rid in zip(queues, old, strict=True)], calls)
     opened.store.transactions.commit([], [], calls)
     opened.wait(calls, 4)
     assert calls == [None] * 4
@@ -276,9 +275,9 @@ def test_a_transaction_that_cannot_be_done_writes_nothing(environment: Environme
     rid = opened.enqueue(one, b"message")
     commit = opened.store.transactions.commit
     with pytest.raises(JournalError, match="record 0x999 does not exist and cannot be dequeued"):
-        commit([enqueued(one, b"new"), enqueued(two, b"new")], [Dequeue(one, rid), Dequeue(two, 0x999)], calls)
+        commit([enqueued(one, b"new"), enqueued(two, b"new")], [(one, rid), (two, 0x999)], calls)
     with pytest.raises(JournalFullError, match='Enqueue capacity threshold exceeded on queue "two"'):
-        commit([enqueued(one, b"new"), *[enqueued(two, b"x" * 9000)] * 40], [Dequeue(one, rid)], calls)
+        commit([enqueued(one, b"new"), *[enqueued(two, b"x" * 9000)] * 40], [(one, rid)], calls)
     assert (one.depth, two.depth, one.open_transactions, two.open_transactions) == (1, 0, 0, 0)
     assert calls == []
     opened.store.append.dequeue(one, rid)  # nothing holds it
@@ -292,7 +291,7 @@ def test_branches(environment: Environment, path: Path) -> None:
     old = [opened.enqueue(one, b"old %d" % number) for number in range(3)]
     for number, xid in enumerate((b"first", b"second")):
         puts = [enqueued(one, xid), enqueued(two, xid)]
-        assert len(opened.store.transactions.prepare(xid, puts, [Dequeue(one, old[number])], calls)) == 2
+        assert len(opened.store.transactions.prepare(xid, puts, [(one, old[number])], calls)) == 2
     opened.wait(calls, 2)
     assert calls == [None, None]
     assert sorted(opened.store.transactions.in_doubt) == [b"first", b"second"]

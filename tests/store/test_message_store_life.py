@@ -25,7 +25,6 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import Environment, system_environment, tool_environment
 from qstore.store.journal.write.step import JournalFailedError, JournalFullError, ThresholdError
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue
 from qstore.store.log_lines import Level
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync import HelperProcessSync, supervision
@@ -243,7 +242,7 @@ def test_on_an_event_loop(path: Path, sync: str) -> None:
                 await waited(
                     lambda done: store.transactions.commit(
                         [enqueued(each, b"more") for each in journals],
-                        [Dequeue(journals[number % 2], rid)],  # noqa: B023
+                        [(journals[number % 2], rid)],  # noqa: B023
                         done,
                     )
                 )
@@ -440,7 +439,7 @@ def test_closing_with_everything_under_way(environment: Environment, path: Path)
     for number in range(20):
         rid = opened.enqueue(one, b"plain %d" % number)
         store.flush((one, two), calls)
-        store.transactions.commit([enqueued(one, b"both"), enqueued(two, b"both")], [Dequeue(one, rid)], calls)
+        store.transactions.commit([enqueued(one, b"both"), enqueued(two, b"both")], [(one, rid)], calls)
         store.transactions.prepare(b"branch %d" % number, [enqueued(two, b"in doubt")], [], calls)
     store.changes.create_queue(Queue("three"), GEOMETRY, lambda journal, error: made.append(journal))
     store.changes.create_exchange(Exchange("trade", True, "direct"), lambda number, error: made.append(None))

@@ -15,7 +15,6 @@ from qstore.store.environment import tool_environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.metrics import JournalMetrics, StoreMetrics, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 
@@ -63,9 +62,9 @@ def test_what_they_count(tmp_path: Path) -> None:
         first, second, third = (store.append.enqueue(one, MESSAGE, size, crc) for _ in range(3))
         store.append.dequeue(one, first)
         errors: list[Exception | None] = []
-        store.transactions.commit([Enqueue(other, MESSAGE, size, crc)], [Dequeue(one, second)], errors.append)
+        store.transactions.commit([(other, MESSAGE, size, crc)], [(one, second)], errors.append)
         store.start()
-        store.transactions.prepare(b"x", [], [Dequeue(one, third)], errors.append)
+        store.transactions.prepare(b"x", [], [(one, third)], errors.append)
         store.start()
         store.collect()
         assert errors == [None, None]

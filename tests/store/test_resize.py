@@ -11,7 +11,6 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import decode_jinf
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
-from qstore.store.live.transactions import Dequeue
 from qstore.store.recovery.journal_content import content_of
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import JournalPlan, larger_geometries
@@ -36,7 +35,7 @@ def filled(path: Path) -> dict[str, list[int]]:
         opened.store.append.dequeue(orders if rid in rids else bills, rid)
     calls = Calls()
     opened.store.transactions.prepare(
-        BRANCH, [enqueued(orders, b"pending"), enqueued(bills, b"pending too")], [Dequeue(orders, rids[60])], calls
+        BRANCH, [enqueued(orders, b"pending"), enqueued(bills, b"pending too")], [(orders, rids[60])], calls
     )
     opened.wait(calls)
     assert calls == [None]

@@ -65,16 +65,6 @@ class Waiting(NamedTuple):
     done: Done
 
 
-class _Enqueue(NamedTuple):
-    journal: FakeJournal
-    data: bytes
-
-
-class _Dequeue(NamedTuple):
-    journal: FakeJournal
-    rid: int
-
-
 class FakeStore:
     """The store; it has its own appends and transactions.
 
@@ -134,20 +124,21 @@ class FakeStore:
 
     # ---- transactions ----
 
-    def transaction_enqueue(self, journal: FakeJournal, parts: Sequence[bytes], size: int, crc: int) -> _Enqueue:
-        assert size == sum(map(len, parts))
-        return _Enqueue(journal, b"".join(parts))
-
-    def transaction_dequeue(self, journal: FakeJournal, rid: int) -> _Dequeue:
-        return _Dequeue(journal, rid)
-
-    def commit(self, enqueues: Sequence[_Enqueue], dequeues: Sequence[_Dequeue], done: Done) -> list[int]:
-        for each in (*enqueues, *dequeues):
-            each.journal.check(is_enqueue=isinstance(each, _Enqueue))
-        rids = [self._append(journal, data) for journal, data in enqueues]
+    def commit(
+        self,
+        enqueues: Sequence[tuple[FakeJournal, Sequence[bytes], int, int]],
+        dequeues: Sequence[tuple[FakeJournal, int]],
+        done: Done,
+    ) -> list[int]:
+        for journal, parts, size, _ in enqueues:
+            assert size == sum(map(len, parts))
+            journal.check()
+        for journal, _ in dequeues:
+            journal.check(is_enqueue=False)
+        rids = [self._append(journal, b"".join(parts)) for journal, parts, _, _ in enqueues]
         for journal, rid in dequeues:
             del journal.live[rid]
-        self._wait([each.journal for each in (*enqueues, *dequeues)], done)
+        self._wait([each[0] for each in (*enqueues, *dequeues)], done)
         return rids
 
     # ---- the disk ----

@@ -105,4 +105,4 @@ class OpenedStore:
 
 def enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
     """A message for a transaction."""
-    return Enqueue(journal, (data,), len(data), data_crc((data,)))
+    return (journal, (data,), len(data), data_crc((data,)))

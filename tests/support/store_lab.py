@@ -21,7 +21,6 @@ from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.snapshot import Snapshot
 from qstore.store.live.snapshot_copy import copy_snapshot
-from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.tools.qstore_check import command as check
@@ -99,9 +98,9 @@ class Lab:
         """A local transaction that comes to its end, or a branch that stays in doubt."""
         done: list[Exception | None] = []
         data = {name: self.rng.randbytes(self.rng.randint(0, 700)) for name in names}
-        enqueues = [Enqueue(self.journals[name], (each,), len(each), data_crc((each,))) for name, each in data.items()]
+        enqueues = [(self.journals[name], (each,), len(each), data_crc((each,))) for name, each in data.items()]
         going = [(name, self.rng.choice(self.free(name))) for name in names if self.free(name)]
-        dequeues = [Dequeue(self.journals[name], rid) for name, rid in going]
+        dequeues = [(self.journals[name], rid) for name, rid in going]
         if xid:
             rids = self.store.transactions.prepare(xid, enqueues, dequeues, done.append)
         else:

@@ -41,7 +41,7 @@ from qstore.store.journal.enqueue_map import LIVE, PENDING
 from qstore.store.journal.write.step import JournalFullError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.live.transactions import Enqueue
 from qstore.store.parameters import StoreParameters
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
@@ -243,7 +243,7 @@ class Child:
                 token = self.new_token()
                 data = data_of(token)
                 puts.append((name, token))
-                enqueues.append(Enqueue(held.journal, (data,), len(data), data_crc((data,))))
+                enqueues.append((held.journal, (data,), len(data), data_crc((data,))))
             for _ in range(self.random.randint(0, 3)):
                 message = self.some_message(name)
                 if message is not None:
@@ -261,7 +261,7 @@ class Child:
         def committed() -> None:
             self.give_back(list(zip(puts, rids, strict=True)))
 
-        dequeues = [Dequeue(self.queues[name].journal, rid) for (name, _), rid in takes]
+        dequeues = [(self.queues[name].journal, rid) for (name, _), rid in takes]
         try:
             rids += self.store.transactions.commit(enqueues, dequeues, self.done(number, committed))
         except JournalFullError as error:
@@ -286,7 +286,7 @@ class Child:
         def prepared() -> None:
             self.branches[xid] = branch
 
-        dequeues = [Dequeue(self.queues[name].journal, rid) for (name, _), rid in takes]
+        dequeues = [(self.queues[name].journal, rid) for (name, _), rid in takes]
         try:
             rids = self.store.transactions.prepare(xid, enqueues, dequeues, self.done(number, prepared))
         except JournalFullError as error:

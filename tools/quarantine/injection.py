@@ -263,7 +263,7 @@ class _Work:
 
 
 def _enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
-    return Enqueue(journal, (data,), len(data), data_crc((data,)))
+    return journal, (data,), len(data), data_crc((data,))
 
 
 # ---- objections to an entry ----

@@ -11,7 +11,7 @@ start determines the outcome; for messages that are not stored, the transaction 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -46,7 +46,7 @@ class LocalTransaction:
     """
 
     __slots__ = (
-        "__weakref__", "_accepted", "_ceiling", "_max_bytes", "_published", "_router", "_sent", "_store", "_tick",
+        "_accepted", "_ceiling", "_max_bytes", "_published", "_router", "_sent", "_store", "_tick",
         "memory",
     )  # fmt: skip
 
@@ -120,15 +120,16 @@ class LocalTransaction:
                 queue.lower(barrier)
             done(None if error is None else InternalError(f"the outcome of the transaction is unknown: {error}"))
 
-        rids = iter(self._write(published, accepted, committed))
-        barriers += [(queue, queue.raise_barrier_at_end()) for queue in dict.fromkeys(queue for _, queue in published)]
-        for message, queue in published:
-            added.append((queue, queue.add_uncommitted(message, next(rids) if queue.stores(message) else 0)))
+        rids = self._write(published, accepted, committed)
+        each_queue = dict.fromkeys([queue for _, queue in published])
+        barriers += [(queue, queue.raise_barrier_at_end()) for queue in each_queue]
+        for number, (message, queue) in enumerate(published):
+            added.append((queue, queue.add_uncommitted(message, rids[number] if rids else 0)))
         for _, entry in accepted:
             entry.state = LEAVING
         for place, sent in self._sent.items():
             sent.keep(self._published[place][0])
-        if not self._is_written(published, accepted):
+        if rids is None:
             committed(None)
 
     def _check_deletions(self) -> None:
@@ -149,41 +150,48 @@ class LocalTransaction:
         for queue, sizes in wanted.items():
             queue.check_room_for(len(sizes), sum(sizes))
 
-    def _is_written(self, published: list[tuple[Message, Queue]], accepted: list[tuple[Queue, Entry]]) -> bool:
-        return any(queue.stores(message) for message, queue in published) or any(entry.rid for _, entry in accepted)
-
     def _write(
         self,
         published: list[tuple[Message, Queue]],
         accepted: list[tuple[Queue, Entry]],
         committed: Callable[[Exception | None], None],
-    ) -> list[int]:
-        """Write the records of durable queues. Returns the record ids of the stored messages."""
+    ) -> list[int] | None:
+        """Write the records of durable queues.
+
+        Returns:
+            The record id of each published message, 0 if it is not stored; None if nothing was written.
+        """
         store = self._store
-        if store is None or not self._is_written(published, accepted):
-            return []
-        enqueues = [
-            store.transaction_enqueue(queue.journal, *message.stored_form())
-            for message, queue in published
-            if queue.stores(message)
-        ]
-        dequeues = [store.transaction_dequeue(queue.journal, entry.rid) for queue, entry in accepted if entry.rid]
+        if store is None:
+            return None
+        enqueues: list[tuple[Any, Sequence[bytes], int, int]] = []
+        is_stored: list[bool] = []
+        journals = self._tick.journals
+        for message, queue in published:
+            stores = queue.stores(message)
+            is_stored.append(stores)
+            if stores:
+                parts, size, crc = message.stored_form()
+                enqueues.append((queue.journal, parts, size, crc))
+        dequeues = [(queue.journal, entry.rid) for queue, entry in accepted if entry.rid]
+        if not enqueues and not dequeues:
+            return None
         try:
-            rids = store.transactions.commit(enqueues, dequeues, committed)
+            written = store.transactions.commit(enqueues, dequeues, committed)
         except store.full_error as error:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
             raise InternalError(str(error)) from error
-        tick = self._tick
-        for message, queue in published:
-            if queue.stores(message):
-                tick.journals[queue.journal] = None
-        for queue, entry in accepted:
-            if entry.rid:
-                tick.journals[queue.journal] = None
-        tick.is_urgent = True
-        tick.schedule()
-        return rids
+        for journal, _, _, _ in enqueues:
+            journals[journal] = None
+        for journal, _ in dequeues:
+            journals[journal] = None
+        self._tick.is_urgent = True
+        self._tick.schedule()
+        if len(written) == len(published):
+            return written
+        rids = iter(written)
+        return [next(rids) if stores else 0 for stores in is_stored]
 
 
 def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None:

@@ -405,8 +405,10 @@ class ServerSession(StreamingSession[SessionConnection]):
         """End the session: release what it holds."""
         self.is_failed = True
         self.can_send = False
-        self.txn_rejects += self.transaction is not None
-        self.transaction = None
+        if self.transaction is not None:
+            self.txn_rejects += 1
+            self.broker.end_transaction(self.transaction)
+            self.transaction = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for subscription, entry in self.deliveries.take_all():

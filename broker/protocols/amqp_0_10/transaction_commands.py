@@ -63,6 +63,7 @@ def _end(session: ServerSession) -> LocalTransaction:
     transaction = session.transaction
     if transaction is None:
         raise IllegalStateError("Session has not been selected for use with transactions")
+    session.broker.end_transaction(transaction)
     session.transaction = _begin(session)
     return transaction
 

@@ -119,7 +119,7 @@ class TransferMessage(Message):
         if crc < 0:
             crc = extend_crc32c(extend_crc32c(extend_crc32c(0, prefix), header), body)
             self._crc = crc
-        return StoredForm((prefix, header, body), len(prefix) + len(header) + len(body), crc)
+        return (prefix, header, body), len(prefix) + len(header) + len(body), crc
 
     def _large_stored_form(self, prefix: bytes, body: LargeContent) -> StoredForm:
         parts = (prefix, self.header, *body.pieces)
@@ -128,7 +128,7 @@ class TransferMessage(Message):
             for part in parts:
                 crc = extend_crc32c(crc, part)
             self._crc = crc
-        return StoredForm(parts, len(prefix) + len(self.header) + len(body), self._crc)
+        return parts, len(prefix) + len(self.header) + len(body), self._crc
 
     def headers(self) -> TypedMap:
         """Its application headers."""

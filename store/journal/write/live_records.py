@@ -7,6 +7,8 @@ and moves with its message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qstore.formats.rhm.headers import record_blocks
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
 from qstore.store.journal.write.write_batch import WriteBatch
@@ -140,6 +142,26 @@ class LiveRecords:
             self._drop_escort(escort)
         for rid in transaction.enqueues:
             self.dequeued(rid)
+
+    def replaced(self, rids: Sequence[int], places: Sequence[int], targets: Sequence[int]) -> None:
+        """A whole transaction was appended to the current file, with its commit (`WriteBatch.append_transaction`).
+
+        Args:
+            rids: begins with the ids of the messages that it enqueued.
+            places: their log offsets, and that of the end of the last. `WriteBatch.placed` has their number.
+            targets: the messages that it dequeued.
+        """
+        live, removed = self.live, self._batch.removed
+        count = len(places) - 1
+        for number in range(count):
+            place = places[number]
+            live[rids[number]] = place << SIZE_BITS | (places[number + 1] - place)
+        room = self.room - (places[count] - places[0]) - count
+        for target in targets:
+            packed = live.pop(target)
+            removed.append(packed)
+            room += (packed & SIZE_MASK) + 1
+        self.room = room
 
     def moved(self, rid: int, place: int, blocks: int) -> None:
         """A copy of a live record was appended, which replaces it."""

@@ -38,7 +38,7 @@ from qstore.store.journal.write.flushes import Flush, FlushQueue
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
-from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
+from qstore.store.journal.write.write_batch import JournalOwner, StoredMessage, WriteBatch, transaction_blocks
 from qstore.store.journal.write.writer_state import WriterState
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
@@ -209,6 +209,34 @@ class Version2Writer:
         self.records.room += (packed & SIZE_MASK) + 1
 
     # ---- transactions ----
+
+    def append_committed(
+        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
+    ) -> bool:
+        """Append a whole transaction with its commit in one go, if it fits before the end of the fast path.
+
+        Args:
+            xid: the transaction, which is not open.
+            rids: new record ids: of its enqueues, of its dequeues, and of its commit.
+            messages: the messages that it enqueues.
+            targets: the messages that it dequeues: no message twice.
+
+        Returns:
+            Whether it was appended. If not, nothing was: append its records one by one, after `admit_transaction`.
+
+        Raises:
+            JournalError: a message does not exist, or a transaction holds it. Nothing was appended.
+        """
+        for target in targets:
+            if target not in self.live or (self._locked and target in self._locked):
+                raise self._not_to_dequeue(target)
+        batch, records = self.batch, self.records
+        blocks, largest = transaction_blocks(xid, messages)
+        end = batch.position + blocks + record_blocks(0, len(xid)) * (len(targets) + 1)
+        if end > self._enqueue_end or blocks + len(messages) > records.room or largest > records.largest:
+            return False
+        records.replaced(rids, batch.append_transaction(xid, rids, messages, targets), targets)
+        return True
 
     def enqueue_in(self, xid: bytes, rid: int, parts: Sequence[bytes], size: int, crc: int) -> None:
         """Append a message that the transaction `xid` enqueues, and begin the transaction if it is not open."""

@@ -18,7 +18,7 @@ Log offsets count blocks through the endless stream of all laps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
@@ -37,6 +37,12 @@ from qstore.formats.rhm.headers import (
 from qstore.formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
 from qstore.store.journal.write.flushes import Flush
 
+#: A message to be enqueued: its data in parts, how many bytes they are, and their `data_crc`.
+StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int]
+
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
+_COMMIT: Final = word(Kind.COMMIT, 2)
 _FILLER: Final = word(Kind.FILLER, 2)
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
 _LOW: Final = 0xFFFFFFFF  # a record stores the low half of its flush's number
@@ -186,6 +192,50 @@ class WriteBatch:
         self._advance(blocks)
         return place
 
+    def append_transaction(
+        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
+    ) -> list[int]:
+        """Append all records of a transaction and its commit; they fit in the current file.
+
+        Args:
+            xid: the transaction.
+            rids: record ids of its enqueues, of its dequeues, and of its commit.
+            messages: the messages that it enqueues.
+            targets: the messages that it dequeues.
+
+        Returns:
+            The log offsets of the messages, and of the end of the last.
+        """
+        pieces, salt, low_number, place = self.pieces, self.salt, self.low_number, self.position
+        size_of_xid, number = len(xid), 0
+        places = [place]
+        for parts, size, crc in messages:
+            rid = rids[number]
+            number += 1
+            blocks = (ROUND_UP + size_of_xid + size) >> BLOCK_SHIFT
+            head = HEADER_2.pack(_ENQUEUE, rid, size_of_xid, low_number, size)
+            pieces.append(head + xid)
+            pieces += parts
+            padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size]
+            pieces.append(TAIL.pack(extend_crc32c(crc, xid + head + salt), rid) + padding)
+            place += blocks
+            places.append(place)
+        blocks = (ROUND_UP + size_of_xid) >> BLOCK_SHIFT
+        padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid]
+        for target in targets:
+            rid = rids[number]
+            number += 1
+            head = HEADER_2.pack(_DEQUEUE, rid, size_of_xid, low_number, target)
+            crc = extend_crc32c(0, xid + head + salt)
+            pieces.append(head + xid + TAIL.pack(crc, rid) + padding)
+        rid = rids[number]
+        head = HEADER_2.pack(_COMMIT, rid, size_of_xid, low_number, 0)
+        self.last = len(pieces)
+        pieces.append(head + xid + TAIL.pack(extend_crc32c(0, xid + head + salt), rid) + padding)
+        self.position = place + blocks * (len(targets) + 1)
+        self.placed += len(messages)
+        return places
+
     def _fill(self, blocks: int, flags: int) -> None:
         """Append a filler of `blocks` blocks in the current file."""
         head = HEADER_2.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self.low_number, blocks)
@@ -314,3 +364,14 @@ class WriteBatch:
             TAIL.pack(crc, rid),
             record[tail + TAIL_SIZE :],
         )
+
+
+def transaction_blocks(xid: bytes, messages: Sequence[StoredMessage]) -> tuple[int, int]:
+    """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
+    blocks = largest = 0
+    around = ROUND_UP + len(xid)
+    for _, size, _ in messages:
+        needed = (around + size) >> BLOCK_SHIFT
+        blocks += needed
+        largest = max(largest, needed)
+    return blocks, largest

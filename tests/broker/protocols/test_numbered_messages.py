@@ -25,9 +25,9 @@ def message(content: bytes, body: bytes | None = b"body") -> TransferMessage:
 
 
 def stored(message: TransferMessage) -> bytes:
-    form = message.stored_form()
-    data = b"".join(form.parts)
-    assert len(data) == form.size
+    parts, size, _ = message.stored_form()
+    data = b"".join(parts)
+    assert len(data) == size
     return data
 
 

@@ -27,7 +27,7 @@ from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
 from qstore.store.builders.version_1_catalogue import encode_databases
 from qstore.store.environment import Environment, tool_environment
-from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.live.transactions import Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
 from tests.support.known_history import BILLS, UNPAID
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
@@ -163,7 +163,7 @@ class _Life:
         """One message into each queue, and one out of it: committed, or prepared where there is an xid."""
         journals = [self._opened.journal(name) for name in names]
         enqueues: list[Enqueue] = [enqueued(each, _message(each.name, next(self._sent), 100)) for each in journals]
-        dequeues = [Dequeue(each, self._rids[each.name].pop(0)) for each in journals]
+        dequeues = [(each, self._rids[each.name].pop(0)) for each in journals]
         calls, transactions = Calls(), self._opened.store.transactions
         if xid:
             transactions.prepare(xid, enqueues, dequeues, calls)
