@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -33,14 +32,6 @@ class TerminatedError(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-
-
-def distribution_version() -> str:
-    """Version of the installed package."""
-    try:
-        return version("qstore")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def fail(program: str, text: str) -> NoReturn:

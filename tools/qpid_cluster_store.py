@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import click
 from rich.text import Text
 
+from qstore import __version__
 from qstore.store.cluster.identity import NOBODY, ClusterIds, IdentityError, State, StoreIdentity
 from qstore.store.cluster.rules import Verdict, plan_join, plan_start
 from qstore.store.disk import OsDisk
@@ -28,7 +29,7 @@ from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.identity.candidates import Candidate, candidate, ranked
 from qstore.tools.identity.change import NotToBeChangedError, held
 from qstore.tools.identity.look import Look, UnusableDirectoryError, look
@@ -153,7 +154,7 @@ class _Output:
 @click.option("--best", is_flag=True, help="Read the stores and report which one was written last.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
-@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(
     context: click.Context,

@@ -14,10 +14,11 @@ from typing import Any
 
 import click
 
+from qstore import __version__
 from qstore.broker.client import Empty, LinkError, Message, Receiver, Sender, Session
 from qstore.formats.wording import plural
 from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_INTERRUPTED, distribution_version, run
+from qstore.tools.entry import EXIT_INTERRUPTED, run
 from qstore.tools.messaging.interruption import Interruption
 from qstore.tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
@@ -95,7 +96,7 @@ class ReceiveOptions:
     help="Maximum messages per second; 0 for no limit.",
 )
 @click.option("--ready-address", metavar="ADDRESS", help="Send a message to this address when ready to receive.")
-@click.version_option(distribution_version(), prog_name="qpid-receive")
+@click.version_option(__version__, prog_name="qpid-receive")
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Receive messages from an address.

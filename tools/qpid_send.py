@@ -13,9 +13,10 @@ from typing import Any
 
 import click
 
+from qstore import __version__
 from qstore.broker.client import Message, Sender, Session
 from qstore.formats.wording import plural
-from qstore.tools.entry import distribution_version, run
+from qstore.tools.entry import run
 from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.report import Pace, Reporter, Throughput
 from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
@@ -117,7 +118,7 @@ class SendOptions:
     metavar="N",
     help="Maximum messages per second; 0 for no limit.",
 )
-@click.version_option(distribution_version(), prog_name="qpid-send")
+@click.version_option(__version__, prog_name="qpid-send")
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Send messages to an address."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.console import Console
 
+from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.tables import Column, print_line, print_table
 from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, run
 from qstore.tools.metrics import label, percent
 from qstore.tools.report.page import render
 from qstore.tools.size.amounts import exact, human, parse_amount
@@ -129,7 +130,7 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
 )
 @click.option("--report", is_flag=True, help="Also write report.html, a page with plots for a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object instead of tables.")
-@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:
     """Analyze stores with Spark.

@@ -12,6 +12,7 @@ import time
 import click
 from rich.console import Console
 
+from qstore import __version__
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
 from qstore.store.inspect.check.check import StoreCheck, check_store
@@ -24,7 +25,7 @@ from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.text import printable
 from qstore.tools.dump.objects import damage_object
-from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
 
 _EPILOG = """
 \b
@@ -68,7 +69,7 @@ messages in rhm/orphans are damage. Nothing is ever written to the store.
     "decode every "
     "outstanding message's header. 5 to 20 times slower.",
 )
-@click.version_option(distribution_version(), prog_name="qstore-check")
+@click.version_option(__version__, prog_name="qstore-check")
 @click.pass_context
 def command(context: click.Context, paths: tuple[str, ...], *, as_json: bool, paranoid: bool) -> None:
     """Verify message stores.

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from qstore import __version__
 from qstore.formats.rhm.records import RECORD_KINDS, Kind
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
@@ -29,7 +30,7 @@ from qstore.tools.dump.dump import Output, Sections, dump_recovered
 from qstore.tools.dump.records import dump_records
 from qstore.tools.dump.selection import BodyForm, Selection, parse_rids
 from qstore.tools.dump.tables import Tables
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 
 _MAX_NAMED: Final = 5  # queues or transactions that an error message lists
 
@@ -113,7 +114,7 @@ class _Xid(click.ParamType[bytes]):
     help="Show bodies as text (base64 if they are not UTF-8), in hex, not at all, or as files in --body-dir.",
 )  # fmt: skip
 @click.option("--body-dir", type=PathName(path_type=Path), help="Directory for --body files.  [default: qstore-bodies]")
-@click.version_option(distribution_version(), prog_name="qstore-dump")
+@click.version_option(__version__, prog_name="qstore-dump")
 @click.pass_context
 def command(
     context: click.Context,

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from qstore import __version__
 from qstore.store.errors import StoreError, advice
 from qstore.store.key_value import CatalogueError
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import writing_progress
-from qstore.tools.entry import PathName, distribution_version, fail, failing, private_files, run
+from qstore.tools.entry import PathName, fail, failing, private_files, run
 from qstore.tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from qstore.tools.generate.make import Fields
 from qstore.tools.generate.report import show_made, show_planned
@@ -164,7 +165,7 @@ _SHARE: Final = click.FloatRange(0, 1)
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--dry-run", is_flag=True, help="Show the amount of data; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
-@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.version_option(__version__, prog_name=_PROGRAM)
 def command(
     directory: str,
     *,

@@ -9,8 +9,9 @@ import sys
 
 import click
 
+from qstore import __version__
 from qstore.broker.security.users import MAX_NAME, UserFileError, Users
-from qstore.tools.entry import PathName, distribution_version, fail, run
+from qstore.tools.entry import PathName, fail, run
 
 _PROGRAM = "qstore-passwd"
 
@@ -35,7 +36,7 @@ Exit codes: 0 success, 2 the file, the user name or the command line is unusable
 @click.option(
     "--stdin", "from_input", is_flag=True, help="Read the password from standard input instead of asking for it."
 )
-@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.version_option(__version__, prog_name=_PROGRAM)
 def command(*, file: str, user: str, delete: bool, from_input: bool) -> None:
     """Add USER to FILE, or change the user's password."""
     users = Users(file)

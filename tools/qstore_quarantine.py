@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
+from qstore import __version__
 from qstore.formats.quarantine_index import QuarantineEntry, raw_name
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
@@ -22,7 +23,7 @@ from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.quarantine.evidence import MAX_BYTES, RecordFinder, judge
 from qstore.tools.quarantine.injection import GAVE_UP, InjectionRequest, inject
 from qstore.tools.quarantine.objects import entry_object, injected_object, problem_object, record_object
@@ -52,7 +53,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 
 @click.group(_NAME, epilog=_EPILOG, context_settings=_SETTINGS)
-@click.version_option(distribution_version(), prog_name=_NAME)
+@click.version_option(__version__, prog_name=_NAME)
 def command() -> None:
     """Inspect damaged records that were quarantined, and inject their messages into a store.
 
@@ -245,7 +246,7 @@ def inject_entries(
     """
     request = InjectionRequest(numbers, None if queue is None else unescape_name(queue), force=force, again=again)
     with _failures():
-        results = inject(tool_environment(), directory, store, request, distribution_version(), _print_log_line)
+        results = inject(tool_environment(), directory, store, request, __version__, _print_log_line)
         output, console = JsonLines(sys.stdout.buffer), plain_console()
         for result in results:
             if as_json:

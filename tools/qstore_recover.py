@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from qstore import __version__
 from qstore.store.catalogue.store_directory import LOCK
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
@@ -35,7 +36,7 @@ from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import CountingDisk, reading_progress
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, private_files, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.recover.objects import objects
 from qstore.tools.recover.report import show_recovery
 
@@ -103,7 +104,7 @@ Torn tails, which were never acknowledged, are cut and do not count as lost.
     help="Format version of DEST: 2 is qstore's own, 1 is a legacystore for Apache qpidd.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show only losses.")
-@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(
     context: click.Context,
@@ -222,7 +223,7 @@ def _recover(disk: CountingDisk, plan: RecoveryPlan, destination: str, policy: O
         version=version,
         orphans=policy,
         parameters=StoreParameters(),
-        software_version=distribution_version(),
+        software_version=__version__,
         stage=disk.expect,
     )
 

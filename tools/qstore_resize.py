@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 import click
 from rich.console import Console
 
+from qstore import __version__
 from qstore.formats.rhm.geometry import MAX_FILES
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
@@ -28,7 +29,7 @@ from qstore.store.repair.resize_plan import Choose, JournalPlan
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.tables import print_line
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, run
 from qstore.tools.resize.geometry import ByRule, recommended_sizes, same_for_all
 from qstore.tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
 
@@ -104,7 +105,7 @@ class _Request(NamedTuple):
     help="Remove the old journals of the given queues, or of all. With a new size: after resizing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
-@click.version_option(distribution_version(), prog_name="qstore-resize")
+@click.version_option(__version__, prog_name="qstore-resize")
 @click.pass_context
 def command(
     context: click.Context,
@@ -174,7 +175,7 @@ def _environment(*, dry_run: bool) -> Environment:
 def _run(path: str, request: _Request) -> int:
     """Resize the journals and show the result. Returns the exit code."""
     environment = _environment(dry_run=request.dry_run)
-    version = distribution_version()
+    version = __version__
     plans: list[JournalPlan] = []
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []

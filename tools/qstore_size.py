@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 from rich.console import Console
 
+from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
@@ -27,7 +28,7 @@ from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.objects import damage_object
 from qstore.tools.dump.tables import Tables
-from qstore.tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.size.amounts import MAX_AMOUNT, parse_amount, parse_count
 from qstore.tools.size.formula import print_sizing, sizing_object
 from qstore.tools.size.queues import QueueSize, Wanted, print_queues, queue_object, size_queue
@@ -132,7 +133,7 @@ class _Described(NamedTuple):
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line, with exact numbers, instead of tables."
 )
-@click.version_option(distribution_version(), prog_name="qstore-size")
+@click.version_option(__version__, prog_name="qstore-size")
 @click.pass_context
 def command(
     context: click.Context,

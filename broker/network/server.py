@@ -103,7 +103,6 @@ class Server:
         await self.broker.topology.store_standard_exchanges()
         self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 50, 100)
-        gc.collect()
         gc.freeze()
         gc.enable()
         return ports

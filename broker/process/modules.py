@@ -13,10 +13,10 @@ installed on the same host would determine the modules of this broker.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple
 
 from qstore.broker.model.store_protocol import ModuleOption, StoreModule
@@ -24,6 +24,11 @@ from qstore.broker.process.options.option import Given, Group, Kind, Option
 from qstore.formats.wording import printable
 
 GROUP: Final = "qstore.modules"
+
+#: The modules of this distribution: name -> where it is. They are found without a search of the installed packages.
+OWN: Final = dict.fromkeys(
+    ("store", "msgstore", "legacystore", "linearstore", "libbdbstore"), "qstore.store.module:Module"
+)
 
 _KINDS: Final = {"number": Kind.TEXT, "switch": Kind.SWITCH, "choice": Kind.TEXT, "text": Kind.TEXT}
 _SHOWN: Final = 20  # names of files in a warning
@@ -51,6 +56,13 @@ class ModulesFound(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+def installed() -> dict[str, str]:
+    """All installed modules: name -> where it is."""
+    from importlib.metadata import entry_points
+
+    return OWN | {point.name: point.value for point in entry_points(group=GROUP)}
+
+
 def modules_in(directory: str) -> ModulesFound:
     """The modules named by the `.so` files of a directory.
 
@@ -63,7 +75,7 @@ def modules_in(directory: str) -> ModulesFound:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModuleError(f"--module-dir {printable(directory)}: cannot be read: {reason}") from error
-    known = {point.name for point in entry_points(group=GROUP)}
+    known = installed()
     others = [file for file in files if module_name(file) not in known]
     shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
     line = f"{directory}: these files are ignored, since no modules with their names are installed: {shown}"
@@ -77,35 +89,36 @@ def load_store(names: Sequence[str]) -> StoreModule | None:
     Raises:
         ModuleError: no such module is installed, it cannot be loaded, or the names are those of two stores.
     """
-    found: dict[str, EntryPoint] = {}
-    known = {point.name: point for point in entry_points(group=GROUP)}
-    for name in names:
-        point = known.get(module_name(name))
-        if point is None:
-            installed = f"installed are {', '.join(sorted(known))}" if known else "no modules are installed"
-            raise ModuleError(f"--load-module {printable(name)}: no such module; {installed}")
-        found[point.value] = point
+    found: dict[str, str] = {}  # where it is -> name
+    for given in names:
+        name = module_name(given)
+        known = OWN if name in OWN else installed()
+        if name not in known:
+            there = ", ".join(sorted(known))
+            raise ModuleError(f"--load-module {printable(given)}: no such module; installed are {there}")
+        found[known[name]] = name
     if len(found) > 1:
         raise ModuleError(f"--load-module: {' and '.join(found)} are different stores; a broker can load only one")
-    return next((_loaded(point) for point in found.values()), None)
+    return next((_loaded(name, place) for place, name in found.items()), None)
 
 
-def _loaded(point: EntryPoint) -> StoreModule:
+def _loaded(name: str, place: str) -> StoreModule:
+    path, _, attribute = place.partition(":")
     try:
-        module: StoreModule = point.load()()
+        module: StoreModule = getattr(importlib.import_module(path), attribute)()
     except (ImportError, AttributeError) as error:
-        raise ModuleError(f"module {point.name} ({point.value}) cannot be loaded: {printable(str(error))}") from error
+        raise ModuleError(f"module {name} ({place}) cannot be loaded: {printable(str(error))}") from error
     return module
 
 
 def options_elsewhere() -> dict[str, str]:
     """The options of all installed modules: option name or alias -> name of the module to load."""
     found: dict[str, str] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (len(each.name), each.name)):
+    for module, place in sorted(installed().items(), key=lambda each: (len(each[0]), each[0])):
         with contextlib.suppress(ModuleError):
-            for option in _loaded(point).options:
+            for option in _loaded(module, place).options:
                 for name in filter(None, (option.name, option.alias)):
-                    found.setdefault(name, point.name)
+                    found.setdefault(name, module)
     return found
 
 

@@ -22,9 +22,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
+from qstore import __version__
 from qstore.broker.log.logs import LogError, log_of
 from qstore.broker.network import socket_connection
 from qstore.broker.process import daemon, service_manager
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         if values.switch("help"):
             return _print(help_text(plan.table))
         if values.switch("version"):
-            return _print(f"qpidd (qstore) version {distribution_version()} ({kind_of_modules()})")
+            return _print(f"qpidd (qstore) version {__version__} ({kind_of_modules()})")
         if values.switch("check") or values.switch("quit"):
             return _check_or_quit(plan)
         os.umask(_UMASK)
@@ -164,7 +164,7 @@ def _run_broker(plan: StartPlan, child: daemon.Child | None) -> int:
             settings = settings_of(plan.values, data_directory)
             pid_directory = plan.values.text("pid-dir") or daemon.pid_directories()[0] if plan.is_daemon else None
             module = None if plan.module is None else LoadedModule(plan.module, plan.module_values)
-            is_clean = Runner(settings, module, distribution_version(), pid_directory, report.ready, log.reopen).run()
+            is_clean = Runner(settings, module, __version__, pid_directory, report.ready, log.reopen).run()
         except StartError as error:
             _LOG.critical("%s%s", _CANNOT_START, error)
             report.failed(str(error), title=_CANNOT_START)
@@ -237,14 +237,6 @@ class _Report:
         elif not (is_logged and self._logs_to_stderr):
             _print_error(title + text)
         self._is_reported = True
-
-
-def distribution_version() -> str:
-    """The version of the installed qstore package; "unknown" if it is not installed."""
-    try:
-        return version("qstore")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def kind_of_modules() -> str:

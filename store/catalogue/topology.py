@@ -11,7 +11,7 @@ import posixpath
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import (
@@ -27,10 +27,12 @@ from qstore.formats.broker_records.topology import (
     decode_queue,
 )
 from qstore.formats.catalogue import BindingEntry
-from qstore.store.catalogue.berkeley import BerkeleyEnvironment
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
+
+if TYPE_CHECKING:
+    from qstore.store.catalogue.berkeley import BerkeleyEnvironment
 
 _Record = TypeVar("_Record")
 _KEY = struct.Struct("<Q")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from qstore.formats.broker_records.topology import Queue
@@ -15,7 +14,7 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.recovery.prepared import PreparedTransaction
 
 
-class RecoveredMessage(NamedTuple):
+class RecoveredMessage:
     """A recovered message.
 
     Attributes:
@@ -26,28 +25,33 @@ class RecoveredMessage(NamedTuple):
         redelivered: whether it may have been delivered before.
     """
 
-    rid: int
-    data: bytes
-    state: int
-    xid: bytes | None
-    redelivered: bool
+    __slots__ = ("data", "redelivered", "rid", "state", "xid")
+
+    def __init__(self, rid: int, data: bytes, state: int, xid: bytes | None, redelivered: bool) -> None:
+        self.rid, self.data, self.state, self.xid, self.redelivered = rid, data, state, xid, redelivered
 
 
-@dataclass(slots=True)
 class StartedQueue:
     """A queue that was recovered.
 
-    Attributes:
+    Args:
         queue_id: its number.
         record: its record.
         journal: its journal, resumed.
+        reader: reads that journal.
+        recovery: what was found in it.
+
+    Attributes:
+        queue_id, record, journal: as above.
     """
 
-    queue_id: int
-    record: Queue
-    journal: QueueJournal
-    _reader: Journal
-    _recovery: JournalRecovery
+    __slots__ = ("_reader", "_recovery", "journal", "queue_id", "record")
+
+    def __init__(
+        self, queue_id: int, record: Queue, journal: QueueJournal, reader: Journal, recovery: JournalRecovery
+    ) -> None:
+        self.queue_id, self.record, self.journal = queue_id, record, journal
+        self._reader, self._recovery = reader, recovery
 
     @property
     def messages(self) -> int:
@@ -75,8 +79,7 @@ class StartedQueue:
         self._reader.close()
 
 
-@dataclass(frozen=True, slots=True)
-class StartedStore:
+class StartedStore(NamedTuple):
     """A store whose journals are resumed.
 
     Attributes:

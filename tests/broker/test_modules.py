@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
-import qstore.broker.process.modules
-from qstore.broker.process.modules import ModuleError, load_store, module_name, modules_in, options_of
+from qstore.broker.process.modules import (
+    GROUP,
+    OWN,
+    ModuleError,
+    installed,
+    load_store,
+    module_name,
+    modules_in,
+    options_of,
+)
 from qstore.broker.process.options.command_line import read_arguments
 from qstore.broker.process.options.help import help_text
 from qstore.broker.process.options.lookup import Table
 from qstore.broker.process.options.table import GROUPS
 from qstore.broker.process.options.values import Values
+from tests.support.dump import ROOT
 
 
 def points(*pairs: tuple[str, str]) -> Callable[..., EntryPoints]:
@@ -57,15 +68,19 @@ def test_modules_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = points(
         ("a", "no.such:Module"), ("b", "qstore.store.module:Nothing"), ("store", "qstore.store.module:Module")
     )
-    monkeypatch.setattr(qstore.broker.process.modules, "entry_points", found)
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
     for name in ("a", "b"):
         with pytest.raises(ModuleError, match=f"module {name} .* cannot be loaded"):
             load_store([name])
     with pytest.raises(ModuleError, match="are different stores"):
         load_store(["a", "store"])
-    monkeypatch.setattr(qstore.broker.process.modules, "entry_points", points())
-    with pytest.raises(ModuleError, match="no modules are installed"):
-        load_store(["store"])
+    assert load_store(["store"]) is not None
+
+
+def test_the_modules_of_this_package_are_declared() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert table == {GROUP: OWN}
+    assert installed() == OWN
 
 
 def test_options_of_a_module_are_read_and_shown_with_the_broker_s() -> None:

@@ -14,14 +14,13 @@ from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
 from qstore.store.recovery.journal_content import content_of
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import JournalPlan, larger_geometries
-from qstore.store.start.started import RecoveredMessage
 from qstore.store.unfinished import KEPT
 from tests.support.fixtures import snapshot
-from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
+from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, Recovered, enqueued
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 LARGER = Geometry.from_pages(6, 3)
-Found = dict[str, list[RecoveredMessage]]
+Found = dict[str, list[Recovered]]
 
 
 def filled(path: Path) -> dict[str, list[int]]:

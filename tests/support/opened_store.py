@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import Geometry
@@ -15,7 +15,6 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.transactions import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
-from qstore.store.start.started import RecoveredMessage
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(
@@ -23,6 +22,16 @@ PARAMETERS: Final = StoreParameters(
 )
 PATIENCE_SECONDS: Final = 30.0
 """No test waits longer for what must happen."""
+
+
+class Recovered(NamedTuple):
+    """A recovered message: see `RecoveredMessage`."""
+
+    rid: int
+    data: bytes
+    state: int
+    xid: bytes | None
+    redelivered: bool
 
 
 class Calls(list[Any]):
@@ -92,9 +101,15 @@ class OpenedStore:
         """Append a message."""
         return self.store.append.enqueue(journal, (data,), len(data), data_crc((data,)))
 
-    def recovered(self) -> dict[str, list[RecoveredMessage]]:
+    def recovered(self) -> dict[str, list[Recovered]]:
         """What every queue had when the store was opened. Ends recovery."""
-        found = {queue.record.name: list(self.store.messages(queue)) for queue in self.store.recovered_queues}
+        found = {
+            queue.record.name: [
+                Recovered(each.rid, each.data, each.state, each.xid, each.redelivered)
+                for each in self.store.messages(queue)
+            ]
+            for queue in self.store.recovered_queues
+        }
         self.store.end_recovery()
         return found
 
