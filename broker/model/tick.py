@@ -37,8 +37,9 @@ LINGER: Final = 0.002
 """Seconds that records wait for a flush of others before they get one of their own."""
 
 _SMALL: Final = 16384
-"""Unsynced bytes of a journal up to which an idle event loop may wait for the disk. More come from publishers that go on
-publishing meanwhile."""
+"""Unsynced bytes of a journal up to which an idle event loop may wait for the disk.
+
+More come from publishers that go on publishing meanwhile."""
 
 _LOG: Final = log_of("Broker")
 

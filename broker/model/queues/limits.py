@@ -8,28 +8,13 @@ A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
-
-
-class Depth(Protocol):
-    """The depth of a queue, including messages that consumers hold.
-
-    Attributes:
-        name: the queue's name.
-        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
-        bytes_enqueued, bytes_dequeued: their headers and content.
-    """
-
-    name: str
-    messages_enqueued: int
-    messages_dequeued: int
-    bytes_enqueued: int
-    bytes_dequeued: int
+    from qstore.broker.model.queues.depth import Depth
 
 
 class Reject:

@@ -22,12 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
-from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import Barrier, Barriers
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import Consumers
-from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
 from qstore.broker.model.queues.deletion import Deletion
+from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.watermark import Watermark
@@ -66,7 +65,7 @@ class Alternate(Protocol):
         """The queues for a message."""
 
 
-class Queue:
+class Queue(Depth):
     """A queue of the broker.
 
     Args:
@@ -87,9 +86,6 @@ class Queue:
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
         exclusive_consumer: its exclusive consumer; None if there is none.
-        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
-        bytes_enqueued, bytes_dequeued: their headers and content.
-        counters: its other counters (`totals`).
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
@@ -99,10 +95,9 @@ class Queue:
     """
 
     __slots__ = (
-        "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments",
-        "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued", "consumer_marks",
-        "counted_memory", "counters", "creator", "deletion", "durable", "eligibility", "exclusive_consumer",
-        "is_deleted", "journal", "limit", "messages_dequeued", "messages_enqueued", "name", "owner", "store",
+        "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments", "auto_delete",
+        "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
+        "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner", "store",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +115,8 @@ class Queue:
         eligibility: NoLocal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
+        super().__init__(name, durable=durable)
+        self.auto_delete, self.arguments = auto_delete, arguments
         self.store, self.journal = store, journal
         self.limit, self.eligibility = limit, eligibility
         self._append = None if store is None else store.append
@@ -131,10 +127,7 @@ class Queue:
         self.is_deleted = False
         self.deletion: Deletion | None = None
         self.auto_delete_seconds = 0
-        self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counted_memory = 0
-        self._acquired = 0  # how often an entry became ACQUIRED
-        self.counters = QueueCounters()
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
         self.creator = ""
         self._order = Fifo() if order is None else order
@@ -358,33 +351,10 @@ class Queue:
             self.dequeue(entry)
             self.counters.expired += 1
 
-    # ---- counters ----
-
     @property
-    def message_count(self) -> int:
-        """Messages on the queue, including those that consumers hold."""
-        return self.messages_enqueued - self.messages_dequeued
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of their headers and content."""
-        return self.bytes_enqueued - self.bytes_dequeued
-
-    @property
-    def acquired_count(self) -> int:
-        """Messages held by consumers or transactions."""
-        counters = self.counters
-        return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
-
-    @property
-    def totals(self) -> QueueTotals:
-        """All its counters."""
-        enqueued, dequeued = (
-            (self.messages_enqueued, self.bytes_enqueued),
-            (self.messages_dequeued, self.bytes_dequeued),
-        )
-        refused = 0 if self.limit is None else self.limit.refused
-        return self.counters.totals(enqueued, dequeued, self._acquired, refused, is_durable=self.durable)
+    def refused(self) -> int:
+        """Number of messages that its limit has refused."""
+        return 0 if self.limit is None else self.limit.refused
 
     # ---- consumers ----
 
@@ -392,16 +362,6 @@ class Queue:
     def consumer_count(self) -> int:
         """Number of consumers, takers and browsers."""
         return len(self._consumers)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory taken by its messages, as counted for the memory ceiling."""
-        return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no message is on it."""
-        return self.message_count == 0
 
     @property
     def is_unused(self) -> bool:

@@ -1,0 +1,69 @@
+"""How much is on a queue, and its counters: the base of `Queue`."""
+
+from __future__ import annotations
+
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
+
+
+class Depth:
+    """The messages on a queue, including those that consumers hold, in numbers.
+
+    Attributes:
+        name: the queue's name.
+        durable: whether it survives a restart.
+        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
+        bytes_enqueued, bytes_dequeued: their headers and content.
+        counters: its other counters (`totals`).
+    """
+
+    __slots__ = (
+        "_acquired", "bytes_dequeued", "bytes_enqueued", "counters", "durable", "messages_dequeued",
+        "messages_enqueued", "name",
+    )  # fmt: skip
+
+    def __init__(self, name: str, *, durable: bool) -> None:
+        self.name, self.durable = name, durable
+        self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
+        self.counters = QueueCounters()
+        self._acquired = 0  # how often an entry became ACQUIRED
+
+    @property
+    def message_count(self) -> int:
+        """Messages on the queue, including those that consumers hold."""
+        return self.messages_enqueued - self.messages_dequeued
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of their headers and content."""
+        return self.bytes_enqueued - self.bytes_dequeued
+
+    @property
+    def acquired_count(self) -> int:
+        """Messages held by consumers or transactions."""
+        counters = self.counters
+        return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
+
+    @property
+    def totals(self) -> QueueTotals:
+        """All its counters."""
+        enqueued, dequeued = (
+            (self.messages_enqueued, self.bytes_enqueued),
+            (self.messages_dequeued, self.bytes_dequeued),
+        )
+        return self.counters.totals(enqueued, dequeued, self._acquired, self.refused, is_durable=self.durable)
+
+    @property
+    def refused(self) -> int:
+        """Number of messages that its limit has refused."""
+        return 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory taken by its messages, as counted for the memory ceiling."""
+        return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is on it."""
+        return self.message_count == 0
