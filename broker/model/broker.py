@@ -158,6 +158,8 @@ class Broker:
             queue = by_id[found.queue_id] = self._recover_queue(found, restore)
             alternates.append((queue, found.record.alternate_exchange or ""))
         self.store.end_recovery()
+        for queue in by_id.values():
+            queue.end_recovery()
         recover_bindings(self.store, self.exchanges, by_id)
         for user, name in alternates:
             if name and name in self.exchanges:
@@ -209,7 +211,7 @@ class Broker:
             except BrokerRecordError as error:
                 _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
                 continue
-            queue.add(message, stored.rid).is_redelivered = stored.redelivered
+            queue.enter(message, stored.rid).is_redelivered = stored.redelivered
         queue.creator = record.owner or ""
         self.queues[record.name] = queue
         self.exchanges[""].binding_count.set(len(self.queues))

@@ -71,6 +71,7 @@ class Server:
         broker.tick.is_idle = self.clients.is_idle
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
+        broker.queue_factory.self_destruct = self._self_destruct
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
 
@@ -154,6 +155,9 @@ class Server:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
         self._timer = self.loop.call_later(_TIMER_SECONDS, self._on_timer)
+
+    def _self_destruct(self, queue: str) -> None:
+        self.work.run(self.broker.topology.self_destruct(queue), _ignore_result)
 
     # ---- unhandled exceptions and shutdown ----
 

@@ -11,19 +11,13 @@ import pytest
 from qstore.broker.log.logs import NOTICE
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.queues.argument_table import TABLE, Effect, unsupported_arguments
-from qstore.broker.model.queues.arguments import POLICIES
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.test_topology_storage import play
 from tests.broker.wired_broker import Wired
 
 REFUSED: Final[tuple[tuple[str, Any], ...]] = (
-    *(("qpid.policy_type", policy) for policy in POLICIES if policy != "reject"),
-    ("qpid.policy_type", b"ring"),
-    ("qpid.last_value_queue", 1),
-    ("qpid.last_value_queue", 0),  # qpidd looks only whether it is there
-    ("qpid.last_value_queue_no_browse", 1),
-    ("qpid.last_value_queue_key", "key"),
-    ("qpid.LVQ_key", "key"),
+    ("qpid.policy_type", "flow_to_disk"),
+    ("qpid.policy_type", b"flow_to_disk"),
     ("qpid.priorities", 10),
     ("qpid.priorities", "10"),
     ("qpid.priorities", b"2"),
@@ -81,7 +75,11 @@ MET: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.priorities", 0),
     ("x-qpid-priorities", "1"),
     ("qpid.fairshare", 0),
-    ("qpid.last_value_queue_key", ""),
+    ("qpid.last_value_queue_key", "key"),
+    ("qpid.last_value_queue", 0),
+    ("qpid.policy_type", "ring"),
+    ("qpid.policy_type", "ring-strict"),
+    ("qpid.policy_type", b"self-destruct"),
     ("qpid.shared_msg_group", 0),
     ("qpid.browse-only", False),
     ("qpid.queue_event_generation", 0),
@@ -135,9 +133,9 @@ def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
 
 def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
     async def scene(stage: Wired) -> None:
-        with pytest.raises(NotImplementedByBrokerError, match=r'queue "ring": qpid\.policy_type \'ring\' is not impl'):
+        with pytest.raises(NotImplementedByBrokerError, match=r'"paged": qpid\.policy_type \'flow_to_disk\' is n'):
             await stage.topology.declare_queue(
-                "ring", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.policy_type": "ring"})
+                "paged", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.policy_type": "flow_to_disk"})
             )
         assert stage.broker.queues == {}
         assert stage.store is not None
@@ -167,13 +165,13 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is there from qpidd, or from an earlier version, and stays."""
-    lacking = typed_map({"qpid.policy_type": "ring", "qpid.priorities": 4, "qpid.alert_count": 3})
+    lacking = typed_map({"qpid.policy_type": "flow_to_disk", "qpid.replicate": "all", "qpid.paging": 1})
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
             patch.setattr("qstore.broker.model.topology.topology.unsupported_arguments", lambda _arguments: [])
             await stage.topology.declare_queue("old", durable=True, arguments=lacking)
-            await stage.topology.declare_queue("plain", durable=True, arguments=typed_map({"qpid.alert_count": 3}))
+            await stage.topology.declare_queue("plain", durable=True, arguments=typed_map({"qpid.paging": 1}))
 
     async def later(stage: Wired) -> None:
         assert set(stage.broker.queues) == {"old", "plain"}
@@ -184,6 +182,6 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(
-        "Queue \"old\" is served as a plain FIFO queue: qpid.policy_type 'ring' is not implemented: "
+        "Queue \"old\" is served as a plain FIFO queue: qpid.policy_type 'flow_to_disk' is not implemented: "
     )
-    assert "; qpid.priorities 4 is not implemented: messages are delivered in the order" in warning
+    assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning

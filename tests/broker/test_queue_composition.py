@@ -65,8 +65,8 @@ def bodies(queue: Queue) -> list[bytes]:
     [
         ({}, 0, DEFAULT),
         ({"max_bytes": 10}, 0, 10),
-        ({"max_bytes": 10, "policy": "ring"}, 0, DEFAULT),
-        ({"max_messages": 3, "policy": "ring"}, 0, DEFAULT),
+        ({"max_bytes": 10, "policy": "flow_to_disk"}, 0, DEFAULT),
+        ({"max_messages": 3, "policy": "flow_to_disk"}, 0, DEFAULT),
         ({"max_messages": 3}, 3, DEFAULT),
         ({"max_messages": 3, "max_bytes": 20}, 3, 20),
         ({"max_messages": 3, "max_bytes": 0}, 3, 0),

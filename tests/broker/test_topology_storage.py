@@ -257,7 +257,7 @@ class TestFailingStore:
 
         play(tmp_path, scene)
         assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [
-            'Auto-delete queue "q" was not deleted',
+            'Queue "q" was not deleted',
             'Auto-delete exchange "x" was not deleted',
         ]
 

@@ -62,11 +62,6 @@ class UnsupportedArgument(NamedTuple):
         return f"{self.name} {shown(self.value)} is not implemented: {self.row.instead}"
 
 
-def _given(_value: object) -> bool:
-    """Any value counts: qpidd does not look at it either."""
-    return True
-
-
 def _set(value: object) -> bool:
     """Neither empty nor a form of "no"."""
     return not (isinstance(value, str) and value.lower() in ("", "0", "false", "no", "none")) and bool(value)
@@ -77,13 +72,12 @@ def _several(value: object) -> bool:
     return value not in (0, 1, "", "0", "1")
 
 
-def _not_reject(value: object) -> bool:
-    return value != "reject"
+def _to_disk(value: object) -> bool:
+    return value in ("flow_to_disk", "flow-to-disk")
 
 
 _ORDER: Final = "messages are delivered in the order in which they arrived"
-_ALL_KEPT: Final = "every message is kept, whether or not a newer one has the same key"
-_AT_LIMIT: Final = "a full queue refuses messages; it does not drop or move any"
+_AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
 _NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
@@ -95,11 +89,7 @@ _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_si
 _REFUSED, _LOGGED = Effect.REFUSED, Effect.LOGGED
 
 TABLE: Final = (
-    Row("qpid.policy_type", _not_reject, _REFUSED, _AT_LIMIT),
-    Row("qpid.last_value_queue", _given, _REFUSED, _ALL_KEPT),
-    Row("qpid.last_value_queue_no_browse", _given, _REFUSED, _ALL_KEPT),
-    Row("qpid.last_value_queue_key", _set, _REFUSED, _ALL_KEPT),
-    Row("qpid.LVQ_key", _set, _REFUSED, _ALL_KEPT),
+    Row("qpid.policy_type", _to_disk, _REFUSED, _AT_LIMIT),
     Row("qpid.priorities", _several, _REFUSED, _ORDER),
     Row("x-qpid-priorities", _several, _REFUSED, _ORDER),
     Row("qpid.fairshare*", _set, _REFUSED, _ORDER),

@@ -4,7 +4,10 @@
     qpid.auto_delete_timeout  seconds that an unused auto-delete queue is kept
     qpid.max_count            limit of messages on the queue; 0 for no limit
     qpid.max_size             limit of bytes of headers and content, likewise; by default the broker's limit applies
-    qpid.policy_type          what happens at these two limits; only `reject`, the default, is implemented
+    qpid.policy_type          what happens at these two limits: reject (the default), ring, ring_strict, self-destruct
+    qpid.last_value_queue_key        a last value queue, by the header of that name (`last_value`)
+    qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
+    qpid.last_value_queue_no_browse  likewise
 
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. The counts of flow control
 and alerts are validated here as well. Other features that a declaration may ask for are in `argument_table`. The queue
@@ -15,6 +18,7 @@ Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
@@ -28,7 +32,17 @@ NO_LOCAL: Final = "no-local"
 AUTO_DELETE_TIMEOUT: Final = "qpid.auto_delete_timeout"
 
 REJECT: Final = "reject"
-POLICIES: Final = (REJECT, "flow_to_disk", "ring", "ring_strict", "self-destruct")
+FLOW_TO_DISK: Final = "flow_to_disk"
+RING: Final = "ring"
+RING_STRICT: Final = "ring_strict"
+SELF_DESTRUCT: Final = "self-destruct"
+POLICIES: Final = (REJECT, FLOW_TO_DISK, RING, RING_STRICT, SELF_DESTRUCT)
+_SPELLINGS: Final = {"ring-strict": RING_STRICT, "flow-to-disk": FLOW_TO_DISK}  # of qpid-config
+LAST_VALUE_KEY: Final = "qpid.last_value_queue_key"
+LAST_VALUE: Final = "qpid.last_value_queue"
+LAST_VALUE_NO_BROWSE: Final = "qpid.last_value_queue_no_browse"
+OLD_KEY: Final = "qpid.LVQ_key"
+"""The header with the key of the deprecated last value queues."""
 
 #: Argument -> its maximum.
 _COUNTS: Final = {
@@ -58,6 +72,8 @@ class QueueArguments(NamedTuple):
         policy: what happens at these limits.
         no_local: whether the queue drops messages from its owner's connection.
         auto_delete_seconds: how long an unused auto-delete queue is kept.
+        last_value_key: the header by whose value a message displaces another; empty for none.
+        keeps_browsed: whether messages that were browsed are not displaced.
     """
 
     max_messages: int = 0
@@ -65,6 +81,8 @@ class QueueArguments(NamedTuple):
     policy: str = REJECT
     no_local: bool = False
     auto_delete_seconds: int = 0
+    last_value_key: str = ""
+    keeps_browsed: bool = False
 
 
 #: No arguments given.
@@ -80,6 +98,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
     policy = given.get(POLICY_TYPE, REJECT)
+    policy = _SPELLINGS.get(policy, policy) if isinstance(policy, str) else policy
     if policy not in POLICIES:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
     return QueueArguments(
@@ -88,7 +107,20 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         policy,
         NO_LOCAL in given,
         counts.get(AUTO_DELETE_TIMEOUT, 0),
+        *_last_value(given),
     )
+
+
+def _last_value(given: Mapping[str, object]) -> tuple[str, bool]:
+    """The header with the key of a last value queue, and whether browsed messages stay."""
+    key = given.get(LAST_VALUE_KEY, "")
+    if not isinstance(key, str):
+        raise InvalidArgumentError(f"{LAST_VALUE_KEY} is {shown(key)}, not the name of a header")
+    if key:
+        return key, False
+    if LAST_VALUE_NO_BROWSE in given:
+        return OLD_KEY, False
+    return (OLD_KEY, True) if LAST_VALUE in given else ("", False)
 
 
 def _count(name: str, value: object, maximum: int) -> int:

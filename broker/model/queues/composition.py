@@ -4,6 +4,7 @@ part           decides                                         without it
 -------------  ----------------------------------------------  ----------------------------------
 `fifo`         which message is next: the oldest               (each queue has an order)
 `limits`       what happens to a message beyond the limit      the queue has no limit
+`displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
 `eligibility`  which messages the queue accepts                it accepts every message
 
 Residency is not a part yet: all waiting messages are in memory, each referenced by its entry. An order creates the
@@ -17,11 +18,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.model.queues.arguments import NO_ARGUMENTS, REJECT, QueueArguments
+from qstore.broker.model.queues.arguments import (
+    FLOW_TO_DISK,
+    NO_ARGUMENTS,
+    RING,
+    RING_STRICT,
+    SELF_DESTRUCT,
+    QueueArguments,
+)
+from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import NoLocal
 from qstore.broker.model.queues.fifo import Fifo
-from qstore.broker.model.queues.limits import Reject
+from qstore.broker.model.queues.last_value import LastValues
+from qstore.broker.model.queues.limits import Limit
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.ring import Ring, RingLimit
+from qstore.broker.model.queues.self_destruct import SelfDestruct
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -40,10 +52,14 @@ class QueueFactory:
         max_bytes: limit in bytes for queues that declare none. A declared limit counts headers and content, as in
             qpidd; this one counts memory.
         clock: seconds since 1970.
+
+    Attributes:
+        self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
     """
 
     def __init__(self, tick: Tick, store: Store | None, max_bytes: int, clock: Callable[[], float]) -> None:
         self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
+        self.self_destruct: Callable[[str], None] = lambda _name: None
 
     def make(
         self,
@@ -56,6 +72,11 @@ class QueueFactory:
         journal: Any = None,
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
+        order = Fifo()
+        limit, displacements = self._limit(name, order, parsed)
+        if parsed.last_value_key:
+            last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
+            displacements = (last_values, *displacements)
         queue = Queue(
             name,
             self._tick,
@@ -64,21 +85,34 @@ class QueueFactory:
             arguments=arguments,
             store=None if journal is None else self._store,
             journal=journal,
-            order=Fifo(),
-            limit=_limit(parsed, self._max_bytes),
+            order=order,
+            limit=limit,
+            displacements=displacements,
             eligibility=_NO_LOCAL if parsed.no_local else None,
             clock=self._clock,
         )
         queue.auto_delete_seconds = parsed.auto_delete_seconds
         return queue
 
-
-def _limit(parsed: QueueArguments, max_bytes: int) -> Reject | None:
-    max_messages, overhead = 0, MESSAGE_OVERHEAD
-    if parsed.policy == REJECT:
-        max_messages = parsed.max_messages
-        if parsed.max_bytes is not None:
-            max_bytes, overhead = parsed.max_bytes, 0
-    if not max_messages and not max_bytes:
-        return None
-    return Reject(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
+    def _limit(self, name: str, order: Fifo, parsed: QueueArguments) -> tuple[Limit | None, tuple[Displacement, ...]]:
+        """What refuses messages beyond the limit, and what makes room for them."""
+        max_messages, max_bytes, overhead = 0, self._max_bytes, MESSAGE_OVERHEAD
+        if parsed.policy != FLOW_TO_DISK:
+            max_messages = parsed.max_messages
+            if parsed.max_bytes is not None:
+                max_bytes, overhead = parsed.max_bytes, 0
+        if not max_messages and not max_bytes:
+            return None, ()
+        if parsed.policy in (RING, RING_STRICT):
+            ring = RingLimit(
+                order,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                overhead=overhead,
+                is_strict=parsed.policy == RING_STRICT,
+            )
+            return ring, (Ring(ring, order),)
+        limit = Limit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
+        if parsed.policy == SELF_DESTRUCT:
+            return None, (SelfDestruct(limit, lambda: self.self_destruct(name)),)
+        return limit, ()

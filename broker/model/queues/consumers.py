@@ -31,14 +31,16 @@ class Consumers:
         browsers: consumers that only read them.
         waiting: the ring of ready takers; the first is offered the next message.
         declined: entry -> kinds of takers that have declined it; usually empty. Read-only.
+        browsed_to: the first position that no browser has passed.
     """
 
-    __slots__ = ("_passed_over", "browsers", "declined", "takers", "waiting")
+    __slots__ = ("_passed_over", "browsed_to", "browsers", "declined", "takers", "waiting")
 
     def __init__(self) -> None:
         self.takers: list[Consumer] = []
         self.browsers: list[Consumer] = []
         self.waiting: deque[Consumer] = deque()
+        self.browsed_to = 0
         self._passed_over = PassedOver()
         self.declined = self._passed_over.declined
 
@@ -123,6 +125,7 @@ class Consumers:
                     if result not in (TAKEN, NOT_FOR_ME):
                         browser.is_waiting = False
                 browser.cursor = entry.next if entry.state != GONE else browser.cursor
+            self.browsed_to = max(self.browsed_to, browser.cursor.position)
 
     def acquired(self, entry: Entry) -> None:
         """An entry was acquired without being offered."""

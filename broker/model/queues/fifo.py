@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, Entry, end_entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry, end_entry
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -61,6 +61,15 @@ class Fifo:
     def next_position(self) -> int:
         """The position of the next message."""
         return self._end.position
+
+    def first_to_discard(self) -> Entry | None:
+        """The oldest message that is available or held by a consumer; None if there is none."""
+        entry = self._head.next
+        while entry.state != END:
+            if entry.state in (AVAILABLE, ACQUIRED):
+                return entry
+            entry = entry.next
+        return None
 
     def append(self, message: Message, rid: int) -> Entry:
         """Append an available entry for a message.

@@ -1,6 +1,8 @@
-"""The limit of a queue, and what happens to a message that exceeds it.
+"""The limit of a queue, and what happens to a message that exceeds it: the policy.
 
-    reject      the message is refused: its publisher gets resource-limit-exceeded
+    reject                 the message is refused: its publisher gets resource-limit-exceeded
+    ring, ring_strict      the oldest messages are discarded to make room for it (`ring`)
+    self-destruct          the queue is deleted (`self_destruct`)
 
 A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.depth import Depth
 
 
-class Reject:
+class Limit:
     """Refuses messages beyond the limit.
 
     Args:
@@ -37,6 +39,10 @@ class Reject:
         self.max_messages, self.max_bytes = max_messages or sys.maxsize, max_bytes or sys.maxsize
         self.overhead = overhead
         self.refused = 0
+
+    def is_exceeded(self, count: int, size: int) -> bool:
+        """Whether `count` messages with `size` bytes of headers and content are beyond the limit."""
+        return count > self.max_messages or size + self.overhead * count > self.max_bytes
 
     def check(self, queue: Depth, message: Message) -> None:
         """Raise ResourceLimitExceededError if the queue has no room for the message."""

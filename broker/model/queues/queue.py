@@ -4,6 +4,7 @@
     consumers    takers, which acquire messages, and browsers (`consumers`)
     barriers     the position from which on nothing may be delivered yet (`barriers`)
     limit        how much it holds (`limits`)
+    displaced    messages that leave it when others arrive (`displacement`)
     eligibility  which messages it accepts (`eligibility`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
@@ -35,8 +36,9 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.displacement import Displacement
     from qstore.broker.model.queues.eligibility import NoLocal
-    from qstore.broker.model.queues.limits import Reject
+    from qstore.broker.model.queues.limits import Limit
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
@@ -78,11 +80,12 @@ class Queue(Depth):
         journal: its journal in the store; of a type the store chooses.
         order: the order of messages (`fifo`); by default a new `Fifo`.
         limit: how much it holds, and what happens beyond that (`limits`); None for no limit.
+        displacements: which messages leave it when others arrive (`displacement`).
         eligibility: which messages it accepts (`eligibility`); None for all.
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store, journal, limit, eligibility: as above.
+        name, durable, auto_delete, arguments, store, journal, limit, displacements, eligibility: as above.
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
         exclusive_consumer: its exclusive consumer; None if there is none.
@@ -97,7 +100,7 @@ class Queue(Depth):
     __slots__ = (
         "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner", "store",
+        "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner", "store",
     )  # fmt: skip
 
     def __init__(
@@ -111,14 +114,15 @@ class Queue(Depth):
         store: Store | None = None,
         journal: Any = None,
         order: Fifo | None = None,
-        limit: Reject | None = None,
+        limit: Limit | None = None,
+        displacements: tuple[Displacement, ...] = (),
         eligibility: NoLocal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(name, durable=durable)
         self.auto_delete, self.arguments = auto_delete, arguments
         self.store, self.journal = store, journal
-        self.limit, self.eligibility = limit, eligibility
+        self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
         self._append = None if store is None else store.append
         self._tick, self._clock = tick, clock
         self.alternate: Alternate | None = None
@@ -186,6 +190,17 @@ class Queue(Depth):
         Raises:
             MemoryError: nothing was changed: all allocations come first.
         """
+        entry = self.enter(message, rid)
+        if self.displacements:
+            self._arrived(entry)
+        return entry
+
+    def _arrived(self, entry: Entry) -> None:
+        for displacement in self.displacements:
+            displacement.arrived(self, entry)
+
+    def enter(self, message: Message, rid: int) -> Entry:
+        """As `add`, but the message displaces none yet."""
         self._tick.ready[self] = None
         count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
         if message.is_persistent is not self.durable:
@@ -198,13 +213,16 @@ class Queue(Depth):
 
     def add_held(self, message: Message, rid: int) -> None:
         """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
-        self._barriers.hold(self.add(message, rid).position)
+        entry = self.enter(message, rid)
+        self._barriers.hold(entry.position)
         self._tick.written[self] = None
         self._tick.journals[self.journal] = None
+        if self.displacements:
+            self._arrived(entry)
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
         """As `add`, but the message is not delivered before `commit`."""
-        entry = self.add(message, rid)
+        entry = self.enter(message, rid)
         entry.state = UNCOMMITTED
         return entry
 
@@ -215,6 +233,13 @@ class Queue(Depth):
         else:
             entry.state = AVAILABLE
             self.counters.txn_enqueued(entry.message.size)
+            self._arrived(entry)
+
+    def end_recovery(self) -> None:
+        """All recovered messages were added (`enter`)."""
+        for displacement in self.displacements:
+            displacement.recovered(self)
+            self._tick.schedule()
 
     def withdraw(self, entry: Entry) -> None:
         """Remove an entry whose transaction has failed, or which the queue does not accept."""
@@ -272,6 +297,9 @@ class Queue(Depth):
             self.counters.atypical_dequeue(message.size)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
+        if self.displacements:
+            for displacement in self.displacements:
+                displacement.removed(entry)
 
     def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
         """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if it is not available."""
@@ -293,6 +321,12 @@ class Queue(Depth):
         self._order.put_back(entry)
         self._tick.ready[self] = None
         self._tick.schedule()
+        for displacement in self.displacements:
+            displacement.released(self, entry)
+
+    def is_browsed(self, entry: Entry) -> bool:
+        """Whether a browser has seen the message, or passed it."""
+        return entry.position < self._consumers.browsed_to
 
     def entries(self) -> Iterator[Entry]:
         """All entries, in order; the one yielded last may be removed during iteration."""

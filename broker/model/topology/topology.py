@@ -280,18 +280,26 @@ class Topology:
 
     @_serialized
     async def delete_if_unused(self, queue: Queue) -> None:
-        """Delete an auto-delete queue if it is unused. Called when it has lost its owner or a consumer.
-
-        No client waits for this, so errors are only logged.
-        """
+        """Delete an auto-delete queue that has lost its owner or a consumer, if it is unused. Errors are logged."""
         if not queue.auto_delete or not queue.is_unused or self._queues.get(queue.name) is not queue:
             return
         if queue in self._idle_queues:
             return  # it was used in the meantime, and its timeout runs again
+        await self._delete_or_log(queue)
+
+    @_serialized
+    async def self_destruct(self, name: str) -> None:
+        """Delete a queue that has exceeded its limit. Errors are logged: no client waits for this."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            _LOG.warning('Queue "%s" has exceeded its limit and is deleted, as its policy demands', name)
+            await self._delete_or_log(queue)
+
+    async def _delete_or_log(self, queue: Queue) -> None:
         try:
             await self._delete_queue(queue, BROKER)
         except ModelError as error:
-            _LOG.error('Auto-delete queue "%s" was not deleted: %s', queue.name, error)
+            _LOG.error('Queue "%s" was not deleted: %s', queue.name, error)
 
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
