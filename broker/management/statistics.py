@@ -127,6 +127,8 @@ _TOTALS: Final[Mapping[str, Callable[[QueueTotals], int]]] = {
     "discardsOverflow": lambda totals: totals.refused,
     "discardsSubscriber": lambda totals: totals.rejected,
     "discardsPurge": lambda totals: totals.purged,
+    "discardsRing": lambda totals: totals.discarded,
+    "discardsLvq": lambda totals: totals.replaced,
 }
 
 
@@ -212,8 +214,6 @@ CLASSES: Final[Mapping[str, Statistics[Any, Any]]] = {
 }
 
 _DEPRECATED: Final = "deprecated in the schema, and not set by qpidd"
-_NO_RING: Final = "ring queues are not supported"
-_NO_LVQ: Final = "last-value queues are not supported"
 _NO_REROUTE: Final = "management cannot reroute messages"
 _NO_FLOW_CONTROL: Final = "queues do not stop their publishers"
 _NO_REDIRECT: Final = "queues cannot be redirected"
@@ -221,14 +221,13 @@ _FLOW_TO_DISK: Final = dict.fromkeys(
     ("msgFtdEnqueues", "msgFtdDequeues", "byteFtdEnqueues", "byteFtdDequeues", "msgFtdDepth", "byteFtdDepth"),
     "deprecated in the schema: flow to disk is not supported",
 )
-_DISCARDS: Final = {"discardsRing": _NO_RING, "discardsLvq": _NO_LVQ, "reroutes": _NO_REROUTE}
 
 #: Class -> statistic of the schema that is left out -> reason.
 LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
-    "Broker": {**_FLOW_TO_DISK, **_DISCARDS},
+    "Broker": {**_FLOW_TO_DISK, "reroutes": _NO_REROUTE},
     "Queue": {
         **_FLOW_TO_DISK,
-        **_DISCARDS,
+        "reroutes": _NO_REROUTE,
         "unackedMessages": _DEPRECATED,
         "messageLatency": _DEPRECATED,
         "flowStopped": _NO_FLOW_CONTROL,

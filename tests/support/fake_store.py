@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Done
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.values import EMPTY_MAP
+from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
 
 
@@ -211,10 +212,14 @@ class Model:
         self.broker = Broker(settings or BrokerSettings(), store, self.loop, lambda: self.now, call_later)
         self.tick = self.broker.tick
 
-    def queue(self, name: str, *, durable: bool = False) -> Queue:
-        journal = self.store.journal(name) if durable else None
+    def queue(self, name: str, *, durable: bool = False, arguments: TypedMap = EMPTY_MAP) -> Queue:
         queue = self.broker.queue_factory.make(
-            name, durable=durable, auto_delete=False, arguments=EMPTY_MAP, journal=journal
+            name,
+            durable=durable,
+            auto_delete=False,
+            arguments=arguments,
+            parsed=read_arguments(arguments),
+            journal=self.store.journal(name) if durable else None,
         )
         self.broker.queues[name] = queue
         return queue

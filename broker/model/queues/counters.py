@@ -28,6 +28,7 @@ class QueueTotals(NamedTuple):
         releases: how often an acquired message was released.
         expired, refused, rejected, purged: messages that expired, that a full queue refused, that a consumer rejected,
             that a purge removed.
+        discarded, replaced: messages that made room on a ring queue, and that a newer value has replaced.
     """
 
     messages_enqueued: int = 0
@@ -48,6 +49,8 @@ class QueueTotals(NamedTuple):
     refused: int = 0
     rejected: int = 0
     purged: int = 0
+    discarded: int = 0
+    replaced: int = 0
 
     @property
     def messages(self) -> int:
@@ -81,7 +84,7 @@ class QueueCounters:
         atypical_enqueued, atypical_enqueued_bytes, atypical_dequeued, atypical_dequeued_bytes: persistent messages on a
             queue that is not durable, or the reverse.
         txn_messages_enqueued, txn_messages_dequeued, txn_bytes_enqueued, txn_bytes_dequeued, releases, expired,
-            rejected, purged: as in `QueueTotals`.
+            rejected, purged, discarded, replaced: as in `QueueTotals`.
         internal_acquires: messages acquired by the broker itself, in order to remove them.
         withdrawn: messages removed without being acquired, because their transaction failed.
     """
@@ -91,11 +94,13 @@ class QueueCounters:
         "atypical_dequeued_bytes",
         "atypical_enqueued",
         "atypical_enqueued_bytes",
+        "discarded",
         "expired",
         "internal_acquires",
         "purged",
         "rejected",
         "releases",
+        "replaced",
         "txn_bytes_dequeued",
         "txn_bytes_enqueued",
         "txn_messages_dequeued",
@@ -109,7 +114,7 @@ class QueueCounters:
         self.txn_messages_enqueued = self.txn_bytes_enqueued = 0
         self.txn_messages_dequeued = self.txn_bytes_dequeued = 0
         self.internal_acquires = self.releases = self.withdrawn = 0
-        self.expired = self.rejected = self.purged = 0
+        self.expired = self.rejected = self.purged = self.discarded = self.replaced = 0
 
     def atypical_enqueue(self, size: int) -> None:
         """Count the enqueue of an atypical message of `size` bytes."""
@@ -162,4 +167,5 @@ class QueueCounters:
             txn_bytes_enqueued=self.txn_bytes_enqueued, txn_bytes_dequeued=self.txn_bytes_dequeued,
             acquires=acquired - self.internal_acquires, releases=self.releases,
             expired=self.expired, refused=refused, rejected=self.rejected, purged=self.purged,
+            discarded=self.discarded, replaced=self.replaced,
         )  # fmt: skip

@@ -14,11 +14,18 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from qstore.broker.model.errors import InternalError
+from qstore.broker.model.queues.counters import QueueCounters
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 
 
 class Displacing(Protocol):
-    """A queue, as the parts that displace its messages see it."""
+    """A queue, as the parts that displace its messages see it.
+
+    Attributes:
+        counters: count displaced messages.
+    """
+
+    counters: QueueCounters
 
     @property
     def message_count(self) -> int:
@@ -42,16 +49,9 @@ class Displacing(Protocol):
 
 
 class Displacement:
-    """Decides which messages an arriving one displaces; the base class displaces none.
+    """Decides which messages an arriving one displaces; the base class displaces none."""
 
-    Attributes:
-        count: number of messages displaced.
-    """
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
+    __slots__ = ()
 
     def arrived(self, queue: Displacing, entry: Entry) -> None:  # noqa: ARG002
         """A message was enqueued, and may be delivered once it is on the disk. By default as `recovered`."""
@@ -77,6 +77,5 @@ class Displacement:
             return False
         with contextlib.suppress(InternalError):
             queue.dequeue(entry)
-            self.count += 1
             return True
         return False

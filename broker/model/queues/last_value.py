@@ -38,7 +38,6 @@ class LastValues(Displacement):
     __slots__ = ("_header", "_keeps_browsed", "_keys", "_last")
 
     def __init__(self, header: str, *, keeps_browsed: bool) -> None:
-        super().__init__()
         self._header, self._keeps_browsed = header, keeps_browsed
         self._last: dict[str, Entry] = {}
         self._keys: dict[Entry, str] = {}
@@ -52,7 +51,7 @@ class LastValues(Displacement):
         self._last[key] = entry
         self._keys[entry] = key
         if before is not None and before.state == AVAILABLE and not (self._keeps_browsed and queue.is_browsed(before)):
-            self.displace(queue, before)
+            self._replace(queue, before)
 
     def recovered(self, queue: Displacing) -> None:
         """Displace all but the last message of each key."""
@@ -64,7 +63,11 @@ class LastValues(Displacement):
         """Displace the released message if there is a newer one with its key."""
         key = self._keys.get(entry)
         if key is not None and self._last.setdefault(key, entry) is not entry:
-            self.displace(queue, entry)
+            self._replace(queue, entry)
+
+    def _replace(self, queue: Displacing, entry: Entry) -> None:
+        if self.displace(queue, entry):
+            queue.counters.replaced += 1
 
     def removed(self, entry: Entry) -> None:
         """Forget the message."""

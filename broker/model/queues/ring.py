@@ -75,7 +75,6 @@ class Ring(Displacement):
     __slots__ = ("_limit", "_order")
 
     def __init__(self, limit: RingLimit, order: Fifo) -> None:
-        super().__init__()
         self._limit, self._order = limit, order
 
     def recovered(self, queue: Displacing) -> None:
@@ -84,3 +83,4 @@ class Ring(Displacement):
             first = self._order.first_to_discard()
             if first is None or not self.displace(queue, first):
                 return
+            queue.counters.discarded += 1

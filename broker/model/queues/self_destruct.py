@@ -28,7 +28,6 @@ class SelfDestruct(Displacement):
     __slots__ = ("_delete", "_is_asked", "_limit")
 
     def __init__(self, limit: Limit, delete: Callable[[], None]) -> None:
-        super().__init__()
         self._limit, self._delete = limit, delete
         self._is_asked = False
 

@@ -1,0 +1,268 @@
+"""Ring queues, last value queues, and queues that destroy themselves: which messages leave when others arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import typed_map
+from tests.broker.wired_broker import PlainMessage
+from tests.support.fake_store import Model
+
+
+def ring(model: Model, size: int, policy: str = "ring", **more: Any) -> Queue:
+    arguments = typed_map({"qpid.max_count": size, "qpid.policy_type": policy, **more})
+    return model.queue("q", durable=True, arguments=arguments)
+
+
+def last_values(model: Model, **arguments: Any) -> Queue:
+    return model.queue("q", durable=True, arguments=typed_map(arguments or {"qpid.last_value_queue_key": "key"}))
+
+
+def keyed(model: Model, body: bytes, key: int | None, header: str = "key") -> PlainMessage:
+    message = model.message("q", body)
+    if key is not None:
+        message.numbers = {header: key}
+    return message
+
+
+def put(model: Model, body: bytes, key: int | None = None, header: str = "key") -> None:
+    model.broker.router.publish(keyed(model, body, key, header), model.broker.exchanges[""])
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [bytes(entry.message.body) for entry in queue.entries()]
+
+
+def stored(queue: Queue) -> list[bytes]:
+    return [data.partition(b"\0")[2] for data in queue.journal.live.values()]
+
+
+# ---- ring ----
+
+
+@pytest.mark.parametrize("policy", ["ring", "ring_strict", "ring-strict"])
+def test_the_oldest_messages_make_room(policy: str) -> None:
+    model = Model()
+    queue = ring(model, 3, policy)
+    model.publish("q", b"1", b"2", b"3", b"4", b"5")
+    assert bodies(queue) == stored(queue) == [b"3", b"4", b"5"]
+    assert queue.totals.discarded == 2
+    assert len(model.store.waiting) == 0  # all of it is in the flush to come
+    model.sync()
+    assert queue.journal.synced >= set(queue.journal.live)
+
+
+def test_a_ring_by_bytes() -> None:
+    model = Model()
+    queue = model.queue("q", arguments=typed_map({"qpid.max_size": 10, "qpid.policy_type": "ring"}))
+    model.publish("q", b"1234", b"123456", b"1")
+    assert bodies(queue) == [b"123456", b"1"]
+    with pytest.raises(ResourceLimitExceededError, match='larger than the maximum depth of queue "q": 11 of 10 bytes'):
+        model.publish("q", b"12345678901")
+    assert bodies(queue) == [b"123456", b"1"]
+    assert queue.refused == 1
+
+
+def test_a_ring_discards_what_a_consumer_holds() -> None:
+    model = Model()
+    queue = ring(model, 2)
+    model.publish("q", b"1", b"2")
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    model.publish("q", b"3")
+    model.sync()
+    assert (bodies(queue), consumer.bodies) == ([b"2", b"3"], [b"1"])
+    (held,) = consumer.entries
+    queue.release(held, is_redelivered=True)
+    assert bodies(queue) == [b"2", b"3"]
+    assert queue.dequeue(held)  # completed once its removal is on the disk
+    assert queue.acquired_count == 0
+
+
+def test_a_strict_ring_keeps_what_a_consumer_holds() -> None:
+    model = Model()
+    queue = ring(model, 2, "ring_strict")
+    model.publish("q", b"1", b"2")
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    with pytest.raises(ResourceLimitExceededError, match="a consumer holds its oldest message"):
+        model.publish("q", b"3")
+    assert bodies(queue) == [b"1", b"2"]
+    queue.release(consumer.entries[0], is_redelivered=True)
+    model.publish("q", b"3")
+    assert bodies(queue) == [b"2", b"3"]
+
+
+def test_a_transaction_fills_a_ring_at_commit() -> None:
+    model = Model()
+    queue = ring(model, 2)
+    model.publish("q", b"1", b"2")
+    transaction = model.broker.begin_transaction(0)
+    for body in (b"3", b"4", b"5"):
+        transaction.publish(model.message("q", body), model.broker.exchanges[""])
+    results: list[object] = []
+    transaction.commit(results.append)
+    assert bodies(queue) == [b"1", b"2", b"3", b"4", b"5"]  # until the commit is on the disk nothing is lost
+    model.sync()
+    assert results == [None]
+    assert bodies(queue) == stored(queue) == [b"4", b"5"]
+
+
+# ---- last value ----
+
+
+def test_the_book_s_example() -> None:
+    model = Model()
+    queue = last_values(model)
+    for number, key in enumerate([1, 2, 3, 4, 2, 1]):
+        put(model, b"%d" % number, key)
+    assert bodies(queue) == stored(queue) == [b"2", b"3", b"4", b"5"]  # keys 3 4 2 1
+    assert queue.totals.replaced == 2
+
+
+def test_messages_without_the_key_stay() -> None:
+    model = Model()
+    queue = last_values(model)
+    put(model, b"1")
+    put(model, b"2", 7)
+    put(model, b"3")
+    put(model, b"4", 7)
+    assert bodies(queue) == [b"1", b"3", b"4"]
+
+
+def test_what_a_consumer_holds_is_as_good_as_dequeued() -> None:
+    model = Model()
+    queue = last_values(model)
+    put(model, b"1", 7)
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    put(model, b"2", 7)
+    assert bodies(queue) == [b"1", b"2"]
+    queue.release(consumer.entries[0], is_redelivered=True)
+    assert bodies(queue) == [b"2"]
+    model.sync()
+    assert stored(queue) == [b"2"]
+
+
+def test_what_is_released_without_a_newer_one_is_the_last_value() -> None:
+    model = Model()
+    queue = last_values(model)
+    put(model, b"1", 7)
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    queue.release(consumer.entries[0], is_redelivered=True)
+    assert bodies(queue) == [b"1"]
+    put(model, b"2", 7)
+    assert bodies(queue) == [b"2"]
+
+
+def test_what_was_accepted_is_forgotten() -> None:
+    model = Model()
+    queue = last_values(model)
+    put(model, b"1", 7)
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    queue.dequeue(consumer.entries[0])
+    put(model, b"2", 7)
+    assert bodies(queue) == [b"2"]
+    assert queue.totals.replaced == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "left"), [("qpid.last_value_queue", [b"1", b"3"]), ("qpid.last_value_queue_no_browse", [b"3"])]
+)
+def test_the_deprecated_arguments(argument: str, left: list[bytes]) -> None:
+    model = Model()
+    queue = last_values(model, **{argument: 1})
+    put(model, b"1", 7, "qpid.LVQ_key")
+    browser = model.consumer(queue, acquires=False)
+    model.sync()
+    assert browser.bodies == [b"1"]
+    browser.credit = 0
+    for body in (b"2", b"3"):
+        put(model, body, 7, "qpid.LVQ_key")
+    assert bodies(queue) == left
+
+
+def test_a_browser_sees_each_last_value() -> None:
+    model = Model()
+    queue = last_values(model)
+    browser = model.consumer(queue, acquires=False)
+    for number, key in enumerate([1, 2, 1, 1]):
+        put(model, b"%d" % number, key)
+        model.sync()
+    assert browser.bodies == [b"0", b"1", b"2", b"3"]
+    assert bodies(queue) == [b"1", b"3"]
+
+
+def test_a_last_value_ring() -> None:
+    model = Model()
+    queue = ring(model, 2, **{"qpid.last_value_queue_key": "key"})
+    for number, key in enumerate([1, 2, 1, 3]):
+        put(model, b"%d" % number, key)
+    assert bodies(queue) == stored(queue) == [b"2", b"3"]
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 3), st.sampled_from(["take", "release", "accept", "purge", "commit"])), max_size=60
+    )
+)
+def test_last_values_against_a_plain_model(steps: list[Any]) -> None:
+    """Available messages: at most one of each key, the newest of those that are there."""
+    model = Model()
+    queue = last_values(model)
+    held: list[Entry] = []
+    key_of: dict[bytes, int] = {}
+    for number, step in enumerate(steps):
+        body = b"%d" % number
+        if isinstance(step, int):
+            key_of[body] = step
+            put(model, body, step)
+        elif step == "commit":
+            key_of[body] = 0
+            transaction = model.broker.begin_transaction(0)
+            transaction.publish(keyed(model, body, 0), model.broker.exchanges[""])
+            model.broker.end_transaction(transaction)
+            transaction.commit(lambda _error: None)
+            model.sync()
+        elif step == "take":
+            consumer = model.consumer(queue, 1)
+            model.sync()
+            held += consumer.entries
+            queue.remove_consumer(consumer)
+        elif step == "purge":
+            queue.purge(1)
+        elif held and step == "release":
+            queue.release(held.pop(), is_redelivered=True)
+        elif held:
+            queue.dequeue(held.pop(0))
+        model.sync()
+        available = [bytes(entry.message.body) for entry in queue.available()]
+        keys = [key_of[each] for each in available]
+        assert len(set(keys)) == len(keys)
+        newest = {key_of[bytes(entry.message.body)]: entry for entry in queue.entries()}
+        assert all(newest[key_of[each]].message.body == each for each in available)
+        assert sorted(stored(queue)) == sorted(bodies(queue))
+
+
+# ---- self-destruct ----
+
+
+def test_a_queue_that_exceeds_its_limit_is_deleted_once() -> None:
+    model = Model()
+    asked: list[str] = []
+    model.broker.queue_factory.self_destruct = asked.append
+    queue = ring(model, 2, "self-destruct")
+    model.publish("q", b"1", b"2")
+    assert asked == []
+    model.publish("q", b"3", b"4")
+    assert asked == ["q"]
+    assert bodies(queue) == [b"1", b"2", b"3", b"4"]

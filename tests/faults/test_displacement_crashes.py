@@ -1,0 +1,156 @@
+"""Ring and last value queues when the power fails: what has to be there is there, and nothing else.
+
+A publisher has been told that a message is stored. The next start finds it, or a newer one that displaces it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from qstore.broker.model.queues.displacement import Displacing
+from qstore.broker.model.queues.ring import Ring
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
+from qstore.formats.amqp_0_10.commands import decode_command, encode_command
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.values import typed_map
+from tests.faults.broker_clients import OneSession, Watcher
+from tests.faults.broker_process import BrokerProcess, Wire
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.compiled import replaces
+from tests.support.profiles import seeds_of_the_day
+
+SIZE = 4
+KEYS = 3
+RING = {"qpid.max_count": SIZE, "qpid.policy_type": "ring"}
+LAST_VALUES = {"qpid.last_value_queue_key": "key"}
+MESSAGES = 24
+Check = Callable[[list[int], int, int], None]
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Publisher(ClientSession):
+    """A client that publishes numbered messages, and knows which of them are stored."""
+
+    def __init__(self, process: BrokerProcess, *, in_transactions: bool) -> None:
+        super().__init__(b"publisher", 0, None)
+        self._in_transactions = in_transactions
+        self._command_of: list[int] = []  # whose completion says that a message is stored
+        self._done: set[int] = set()
+        self.published = 0
+        self.wire: Wire = process.connect(OneSession(self))
+        process.settle()
+        if in_transactions:
+            self.send("tx.select")
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+        raise AssertionError(decode_command(payload))
+
+    def on_peer_completed(self, first: int, last: int) -> None:
+        self._done.update(range(first, last + 1))
+
+    def publish(self) -> None:
+        properties = encode_struct(
+            MESSAGE_PROPERTIES, {"application_headers": typed_map({"key": self.published % KEYS})}
+        )
+        header = encode_struct(DELIVERY_PROPERTIES, {"delivery_mode": 2, "routing_key": "q"}) + properties
+        number = self.send_payload(encode_command("message.transfer", accept_mode=1), header, b"%d" % self.published)
+        if self._in_transactions:
+            number = self.send("tx.commit")
+        self._command_of.append(number)
+        self.published += 1
+        self.wire.carry()
+
+    @property
+    def stored(self) -> int:
+        """How many messages are stored, as far as the client knows: all before that one."""
+        flags = [number in self._done for number in self._command_of]
+        return flags.index(False) if False in flags else len(flags)
+
+
+def left_after(seed: int, arguments: dict[str, Any], *, in_transactions: bool = False) -> tuple[list[int], int, int]:
+    """The power fails at some moment. Returns what the next start finds, how many were stored, and published."""
+    chance, disk = random.Random(seed), SimulatedDisk(seed)
+    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    publisher = Publisher(process, in_transactions=in_transactions)
+    publisher.send("queue.declare", queue="q", durable=True, arguments=typed_map(arguments))
+    publisher.wire.carry()
+    process.settle()
+    end = chance.randrange(2, MESSAGES)
+    while publisher.published < end:
+        chance.choice([publisher.publish, publisher.publish, process.tick, process.collect])()
+    for _ in range(chance.randrange(4)):
+        chance.choice([process.tick, process.collect])()
+    stored, published = publisher.stored, publisher.published
+    disk.crash(power_loss=True)
+    again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    watcher = Watcher(["q"])
+    wire = again.connect(OneSession(watcher))
+    again.settle()
+    again.cut(wire)
+    again.discard()
+    process.discard()
+    return [int(each.body) for each in watcher.seen["q"]], stored, published
+
+
+def check_ring(found: list[int], stored: int, published: int) -> None:
+    end = found[-1] + 1 if found else 0
+    assert stored <= end <= published
+    assert found == list(range(max(0, end - SIZE), end))
+
+
+def check_last_values(found: list[int], stored: int, published: int) -> None:
+    end = found[-1] + 1 if found else 0
+    assert stored <= end <= published
+    assert found == list(range(max(0, end - KEYS), end))
+
+
+@pytest.mark.parametrize("in_transactions", [False, True], ids=["plain", "transactions"])
+@pytest.mark.parametrize(
+    ("arguments", "check"), [(RING, check_ring), (LAST_VALUES, check_last_values)], ids=["ring", "last value"]
+)
+def test_the_newest_are_there(arguments: dict[str, Any], check: Check, in_transactions: bool) -> None:
+    lost = 0
+    for seed in seeds_of_the_day(20):
+        found, stored, published = left_after(seed, arguments, in_transactions=in_transactions)
+        check(found, stored, published)
+        lost += published - len(found)
+    assert lost
+
+
+def _displaced_first(self: Ring, queue: Displacing) -> None:
+    """Room is made for one more message than there is."""
+    while self._limit.is_exceeded(queue.message_count + 1, queue.message_bytes):
+        first = self._order.first_to_discard()
+        if first is None or not self.displace(queue, first):
+            return
+
+
+def _never(self: Ring, queue: Displacing) -> None:
+    """What a crash has left stays."""
+
+
+@replaces
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [(Ring, "recovered", _displaced_first), (Ring, "recovered", _never)],
+)
+def test_a_broken_ring_is_found_out(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(AssertionError):
+        run_all(range(10))
+
+
+def run_all(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        check_ring(*left_after(seed, RING))
