@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.values import typed_map
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import Model
 
@@ -266,3 +267,27 @@ def test_a_queue_that_exceeds_its_limit_is_deleted_once() -> None:
     model.publish("q", b"3", b"4")
     assert asked == ["q"]
     assert bodies(queue) == [b"1", b"2", b"3", b"4"]
+
+
+# ---- numbers ----
+
+
+def numbers_of(queue: Queue, header: str) -> list[object]:
+    found = [entry.message.headers().get(header) for entry in queue.entries()]
+    return [None if typed is None else typed.value for typed in found]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "header"),
+    [({"qpid.queue_msg_sequence": "n"}, "n"), ({"qpid.insert_sequence_numbers": 1}, "qpid.msg_sequence")],
+)
+def test_numbers_on_the_queue_have_gaps_where_messages_were_discarded(arguments: dict[str, Any], header: str) -> None:
+    model = Model()
+    queue = ring(model, 2, **arguments)
+    other = model.queue("other", durable=True)
+    for each in (queue, other):
+        model.broker.exchanges["amq.fanout"].add(Binding(each, "", EMPTY_MAP))
+    model.publish("", b"1", b"2", b"3", exchange="amq.fanout")
+    assert numbers_of(queue, header) == [2, 3]
+    assert numbers_of(other, header) == [None] * 3
+    assert stored(queue) == [b"2", b"3"]

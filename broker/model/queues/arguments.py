@@ -8,6 +8,8 @@
     qpid.last_value_queue_key        a last value queue, by the header of that name (`last_value`)
     qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
     qpid.last_value_queue_no_browse  likewise
+    qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
+    qpid.insert_sequence_numbers     likewise, the header qpid.msg_sequence; 1 for yes
 
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. The counts of flow control
 and alerts are validated here as well. Other features that a declaration may ask for are in `argument_table`. The queue
@@ -22,7 +24,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.argument_table import as_text, shown
+from qstore.broker.model.queues.argument_table import as_text, is_set, shown
 from qstore.formats.values import TypedMap
 
 MAX_COUNT: Final = "qpid.max_count"
@@ -41,6 +43,9 @@ _SPELLINGS: Final = {"ring-strict": RING_STRICT, "flow-to-disk": FLOW_TO_DISK}  
 LAST_VALUE_KEY: Final = "qpid.last_value_queue_key"
 LAST_VALUE: Final = "qpid.last_value_queue"
 LAST_VALUE_NO_BROWSE: Final = "qpid.last_value_queue_no_browse"
+SEQUENCE: Final = "qpid.queue_msg_sequence"
+INSERT_SEQUENCE: Final = "qpid.insert_sequence_numbers"
+OLD_SEQUENCE_HEADER: Final = "qpid.msg_sequence"
 OLD_KEY: Final = "qpid.LVQ_key"
 """The header with the key of the deprecated last value queues."""
 
@@ -61,6 +66,7 @@ _COUNTS: Final = {
     "x-qpid-minimum-alert-repeat-gap": (1 << 64) - 1,
 }
 _MAX_DIGITS: Final = 20  # of 2^64
+_MAX_HEADER_NAME: Final = 255  # bytes
 
 
 class QueueArguments(NamedTuple):
@@ -74,6 +80,7 @@ class QueueArguments(NamedTuple):
         auto_delete_seconds: how long an unused auto-delete queue is kept.
         last_value_key: the header by whose value a message displaces another; empty for none.
         keeps_browsed: whether messages that were browsed are not displaced.
+        sequence_header: the header with a message's number on the queue; empty for none.
     """
 
     max_messages: int = 0
@@ -83,6 +90,7 @@ class QueueArguments(NamedTuple):
     auto_delete_seconds: int = 0
     last_value_key: str = ""
     keeps_browsed: bool = False
+    sequence_header: str = ""
 
 
 #: No arguments given.
@@ -108,14 +116,20 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         NO_LOCAL in given,
         counts.get(AUTO_DELETE_TIMEOUT, 0),
         *_last_value(given),
+        _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
     )
+
+
+def _name_of_header(argument: str, given: Mapping[str, object]) -> str:
+    name = given.get(argument, "")
+    if not isinstance(name, str) or len(name.encode()) > _MAX_HEADER_NAME:
+        raise InvalidArgumentError(f"{argument} is {shown(name)}, not the name of a header")
+    return name
 
 
 def _last_value(given: Mapping[str, object]) -> tuple[str, bool]:
     """The header with the key of a last value queue, and whether browsed messages stay."""
-    key = given.get(LAST_VALUE_KEY, "")
-    if not isinstance(key, str):
-        raise InvalidArgumentError(f"{LAST_VALUE_KEY} is {shown(key)}, not the name of a header")
+    key = _name_of_header(LAST_VALUE_KEY, given)
     if key:
         return key, False
     if LAST_VALUE_NO_BROWSE in given:

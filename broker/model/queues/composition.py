@@ -91,7 +91,7 @@ class QueueFactory:
             eligibility=_NO_LOCAL if parsed.no_local else None,
             clock=self._clock,
         )
-        queue.auto_delete_seconds = parsed.auto_delete_seconds
+        queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         return queue
 
     def _limit(self, name: str, order: Fifo, parsed: QueueArguments) -> tuple[Limit | None, tuple[Displacement, ...]]:

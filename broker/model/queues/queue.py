@@ -30,6 +30,7 @@ from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -92,6 +93,7 @@ class Queue(Depth):
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
+        sequence_header: the header with each message's number (`numbering`); empty for none.
         auto_delete_seconds: how long an unused auto-delete queue is kept.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
@@ -100,7 +102,8 @@ class Queue(Depth):
     __slots__ = (
         "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner", "store",
+        "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner",
+        "sequence_header", "store",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +136,7 @@ class Queue(Depth):
         self.auto_delete_seconds = 0
         self.counted_memory = 0
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
-        self.creator = ""
+        self.creator = self.sequence_header = ""
         self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
@@ -201,6 +204,8 @@ class Queue(Depth):
 
     def enter(self, message: Message, rid: int) -> Entry:
         """As `add`, but the message displaces none yet."""
+        if self.sequence_header:
+            message = numbered(message, self.sequence_header, self._order.next_position)
         self._tick.ready[self] = None
         count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
         if message.is_persistent is not self.durable:
