@@ -273,7 +273,8 @@ class Model:
         }
         for number, queue in found.queues.items():
             new = model.queues[queue.name] = QueueModel(queue.name, number, is_certain=True)
-            for rid, data, state, xid, _ in queue.messages:
+            for each in queue.messages:
+                rid, data, state, xid = each.rid, each.data, each.state, each.xid
                 message = Message(data, rid)
                 if state == LIVE:
                     new.available[data] = message
