@@ -4,7 +4,7 @@
     mode                     browse | consume
     node                     type queue | topic;  durable;  x-declare { ... };  x-bindings [ ... ]
     link                     name;  durable;  reliability unreliable | at-most-once | at-least-once | exactly-once;
-                             x-declare { ... };  x-subscribe { ... };  x-bindings [ ... ]
+                             selector;  x-declare { ... };  x-subscribe { ... };  x-bindings [ ... ]
     x-declare                durable, auto-delete, exclusive, alternate-exchange, arguments { ... };
                              type (of an exchange)
     x-subscribe              exclusive, resume-id, resume-ttl, arguments { ... }
@@ -78,6 +78,7 @@ class Target(NamedTuple):
         reliable: whether messages are acknowledged, and sent again after a reconnect; None if not given.
         link_declare, link_bindings: x-declare and x-bindings of a receiver's own queue at an exchange.
         subscribe: the link's x-subscribe.
+        selector: which messages a receiver gets, as a condition; None for all.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Target(NamedTuple):
     link_declare: Declare
     link_bindings: tuple[Binding, ...]
     subscribe: Subscribe
+    selector: str | None
 
 
 class _Options:
@@ -191,6 +193,7 @@ def address_target(address: Address) -> Target:
         link_declare=_declare(link.within("x-declare")),
         link_bindings=_bindings(link),
         subscribe=_subscribe(link.within("x-subscribe")),
+        selector=link.text("selector") or None,
     )
     for each in (options, node, link):
         each.finish()

@@ -35,12 +35,14 @@ from qstore.broker.client.resolution import (
     resolve,
     subscription_queue,
     unbind_calls,
+    with_selector,
 )
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 
 if TYPE_CHECKING:
     from qstore.broker.client.machine import WireSession
 
+_SELECTOR: Final = "x-apache-selector"
 _UNLIMITED: Final = 0xFFFFFFFF
 _REPORTS_PER_CAPACITY: Final = 4  # completions sent per capacity of messages
 
@@ -121,6 +123,7 @@ class ReceiverCore:
             queue = self._own_queue = target.link_name or f"subscription_{uuid.uuid4()}"
             calls.extend(subscription_queue(target, node, queue))
         subscribe = target.subscribe
+        selector = target.selector if node.is_queue else None
         values = {
             "queue": queue,
             "destination": self.destination,
@@ -129,7 +132,7 @@ class ReceiverCore:
             "exclusive": bool(subscribe.exclusive),
             "resume_id": subscribe.resume_id,
             "resume_ttl": subscribe.resume_ttl,
-            "arguments": subscribe.arguments or None,
+            "arguments": with_selector(subscribe.arguments, _SELECTOR, selector) or None,
         }
         calls.append(("message.subscribe", values))
         mode = FlowMode.WINDOW if self.capacity else FlowMode.CREDIT

@@ -38,6 +38,7 @@ Invoke: TypeAlias = Callable[[Iterable[Call]], Awaitable[list[Mapping[str, Any]]
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 _DEFAULT_EXCHANGE_TYPE: Final = "topic"
+_FILTER: Final = "qpid.filter"
 
 
 class Node(NamedTuple):
@@ -201,8 +202,9 @@ def unbind_calls(bindings: list[Call]) -> list[Call]:
 
 
 def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
-    """The commands that create and bind a receiver's own queue at an exchange."""
+    """The commands that create and bind a receiver's own queue at an exchange: it keeps what the selector selects."""
     declare = target.link_declare
+    arguments = with_selector(declare.arguments, _FILTER, target.selector)
     is_durable = target.link_durable
     values = {
         "queue": name,
@@ -210,10 +212,15 @@ def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
         "durable": is_durable if declare.durable is None else declare.durable,
         "exclusive": True if declare.exclusive is None else declare.exclusive,
         "auto_delete": not is_durable if declare.auto_delete is None else declare.auto_delete,
-        "arguments": declare.arguments or None,
+        "arguments": arguments or None,
     }
     bindings = target.link_bindings or (_subscription_binding(node, target.subject),)
     return [("queue.declare", values), *bind_calls(bindings, node, name, target.subject)]
+
+
+def with_selector(arguments: Mapping[str, Any] | None, name: str, selector: str | None) -> Mapping[str, Any]:
+    """Arguments with a selector added, if there is one."""
+    return {**(arguments or {}), **({} if selector is None else {name: selector})}
 
 
 def _subscription_binding(node: Node, subject: str | None) -> Binding:

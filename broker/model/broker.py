@@ -27,6 +27,7 @@ from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.router import Router
+from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.bindings import BindingMaker, recover_bindings
@@ -69,6 +70,7 @@ class Broker:
         started_at: start time, by the clock above.
         authorization: checks operations.
         events: emits events to listeners.
+        last_candidate: the message that a consumer's selector was evaluated for last.
         in_doubt_messages: messages held by in-doubt distributed transactions; they exist only in the store.
     """
 
@@ -89,6 +91,7 @@ class Broker:
         self.transactions: set[LocalTransaction] = set()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}
+        self.last_candidate = LastCandidate()
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
         self.in_doubt_messages = 0
         for name, type_name in STANDARD_EXCHANGES.items():

@@ -67,6 +67,7 @@ class Properties(NamedTuple):
         content_type: MIME type; `amqp/map` and `amqp/list` where the content is a typed value.
         content_encoding: MIME encoding.
         subject: the subject.
+        created_at: seconds since 1970.
         headers: application headers.
     """
 
@@ -78,6 +79,7 @@ class Properties(NamedTuple):
     content_type: str | None = None
     content_encoding: str | None = None
     subject: str | None = None
+    created_at: float | None = None
     headers: TypedMap = EMPTY_MAP
 
 

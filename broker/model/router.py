@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
+from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
-from qstore.broker.model.queues.queue import Alternate, Queue, Routed
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 
@@ -65,7 +66,7 @@ class Router:
         route.bytes += message.size
         return is_promised
 
-    def route(self, message: Message, exchange: Alternate) -> Routed:
+    def route(self, message: Message, exchange: Alternate[Queue]) -> Routed[Queue]:
         """The route of a message: the queues of the exchange, or else of its alternate exchange.
 
         The caller counts the message (`count`).
@@ -73,20 +74,20 @@ class Router:
         return self._or_alternate(message, exchange, exchange.route(message))
 
     @staticmethod
-    def _or_alternate(message: Message, exchange: Alternate, route: Routed) -> Routed:
+    def _or_alternate(message: Message, exchange: Alternate[Queue], route: Routed[Queue]) -> Routed[Queue]:
         """The route, or that of the alternate exchange if it has no queues: then this exchange counts it as dropped."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
         route.count(message.size)
         return exchange.alternate.route(message)
 
-    def count(self, message: Message, route: Routed) -> None:
+    def count(self, message: Message, route: Routed[Queue]) -> None:
         """Count a message that was routed."""
         route.count(message.size)
         if not route.queues:
             self.unroutable += 1
 
-    def route_immediate(self, message: Message, exchange: Exchange) -> Routed:
+    def route_immediate(self, message: Message, exchange: Exchange) -> Routed[Queue]:
         """As `route`, for an immediate message.
 
         Unless every matching queue has a consumer that can take it now, the message is unroutable. Source: AMQP 0-10,
@@ -97,7 +98,7 @@ class Router:
             route = exchange.no_route
         return self._or_alternate(message, exchange, route)
 
-    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> bool:
         """As `publish`, with a known route."""
         sent = exchange.sent
         if sent is not None:
@@ -145,7 +146,9 @@ class Router:
         """Whether a message is being moved: it has not left its queue yet, or that is not on the disk."""
         return entry in self._moving
 
-    def move(self, queue: Queue, entry: Entry, exchange: Alternate, done: Callable[[Exception | None], None]) -> None:
+    def move(
+        self, queue: Queue, entry: Entry, exchange: Alternate[Queue], done: Callable[[Exception | None], None]
+    ) -> None:
         """Move an acquired message to where an exchange routes it; it leaves its queue once it is stored there.
 
         If it is being moved already, or is gone, only wait for that.

@@ -170,6 +170,7 @@ class Tick:
         self._later: list[Callable[[Exception | None], None]] = []
         self._lingering: dict[Any, None] = {}  # journals
         self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
+        self._unfinished: dict[Served, None] = {}  # queues to dispatch in the next tick
         self._has_timer = False
         self._have_aged = False  # whether records that linger did so when the timer was started
         self.is_urgent = False
@@ -187,6 +188,11 @@ class Tick:
         if not self._is_scheduled and not self._is_ending:
             self._is_scheduled = True
             self._call_soon(self.end)
+
+    def dispatch_later(self, queue: Served) -> None:
+        """A queue has not finished its `dispatch`: dispatch it again when other input was processed."""
+        self._unfinished[queue] = None
+        self.schedule()
 
     def when_synced(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when the records of this tick are on the disk, or with the error that prevented it."""
@@ -216,6 +222,9 @@ class Tick:
             self.interrupted()
         finally:
             self._is_ending = False
+        if self._unfinished:
+            self.ready.update(self._unfinished)
+            self._unfinished.clear()
         if self.ready or self.journals or self.workers or self.outputs or self._later:
             self.schedule()
         if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):

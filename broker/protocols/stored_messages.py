@@ -68,6 +68,7 @@ class StoredSections(Message):
             content_type=decoded.content_type,
             content_encoding=decoded.content_encoding,
             subject=sections.subject,
+            created_at=None if sections.creation_time is None else sections.creation_time / 1000,
         )
         self.exchange = ""
         self.routing_key = sections.subject or ""

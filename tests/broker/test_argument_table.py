@@ -30,7 +30,6 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.shared_msg_group", 1),
     ("qpid.group_timestamp", True),
     ("qpid.browse-only", True),
-    ("qpid.filter", "a = 1"),
     ("qpid.lifetime-policy", "delete-if-unused-and-empty"),
     ("qpid.queue_event_generation", 1),
     ("qpid.queue_event_generation", 2),

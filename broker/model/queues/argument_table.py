@@ -98,7 +98,6 @@ TABLE: Final = (
     Row("qpid.shared_msg_group", is_set, _REFUSED, _NO_GROUPS),
     Row("qpid.group_timestamp", is_set, _REFUSED, _NO_GROUPS),
     Row("qpid.browse-only", is_set, _REFUSED, "a consumer that takes messages removes them"),
-    Row("qpid.filter", is_set, _REFUSED, "the queue takes every message that is routed to it"),
     Row("qpid.lifetime-policy", is_set, _REFUSED, "only the declaration's auto-delete decides when it is deleted"),
     Row("qpid.queue_event_generation", is_set, _REFUSED, _NO_COPY),
     Row("qpid.replicate", is_set, _REFUSED, _NO_COPY),

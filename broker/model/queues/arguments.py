@@ -1,6 +1,7 @@
 """The arguments of a queue's declaration, parsed once.
 
     no-local                  the queue drops messages from its owner's connection; any value counts
+    qpid.filter               the queue drops messages that this selector does not select (`selectors`)
     qpid.auto_delete_timeout  seconds that an unused auto-delete queue is kept
     qpid.max_count            limit of messages on the queue; 0 for no limit
     qpid.max_size             limit of bytes of headers and content, likewise; by default the broker's limit applies
@@ -25,12 +26,14 @@ from typing import Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, is_set, shown
+from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.values import TypedMap
 
 MAX_COUNT: Final = "qpid.max_count"
 MAX_SIZE: Final = "qpid.max_size"
 POLICY_TYPE: Final = "qpid.policy_type"
 NO_LOCAL: Final = "no-local"
+FILTER: Final = "qpid.filter"
 AUTO_DELETE_TIMEOUT: Final = "qpid.auto_delete_timeout"
 
 REJECT: Final = "reject"
@@ -81,6 +84,7 @@ class QueueArguments(NamedTuple):
         last_value_key: the header by whose value a message displaces another; empty for none.
         keeps_browsed: whether messages that were browsed are not displaced.
         sequence_header: the header with a message's number on the queue; empty for none.
+        filter: selects the messages that the queue accepts; None for all.
     """
 
     max_messages: int = 0
@@ -91,6 +95,7 @@ class QueueArguments(NamedTuple):
     last_value_key: str = ""
     keeps_browsed: bool = False
     sequence_header: str = ""
+    filter: Selector | None = None
 
 
 #: No arguments given.
@@ -117,6 +122,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         counts.get(AUTO_DELETE_TIMEOUT, 0),
         *_last_value(given),
         _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
+        filter=read_selector(arguments, FILTER),
     )
 
 

@@ -27,7 +27,7 @@ from qstore.broker.model.queues.arguments import (
     QueueArguments,
 )
 from qstore.broker.model.queues.displacement import Displacement
-from qstore.broker.model.queues.eligibility import NoLocal
+from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.queues.limits import Limit
@@ -88,7 +88,7 @@ class QueueFactory:
             order=order,
             limit=limit,
             displacements=displacements,
-            eligibility=_NO_LOCAL if parsed.no_local else None,
+            eligibility=_eligibility(parsed),
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
@@ -116,3 +116,8 @@ class QueueFactory:
         if parsed.policy == SELF_DESTRUCT:
             return None, (SelfDestruct(limit, lambda: self.self_destruct(name)),)
         return limit, ()
+
+
+def _eligibility(parsed: QueueArguments) -> Eligibility | None:
+    no_local = _NO_LOCAL if parsed.no_local else None
+    return no_local if parsed.filter is None else Filtering(parsed.filter, no_local)

@@ -1,65 +1,121 @@
 """Messages that none of the consumers they were offered to can ever take.
 
-Consumers of one kind can take the same messages. The queue passes over a message that all ready kinds have declined: it
-is offered again only when a consumer of another kind is ready. So each message is examined once per kind, however often
-the queue is dispatched, and however many such messages are at its head.
+Consumers of one kind can take the same messages. The queue's cursor passes over a message that all ready kinds have
+declined, and stays behind it; other kinds are offered it when they are ready. Each kind is asked once for each message,
+however often the queue is dispatched, and what a kind was not asked for yet is found without a walk over the rest:
 
-A message is removed from this record when it is acquired. If it is released, it is offered to all kinds again.
+    positions   of all messages passed over, ascending; those that were taken stay until there are too many of them
+    seen        kind -> the position before which it has declined all of them
+    again       kind -> positions before that which were released since: these are offered to all kinds again
+
+A message that is taken by a consumer, or acquired otherwise, is no longer passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from operator import attrgetter
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from qstore.broker.model.queues.entry import Entry
 
-_POSITION: Final = attrgetter("position")
+_MAX_SPARE_KINDS: Final = 256  # remembered beyond those of the queue's consumers
+_MAX_SPARE_POSITIONS: Final = 64  # of messages that were taken, beyond the number of those that were not
 
 
 class PassedOver:
     """The messages that one queue has passed over.
 
     Attributes:
-        declined: entry -> the kinds that have declined it. Read-only; always the same dictionary.
+        entries: position -> entry. Read-only; always the same dictionary.
     """
 
-    __slots__ = ("_passed", "declined")
+    __slots__ = ("_again", "_positions", "_seen", "entries")
 
     def __init__(self) -> None:
-        self.declined: dict[Entry, frozenset[Hashable]] = {}
-        #: Those of the same entries that are before the queue's cursor, by kinds.
-        self._passed: dict[frozenset[Hashable], dict[Entry, None]] = {}
+        self.entries: dict[int, Entry] = {}
+        self._positions: list[int] = []
+        self._seen: dict[Hashable, int] = {}
+        self._again: dict[Hashable, list[int]] = {}
 
-    def add(self, entry: Entry, kinds: frozenset[Hashable]) -> None:
-        """The queue passes over an entry; `kinds` are all that have declined it so far."""
-        before = self.declined.get(entry)
-        if before is not None and before != kinds:
-            self._take_from(before, entry)
-        passed = self._passed.setdefault(kinds, {})
-        self.declined[entry] = kinds
-        passed[entry] = None
+    def add(self, entry: Entry, kinds: Iterable[Hashable]) -> None:
+        """The queue's cursor passes over an entry, which is after all others; `kinds` have declined it."""
+        position, positions, seen = entry.position, self._positions, self._seen
+        before = positions[-1] if positions else 0
+        assert before < position
+        self.entries[position] = entry
+        positions.append(position)
+        for kind in kinds:
+            if not before or seen.get(kind, 0) > before:  # it was asked for all before
+                seen[kind] = position + 1
 
     def discard(self, entry: Entry) -> None:
         """An entry is acquired: remove it, if it was passed over."""
-        kinds = self.declined.pop(entry, None)
-        if kinds is not None:
-            self._take_from(kinds, entry)
+        if self.entries.pop(entry.position, None) is None:
+            return
+        if not self.entries:
+            self._positions.clear()
+            self._seen.clear()
+            self._again.clear()
+        elif len(self._positions) > 2 * len(self.entries) + _MAX_SPARE_POSITIONS:
+            self._positions = sorted(self.entries)
+
+    def put_back(self, entry: Entry) -> bool:
+        """An entry was released. Returns whether it is passed over again; if not, it is not before the others."""
+        position, positions = entry.position, self._positions
+        if not positions or position > positions[-1]:
+            return False
+        self.entries[position] = entry
+        place = bisect_left(positions, position)
+        if positions[place] != position:
+            positions.insert(place, position)
+        for kind, seen in self._seen.items():
+            if seen > position:
+                again = self._again.setdefault(kind, [])
+                place = bisect_left(again, position)
+                if place == len(again) or again[place] != position:
+                    insort(again, position)
+        return True
+
+    # ---- what a kind was not asked for ----
+
+    def has_more_for(self, kind: Hashable) -> bool:
+        """Whether the kind may not have been asked for some of them."""
+        positions = self._positions
+        return bool(positions) and (self._seen.get(kind, 0) <= positions[-1] or bool(self._again.get(kind)))
 
     def first_for(self, kind: Hashable) -> Entry | None:
-        """The first entry before the cursor that this kind has not declined; None if there is none.
+        """The first entry that the kind was not asked for; None if there is none. `answered` removes it from these."""
+        entries, positions, seen = self.entries, self._positions, self._seen.get(kind, 0)
+        again = self._again.get(kind)
+        while again and again[0] not in entries:
+            again.pop(0)
+        count, place = len(positions), bisect_left(positions, seen)
+        while place < count and positions[place] not in entries:
+            place += 1
+        if place < count:
+            self._seen[kind] = position = positions[place]
+        elif positions:
+            self._seen[kind] = positions[-1] + 1
+        if again and (place == count or again[0] < position):
+            return entries[again[0]]
+        return entries[position] if place < count else None
 
-        The caller moves the cursor back to it: all entries not declined by this kind then count as after the cursor.
-        """
-        unseen = [kinds for kinds in self._passed if kind not in kinds]
-        if not unseen:
-            return None
-        return min((entry for kinds in unseen for entry in self._passed.pop(kinds)), key=_POSITION)
+    def answered(self, kind: Hashable, entry: Entry) -> None:
+        """The kind was asked for the entry of `first_for`, and has declined or taken it."""
+        again = self._again.get(kind)
+        if again and again[0] == entry.position:
+            again.pop(0)
+        elif self._positions:
+            self._seen[kind] = entry.position + 1
 
-    def _take_from(self, kinds: frozenset[Hashable], entry: Entry) -> None:
-        passed = self._passed.get(kinds)
-        if passed is not None:
-            passed.pop(entry, None)
-            if not passed:
-                del self._passed[kinds]
+    def forget_kinds(self, kinds: set[Hashable]) -> None:
+        """Forget kinds of which there is no consumer, if they are many; `kinds` are those of all consumers."""
+        for kind in self._seen.keys() - kinds:
+            del self._seen[kind]
+            self._again.pop(kind, None)
+
+    @property
+    def has_spare_kinds(self) -> bool:
+        """Whether more kinds are remembered than should be without need."""
+        return len(self._seen) > _MAX_SPARE_KINDS

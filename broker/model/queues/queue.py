@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier, Barriers
 from qstore.broker.model.queues.consumer import TAKEN
-from qstore.broker.model.queues.consumers import Consumers
+from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
@@ -36,36 +36,13 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.alternate import Alternate
     from qstore.broker.model.queues.consumer import Consumer
     from qstore.broker.model.queues.displacement import Displacement
-    from qstore.broker.model.queues.eligibility import NoLocal
+    from qstore.broker.model.queues.eligibility import Eligibility
     from qstore.broker.model.queues.limits import Limit
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
-
-
-class Routed(Protocol):
-    """The result of routing a message."""
-
-    @property
-    def queues(self) -> Sequence[Queue]:
-        """The queues, each once."""
-
-    def count(self, size: int) -> None:
-        """Count a message of `size` bytes."""
-
-
-class Alternate(Protocol):
-    """An alternate exchange of a queue: gets rejected messages, and those left when the queue is deleted."""
-
-    name: str
-
-    @property
-    def alternate(self) -> Alternate | None:
-        """The exchange for messages that match no queue here."""
-
-    def route(self, message: Message) -> Routed:
-        """The queues for a message."""
 
 
 class Queue(Depth):
@@ -119,7 +96,7 @@ class Queue(Depth):
         order: Fifo | None = None,
         limit: Limit | None = None,
         displacements: tuple[Displacement, ...] = (),
-        eligibility: NoLocal | None = None,
+        eligibility: Eligibility | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(name, durable=durable)
@@ -128,7 +105,7 @@ class Queue(Depth):
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
         self._append = None if store is None else store.append
         self._tick, self._clock = tick, clock
-        self.alternate: Alternate | None = None
+        self.alternate: Alternate[Queue] | None = None
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
@@ -323,7 +300,8 @@ class Queue(Depth):
         entry.state = AVAILABLE
         self.counters.releases += 1
         entry.is_redelivered = entry.is_redelivered or is_redelivered
-        self._order.put_back(entry)
+        if not self._consumers.put_back(entry):
+            self._order.put_back(entry)
         self._tick.ready[self] = None
         self._tick.schedule()
         for displacement in self.displacements:
@@ -431,9 +409,7 @@ class Queue(Depth):
         """A consumer is ready for messages."""
         if consumer.is_waiting:
             return
-        passed_over = self._consumers.wake(consumer)
-        if passed_over is not None:
-            self._order.put_back(passed_over)
+        self._consumers.wake(consumer)
         self._tick.ready[self] = None
         self._tick.schedule()
 
@@ -473,11 +449,20 @@ class Queue(Depth):
     # ---- delivery ----
 
     def dispatch(self) -> None:
-        """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call."""
+        """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call.
+
+        If very many messages are declined, it ends, and continues in the next tick (`is_unfinished`).
+        """
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
-        waiting, declined = consumers.waiting, consumers.declined
+        waiting, consumers.declined = consumers.waiting, 0
         if consumers.browsers:
             consumers.show(limit, self._clock)
+        if consumers.has_backlog:
+            try:
+                if not consumers.offer_backlog(self._clock, self._drop_expired):
+                    limit = 0
+            finally:
+                self._acquired += consumers.taken
         while waiting:
             entry = order.next_available(limit)
             if entry is None:
@@ -488,7 +473,7 @@ class Queue(Depth):
                 continue
             entry.state = ACQUIRED
             self._acquired += 1
-            result = None if declined else waiting[0].deliver(entry)
+            result = waiting[0].deliver(entry)
             if result == TAKEN:
                 if len(waiting) > 1:
                     waiting.rotate(-1)
@@ -497,3 +482,12 @@ class Queue(Depth):
                 self._acquired -= 1
                 if not waiting:  # otherwise it was passed over
                     order.put_back(entry)
+                elif consumers.declined >= MAX_DECLINED:
+                    break
+        if consumers.declined >= MAX_DECLINED:
+            self._tick.dispatch_later(self)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last `dispatch` has ended before everything was offered."""
+        return self._consumers.declined >= MAX_DECLINED

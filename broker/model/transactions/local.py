@@ -18,9 +18,10 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
+from qstore.broker.model.queues.alternate import Routed
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
-from qstore.broker.model.queues.queue import Queue, Routed
+from qstore.broker.model.queues.queue import Queue
 
 if TYPE_CHECKING:
     from qstore.broker.model.memory import MemoryCeiling
@@ -66,7 +67,7 @@ class LocalTransaction:
         """
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
-    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> None:
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> None:
         """As `publish`, with a known route. The message is counted as routed even if the transaction fails."""
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size

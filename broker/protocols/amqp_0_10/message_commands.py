@@ -24,22 +24,21 @@ from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
-    NotImplementedByBrokerError,
     ResourceLimitExceededError,
 )
-from qstore.broker.model.queues.argument_table import as_text, shown
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.selectors.selector import read_selector
 from qstore.broker.model.settlement import Settled, accept, purge, reject, release, subscribe
 from qstore.broker.protocols.amqp_0_10.deliveries import Delivery
+from qstore.broker.protocols.amqp_0_10.selective_subscription import SELECTOR, SelectiveSubscription
 from qstore.broker.protocols.amqp_0_10.sequence import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_result
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import EMPTY_MAP
 
-_SELECTOR: Final = "x-apache-selector"  # qpidd, SemanticState.cpp
 _MAX_SUBSCRIPTIONS: Final = 10_000  # of one session
 _ACCEPT_MODES: Final = frozenset(AcceptMode)
 _ACQUIRE_MODES: Final = frozenset(AcquireMode)
@@ -110,7 +109,8 @@ def _acquire(session: ServerSession, number: int, values: _Values) -> None:
 def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
     queue = session.find_queue(values["queue"])
-    _check_selector(values["arguments"])
+    arguments = values["arguments"] or EMPTY_MAP
+    selector = read_selector(arguments, SELECTOR)
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is already in use in this session")
     if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:
@@ -119,18 +119,17 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED
-    subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
-    exclusive, arguments = bool(values["exclusive"]), values["arguments"] or EMPTY_MAP
+    subscription: Subscription
+    if selector is None:
+        subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
+    else:
+        last = session.broker.last_candidate
+        subscription = SelectiveSubscription(
+            session, destination, queue, accept_mode, acquires=acquires, selector=selector, last=last
+        )
+    exclusive = bool(values["exclusive"])
     subscribe(session.broker, session, queue, subscription, destination, exclusive=exclusive, arguments=arguments)
     session.subscriptions[destination] = subscription
-
-
-def _check_selector(arguments: TypedMap | None) -> None:
-    """Refuse selectors: the consumer would take messages meant for others. Raises NotImplementedByBrokerError."""
-    selector = None if arguments is None else arguments.get(_SELECTOR)
-    if selector is not None and selector.value:
-        text = f"{_SELECTOR} {shown(as_text(selector.value))} is not implemented"
-        raise NotImplementedByBrokerError(f"message.subscribe: {text}: a consumer gets every message of its queue")
 
 
 def _find(session: ServerSession, values: _Values) -> Subscription:

@@ -117,6 +117,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         "_paused",
         "_plain_before",
         "_reported",
+        "_unfinished_flushes",
         "broker",
         "can_send",
         "clock",
@@ -148,6 +149,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
+        self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
@@ -324,7 +326,7 @@ class ServerSession(StreamingSession[SessionConnection]):
     def flush(self, number: int, subscription: Subscription) -> None:
         """Deliver as far as a subscription has credit, and take away the rest of its credit.
 
-        If the connection cannot accept all of it now, the command is completed when it has.
+        If the connection cannot accept all of it now, or the queue is unfinished, the command is completed later.
         """
         self._flushes.append((number, subscription))
         if self._continue_flushing():
@@ -339,10 +341,29 @@ class ServerSession(StreamingSession[SessionConnection]):
                 subscription.queue.dispatch()
             if subscription.is_blocked:
                 left.append((number, subscription))
+            elif subscription.has_credit and subscription.queue.is_unfinished:
+                self._unfinished_flushes.append((number, subscription))
+                self.tick.workers[self] = None
             else:
                 subscription.stop()
                 self.completed_later(number)
-        return bool(left) and left[-1] == flushes[-1]
+        last = flushes[-1:]
+        return last in (left[-1:], self._unfinished_flushes[-1:])
+
+    def _see_to_unfinished_flushes(self) -> None:
+        """The tick has dispatched the queues of subscriptions that are being flushed: complete what is finished."""
+        flushes, self._unfinished_flushes = self._unfinished_flushes, []
+        for number, subscription in flushes:
+            if self.is_failed:
+                continue
+            if subscription.is_blocked:
+                self._flushes.append((number, subscription))
+            elif subscription.has_credit and subscription.queue.is_unfinished:
+                self._unfinished_flushes.append((number, subscription))
+                self.tick.workers[self] = None
+            else:
+                subscription.stop()
+                self.completed_later(number)
 
     def subscription_lost(self, subscription: Subscription) -> None:
         """The queue of a subscription was deleted."""
@@ -355,6 +376,8 @@ class ServerSession(StreamingSession[SessionConnection]):
 
     def report_completed(self) -> None:
         """Report completions to the client if there are new ones, after the end of a stream."""
+        if self._unfinished_flushes:
+            self._see_to_unfinished_flushes()
         if self.transport is not None and self.state is State.ATTACHED and not self.is_streaming:
             self._report_completed()
 

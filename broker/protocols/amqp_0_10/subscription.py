@@ -15,7 +15,7 @@ Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from qstore.broker.model.content import Content
@@ -223,8 +223,8 @@ class Subscription:
                 self.session.subscription_lost(self)
 
     @property
-    def kind(self) -> str:
-        """The same for all: a message that AMQP 0-10 cannot represent is declined by every subscription."""
+    def kind(self) -> Hashable:
+        """The same for all: a message that AMQP 0-10 cannot represent is declined by every one without a selector."""
         return "AMQP 0-10"
 
     @property

@@ -136,7 +136,7 @@ class TransferMessage(Message):
         return headers
 
     def properties(self) -> Properties:
-        """Its message-properties."""
+        """Its message-properties, and the timestamp of its delivery-properties."""
         values = self._message_properties()
         reply_to: ReplyTo | None = values.get("reply_to")
         return Properties(
@@ -147,6 +147,7 @@ class TransferMessage(Message):
             reply_to=None if reply_to is None else ReplyAddress(reply_to.exchange or "", reply_to.routing_key or ""),
             content_type=values.get("content_type"),
             content_encoding=values.get("content_encoding"),
+            created_at=_timestamp(self.header),
             headers=values.get("application_headers") or EMPTY_MAP,
         )
 
@@ -297,6 +298,15 @@ def with_property(encoded: bytes, name: str, value: int) -> bytes:
     return b"".join(
         (size, encoded[4:_FLAGS_AT], bytes((flags | flag,)), encoded[_FLAGS_AT + 1 : place], number, encoded[place:])
     )
+
+
+def _timestamp(header: bytes) -> int | None:
+    """The timestamp in a header whose delivery-properties come first; None if there is none."""
+    flags = header[_FLAGS_AT]
+    if not flags & _EIGHT_BYTES["timestamp"]:
+        return None
+    place = _PLACES["timestamp"][flags]
+    return int.from_bytes(header[place : place + 8], "big")
 
 
 class Times(NamedTuple):

@@ -1,0 +1,103 @@
+"""A message as a selector sees it: headers and properties, decoded at the first use and only once.
+
+    type of a header         value in a selector
+    -----------------------  --------------------------------------------------------
+    boolean                  boolean
+    integer, datetime        exact number; approximate if it exceeds 64 bits with sign
+    float, double, decimal   approximate number
+    text, binary             string: binary is taken for UTF-8, as clients send strings so
+    all others, or absent    NULL
+
+Source: the types are those that qpidd compares; Apache Qpid C++, Selector.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qstore.formats.values import Family, TypedValue
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message, Properties
+
+#: A value in a selector; None is NULL.
+Value = bool | int | float | str | None
+
+_MAX_EXACT: Final = (1 << 63) - 1
+_MIN_EXACT: Final = -(1 << 63)
+
+
+def fitting(number: int) -> int | float:
+    """An exact number of 64 bits with sign; a larger one becomes approximate."""
+    return number if _MIN_EXACT <= number <= _MAX_EXACT else float(number)
+
+
+def as_string(value: str | bytes) -> str:
+    """Text, or bytes that hold text."""
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+
+
+def as_value(typed: TypedValue) -> Value:
+    """The value of a header."""
+    family, value = typed.type.family, typed.value
+    if family is Family.TEXT or family is Family.BINARY:
+        return as_string(value)
+    if family is Family.INTEGER or family is Family.TIME:
+        return fitting(value)
+    if family is Family.BOOLEAN:
+        return bool(value)
+    if family is Family.FLOAT or family is Family.DECIMAL:
+        return float(value)
+    return None
+
+
+class Candidate:
+    """A message that selectors are evaluated for.
+
+    Attributes:
+        message: the message.
+        is_redelivered: whether its delivery would be marked as redelivered.
+    """
+
+    __slots__ = ("_headers", "_properties", "is_redelivered", "message")
+
+    def __init__(self, message: Message, *, is_redelivered: bool) -> None:
+        self.message, self.is_redelivered = message, is_redelivered
+        self._properties: Properties | None = None
+        self._headers: dict[str, TypedValue] | None = None
+
+    @property
+    def properties(self) -> Properties:
+        """Its properties."""
+        if self._properties is None:
+            self._properties = self.message.properties()
+        return self._properties
+
+    def header(self, name: str) -> Value:
+        """The value of an application header; None if it is absent."""
+        headers = self._headers
+        if headers is None:
+            found = self.message.headers() if self._properties is None else self._properties.headers
+            headers = self._headers = dict(found.entries)
+        typed = headers.get(name)
+        return None if typed is None else as_value(typed)
+
+
+class LastCandidate:
+    """The candidate examined last: the consumers of a queue examine a message one after the other."""
+
+    __slots__ = ("_candidate",)
+
+    def __init__(self) -> None:
+        self._candidate: Candidate | None = None
+
+    def of(self, message: Message, *, is_redelivered: bool) -> Candidate:
+        """The candidate for a message."""
+        candidate = self._candidate
+        if candidate is None or candidate.message is not message or candidate.is_redelivered is not is_redelivered:
+            candidate = self._candidate = Candidate(message, is_redelivered=is_redelivered)
+        return candidate
+
+    def forget(self) -> None:
+        """The message was taken: keep no reference to it."""
+        self._candidate = None

@@ -1,0 +1,77 @@
+"""A selector: a condition that decides which messages a consumer gets.
+
+The grammar and its parser are imported when the first selector is compiled: a broker without selectors does not load
+them. Compiled selectors are cached, since clients subscribe with the same ones again and again.
+
+Source: JMS 1.1, 3.8.1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.queues.argument_table import shown
+
+if TYPE_CHECKING:
+    from qstore.broker.model.selectors.candidate import Candidate
+    from qstore.broker.model.selectors.nodes import Node
+    from qstore.formats.values import TypedMap
+
+MAX_LENGTH: Final = 8192  # characters
+_SELECTORS_KEPT: Final = 64
+
+
+class Selector:
+    """A compiled selector.
+
+    Attributes:
+        text: as it was given; equal texts are equal selectors.
+    """
+
+    __slots__ = ("_condition", "text")
+
+    def __init__(self, text: str, condition: Node) -> None:
+        self.text, self._condition = text, condition
+
+    def matches(self, candidate: Candidate) -> bool:
+        """Whether it selects a message: its condition is true, neither false nor unknown."""
+        return self._condition.truth(candidate) is True
+
+
+def read_selector(arguments: TypedMap, name: str) -> Selector | None:
+    """The selector among the arguments of a command; None if there is none. A blank one selects all: it is none, too.
+
+    Raises:
+        InvalidArgumentError: it is not valid; the text says where.
+    """
+    typed = arguments.get(name)
+    if typed is None or typed.value is None:
+        return None
+    text = typed.value
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start + 1}") from None
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"{name} is {shown(text)}, not a string")
+    if len(text) > MAX_LENGTH:
+        raise InvalidArgumentError(f"{name} has {len(text)} characters, more than {MAX_LENGTH}")
+    try:
+        return compile_selector(text) if text.strip() else None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name} is not a selector{error}") from None
+
+
+@lru_cache(maxsize=_SELECTORS_KEPT)
+def compile_selector(text: str) -> Selector:
+    """Compile a selector that is not blank. Raises InvalidArgumentError."""
+    from qstore.broker.model.selectors.grammar import SelectorError, parse
+
+    try:
+        return Selector(text, parse(text))
+    except SelectorError as error:
+        where = "" if error.position is None else f" at character {error.position}"
+        raise InvalidArgumentError(f"{where}: {error.problem}") from None
