@@ -5,7 +5,6 @@ from __future__ import annotations
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
 from qstore.broker.model.queues.depth_watch import DepthWatch
-from qstore.broker.model.queues.entry import Entry
 
 
 class Depth:
@@ -31,11 +30,6 @@ class Depth:
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counters = QueueCounters()
         self._acquired = 0  # how often an entry became ACQUIRED
-
-    def has_risen(self, entry: Entry) -> bool:
-        """A publisher has added the entry. Returns whether it must wait, because the queue is stopped."""
-        watch, count, size = self.watch, self.messages_enqueued, self.bytes_enqueued
-        return (count > watch.count_mark or size > watch.bytes_mark) and watch.risen(self, entry)
 
     @property
     def message_count(self) -> int:

@@ -6,7 +6,6 @@
     limit        how much it holds (`limits`)
     displaced    messages that leave it when others arrive (`displacement`)
     eligibility  which messages it accepts (`eligibility`)
-    watch        what follows from its depth: flow control and alerts (`depth_watch`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
 that is what the barriers are for. All other messages may be delivered at once. A message that is released (by its
@@ -76,8 +75,7 @@ class Queue(Depth):
     Args:
         name: its name.
         tick: dispatches it.
-        durable: whether it survives a restart.
-        auto_delete: whether it is deleted with its last consumer.
+        durable, auto_delete: whether it survives a restart, and whether it is deleted with its last consumer.
         arguments: of its declaration.
         store, journal: the store that persists it, and its journal there, of a type the store chooses; or None.
         order: the order of messages (`fifo`); by default a new `Fifo`.
@@ -136,9 +134,8 @@ class Queue(Depth):
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
         self.deletion: Deletion | None = None
-        self.auto_delete_seconds = self.counted_memory = 0
-        self.binding_count, self.consumer_marks = Watermark(1), Watermark()
-        self.creator = self.sequence_header = ""
+        self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
+        self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
         self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
@@ -210,6 +207,11 @@ class Queue(Depth):
         entry = self._order.append(message, rid)
         self.messages_enqueued, self.bytes_enqueued = count, enqueued
         return entry
+
+    def has_risen(self, entry: Entry) -> bool:
+        """A publisher has added the entry. Returns whether it must wait, because the queue is stopped."""
+        watch, count, size = self.watch, self.messages_enqueued, self.bytes_enqueued
+        return (count > watch.count_mark or size > watch.bytes_mark) and watch.risen(self, entry)
 
     # ---- waiting for the disk ----
 
