@@ -40,8 +40,8 @@ class BrokerSettings:
         enable_timestamp: whether each message gets its time of arrival.
         tcp_nodelay: whether to disable Nagle's algorithm, so that data is sent without delay.
         queue_purge_seconds: interval between purges of expired messages from all queues; 0 to disable.
-        flow_stop_percent, flow_resume_percent: fill levels of a queue, in percent of its limit, at which its
-            publishers are stopped and resumed; 0 and 0 to disable.
+        flow_stop_percent, flow_resume_percent: fill levels of a queue, in percent of its limit, above and below which
+            its publishers are stopped and resumed; 0 and 0 to disable.
         event_threshold_percent: fill level of a queue, in percent of its limit, that raises an event; 0 to disable.
         default_message_group: the group of messages without a group, on queues with message groups.
     """

@@ -14,6 +14,9 @@ from qstore.broker.model.events import (
     ExchangeDelete,
     QueueDeclare,
     QueueDelete,
+    QueueThresholdCrossedDownward,
+    QueueThresholdCrossedUpward,
+    QueueThresholdExceeded,
     Subscribe,
     Unbind,
     Unsubscribe,
@@ -33,9 +36,17 @@ def log_event(event: Event) -> None:
         who = event.remote_host, event.user, described(event.properties)
         _PROTOCOL.info("Client %s: connection opened by %s%s", *who)
         return
+    if isinstance(event, QueueThresholdExceeded):
+        _LOG.warning('Queue "%s" has reached its alert threshold: %d messages, %d bytes', *event)
+        return
+    if isinstance(event, QueueThresholdCrossedDownward):
+        _LOG.info('Queue "%s" is down to its lower alert threshold: %d messages, %d bytes', *event)
+        return
     if not _LOG.is_on(DEBUG):
         return
     match event:
+        case QueueThresholdCrossedUpward():
+            _LOG.debug('Queue "%s" is up to its alert threshold: %d messages, %d bytes', *event)
         case QueueDeclare(is_new=True):
             durable = "durable" if event.durable else "transient"
             _LOG.debug('Queue "%s" created by "%s", %s', event.queue, event.user, durable)

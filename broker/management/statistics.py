@@ -9,8 +9,8 @@ A statistic of a hilo type is a `Watermark`, whose interval is started by manage
 others are numbers or text. The statistics of an object are consistent: `read` reads the object once.
 
 Left out (`LEFT_OUT` lists them with the reasons) are statistics that the schema calls unused or deprecated, and those
-of features that this broker does not have: ring and last-value queues, flow control, queue redirection, reroute by
-management, closing of connections by management.
+of features that this broker does not have: ring and last-value queues, queue redirection, reroute by management,
+closing of connections by management.
 
 Where the schema is ambiguous, qpidd's behaviour applies: bytes include headers and content; an exchange also counts
 messages received as an alternate exchange; of two bindings that route a message to the same queue, only the first
@@ -143,6 +143,8 @@ QUEUE: Final = Statistics[Queue, QueueView](
         "consumerCount": lambda view: view.queue.consumer_marks,
         "bindingCount": lambda view: view.queue.binding_count,
         "creator": lambda view: view.queue.creator,
+        "flowStopped": lambda view: view.queue.watch.is_stopped,
+        "flowStoppedCount": lambda view: view.queue.watch.stopped_count,
     },
 )
 
@@ -215,7 +217,6 @@ CLASSES: Final[Mapping[str, Statistics[Any, Any]]] = {
 
 _DEPRECATED: Final = "deprecated in the schema, and not set by qpidd"
 _NO_REROUTE: Final = "management cannot reroute messages"
-_NO_FLOW_CONTROL: Final = "queues do not stop their publishers"
 _NO_REDIRECT: Final = "queues cannot be redirected"
 _FLOW_TO_DISK: Final = dict.fromkeys(
     ("msgFtdEnqueues", "msgFtdDequeues", "byteFtdEnqueues", "byteFtdDequeues", "msgFtdDepth", "byteFtdDepth"),
@@ -230,8 +231,6 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
         "reroutes": _NO_REROUTE,
         "unackedMessages": _DEPRECATED,
         "messageLatency": _DEPRECATED,
-        "flowStopped": _NO_FLOW_CONTROL,
-        "flowStoppedCount": _NO_FLOW_CONTROL,
         "redirectPeer": _NO_REDIRECT,
         "redirectSource": _NO_REDIRECT,
     },

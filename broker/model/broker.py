@@ -24,8 +24,10 @@ from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
+from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
@@ -98,7 +100,14 @@ class Broker:
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
         self.router = Router(store, self.tick)
-        self.queue_factory = QueueFactory(self.tick, store, settings.queue_limit_bytes, clock)
+        watches = WatchFactory(
+            self.router.stops,
+            FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
+            settings.event_threshold_percent,
+            self.events.emit,
+            clock,
+        )
+        self.queue_factory = QueueFactory(self.tick, store, settings.queue_limit_bytes, clock, watches)
         self.started_at = clock()
         storage = TopologyStorage(store)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)

@@ -1,7 +1,7 @@
 """What happens in the broker, as typed events, delivered to listeners.
 
 The operational log is the first listener (`event_log`). An event is a value; its QMF name is its class name with a
-lower-case first letter, and its fields are the arguments of the QMF event. No event is emitted per message.
+lower-case first letter, and its fields are the arguments of the QMF event.
 
 Source: the QMF schema of qpidd's broker, its events.
 """
@@ -123,6 +123,30 @@ class ClientDisconnect(NamedTuple):
     properties: TypedMap
 
 
+class QueueThresholdExceeded(NamedTuple):
+    """A message was added to a queue whose depth is at its alert threshold, or above."""
+
+    queue: str
+    messages: int
+    bytes: int
+
+
+class QueueThresholdCrossedUpward(NamedTuple):
+    """A queue's depth has reached its alert threshold."""
+
+    queue: str
+    messages: int
+    bytes: int
+
+
+class QueueThresholdCrossedDownward(NamedTuple):
+    """A queue's depth is down to its lower alert threshold."""
+
+    queue: str
+    messages: int
+    bytes: int
+
+
 Event: TypeAlias = (
     QueueDeclare
     | QueueDelete
@@ -135,6 +159,9 @@ Event: TypeAlias = (
     | ClientConnect
     | ClientConnectFail
     | ClientDisconnect
+    | QueueThresholdExceeded
+    | QueueThresholdCrossedUpward
+    | QueueThresholdCrossedDownward
 )
 Listener: TypeAlias = Callable[[Event], None]
 

@@ -17,6 +17,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
+from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
@@ -31,11 +32,13 @@ class Router:
 
     Attributes:
         unroutable: number of messages dropped because no queue matched.
+        stops: the stopped queues that the last message was put on; its publisher takes them (`flow_control`).
     """
 
     def __init__(self, store: Store | None, tick: Tick) -> None:
         self._store, self._tick = store, tick
         self.unroutable = 0
+        self.stops: list[Stop] = []
         self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # who waits for a move
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
@@ -43,7 +46,7 @@ class Router:
         """Put a message on all queues that an exchange matches, or on none.
 
         Returns:
-            Whether its completion must wait until the records of this tick are on the disk.
+            Whether its completion must wait: for the records of this tick, and for the queues in `stops`.
 
         Raises:
             ResourceLimitExceededError: a queue has no room for it.
@@ -103,14 +106,22 @@ class Router:
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
-        is_promised = self.put(message, route.queues)
+        is_promised = self._put(message, route.queues)
         if sent is not None:
             sent.keep(message)
         self.count(message, route)
         return is_promised
 
     def put(self, message: Message, queues: Sequence[Queue]) -> bool:
-        """Put a message on all of these queues, or on none. Returns and raises as `publish`."""
+        """Put a message on all of these queues, or on none: no publisher waits for stopped queues.
+
+        Returns and raises as `publish`.
+        """
+        is_promised = self._put(message, queues)
+        self.stops.clear()
+        return is_promised
+
+    def _put(self, message: Message, queues: Sequence[Queue]) -> bool:
         try:
             if len(queues) == 1:
                 return queues[0].publish(message)
@@ -123,10 +134,11 @@ class Router:
             queue.check_room(message)
         kept = [queue for queue in queues if queue.stores(message)]
         if not kept:
+            is_stopped = False
             for queue in queues:
-                if queue.admits(message):
-                    queue.add(message, 0)
-            return False
+                if queue.admits(message) and queue.has_risen(queue.add(message, 0)):
+                    is_stopped = True
+            return is_stopped
         assert self._store is not None
         parts, size, crc = message.stored_form()
         try:
@@ -137,9 +149,9 @@ class Router:
         for queue in queues:
             rid = by_queue.get(queue, 0)
             if rid:
-                queue.add_held(message, rid)
+                queue.has_risen(queue.add_held(message, rid))
             elif queue.admits(message):
-                queue.add(message, 0)
+                queue.has_risen(queue.add(message, 0))
         return True
 
     def is_moving(self, entry: Entry) -> bool:

@@ -131,7 +131,9 @@ class TestInitialValueOnDisk:
     def test_a_queue_without_room_is_bound_and_goes_without(self, caplog: pytest.LogCaptureFixture) -> None:
         async def scene() -> None:
             broker = Broker(
-                BrokerSettings(queue_limit_bytes=MESSAGE_OVERHEAD + 4), None, asyncio.get_running_loop().call_soon
+                BrokerSettings(queue_limit_bytes=MESSAGE_OVERHEAD + 4, event_threshold_percent=0),
+                None,
+                asyncio.get_running_loop().call_soon,
             )
             await broker.topology.declare_exchange("x", "fanout", arguments=INITIAL)
             await broker.topology.declare_queue("q")

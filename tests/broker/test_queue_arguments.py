@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.queues.alerts import AlertArguments
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
+from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.support.coded import coded
 
@@ -23,6 +25,10 @@ COUNTS = (
     "qpid.flow_resume_size",
     "qpid.alert_count",
     "qpid.alert_size",
+    "qpid.alert_count_up",
+    "qpid.alert_size_up",
+    "qpid.alert_count_down",
+    "qpid.alert_size_down",
     "qpid.alert_repeat_gap",
     "x-qpid-maximum-message-count",
     "x-qpid-maximum-message-size",
@@ -51,6 +57,30 @@ def test_all() -> None:
         }
     )
     assert found == QueueArguments(5, 1000, "ring", True, 3)
+
+
+def test_thresholds() -> None:
+    flow = {"stop_count": 4, "resume_count": 3, "stop_size": 2, "resume_size": 1}
+    assert read({f"qpid.flow_{name}": str(count) for name, count in flow.items()}).flow == FlowArguments(**flow)
+    assert NO_ARGUMENTS.flow == FlowArguments(None, None, None, None)
+    alerts = {"count_up": 5, "size_up": 4, "count_down": 3, "size_down": 2, "repeat_gap": 1}
+    assert read({f"qpid.alert_{name}": count for name, count in alerts.items()}).alerts == AlertArguments(**alerts)
+    assert NO_ARGUMENTS.alerts == AlertArguments(None, None, None, None, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("qpid.alert_count", "count_up"),
+        ("x-qpid-maximum-message-count", "count_up"),
+        ("qpid.alert_size", "size_up"),
+        ("x-qpid-maximum-message-size", "size_up"),
+        ("x-qpid-minimum-alert-repeat-gap", "repeat_gap"),
+    ],
+)
+def test_other_names_of_alerts(name: str, field: str) -> None:
+    assert read({name: 7}).alerts == AlertArguments(**{field: 7})
+    assert read({"x-qpid-maximum-message-count": 7, "qpid.alert_count": 0}).alerts.count_up == 0
 
 
 def test_texts_may_come_as_bytes() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import qstore.broker.model.topology.topology
+import qstore.broker.model.queues.composition
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Handling
@@ -298,9 +298,9 @@ def test_arguments_that_were_kept_once_and_say_nothing(
     arguments = typed_map({"qpid.max_count": "many"})
 
     async def declare(stage: Wired) -> None:
-        monkeypatch.setattr(qstore.broker.model.topology.topology, "read_arguments", lambda _: NO_ARGUMENTS)
+        monkeypatch.setattr(qstore.broker.model.queues.composition, "read_arguments", lambda _: NO_ARGUMENTS)
         await stage.topology.declare_queue("q", durable=True, arguments=arguments)
-        monkeypatch.setattr(qstore.broker.model.topology.topology, "read_arguments", read_arguments)
+        monkeypatch.setattr(qstore.broker.model.queues.composition, "read_arguments", read_arguments)
         await stage.publish("", "q", b"1")
 
     async def scenes() -> None:

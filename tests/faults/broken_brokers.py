@@ -56,11 +56,12 @@ def _dequeue_forgotten(self: Queue, entry: Entry) -> bool:
     return False
 
 
-def _add_at_once(self: Queue, message: Message, rid: int) -> None:
+def _add_at_once(self: Queue, message: Message, rid: int) -> Entry:
     """A message is offered to consumers before its record is synced."""
-    self.add(message, rid)
+    entry = self.add(message, rid)
     self._tick.written[self] = None
     self._tick.journals[self.journal] = None
+    return entry
 
 
 def _lower_all(self: Barriers, barrier: Barrier) -> None:

@@ -81,8 +81,8 @@ _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
 _NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
-_NO_FLOW: Final = "there is no flow control by queue depth; a full queue refuses messages"
-_NO_ALERT: Final = "no events are raised"
+_NO_FLOW: Final = "the thresholds of flow control are qpid.flow_stop_size and qpid.flow_resume_size"
+_NO_ALERT: Final = "the age of messages raises no events"
 _NO_PAGING: Final = "its messages stay in memory"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 
@@ -105,17 +105,9 @@ TABLE: Final = (
     Row("qpid.trace.exclude", is_set, _REFUSED, _NO_TRACE),
     Row("qpid.trace.excludes", is_set, _REFUSED, _NO_TRACE),
     Row("qpid.persist_last_node", is_set, _LOGGED, "the broker is standalone, never the last node of a cluster"),
-    Row("qpid.flow_stop_count", is_set, _LOGGED, _NO_FLOW),
-    Row("qpid.flow_stop_size", is_set, _LOGGED, _NO_FLOW),
-    Row("qpid.flow_resume_count", is_set, _LOGGED, _NO_FLOW),
-    Row("qpid.flow_resume_size", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-capacity", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-flow-resume-capacity", is_set, _LOGGED, _NO_FLOW),
-    Row("qpid.alert_*", is_set, _LOGGED, _NO_ALERT),
-    Row("x-qpid-maximum-message-count", is_set, _LOGGED, _NO_ALERT),
-    Row("x-qpid-maximum-message-size", is_set, _LOGGED, _NO_ALERT),
     Row("x-qpid-maximum-message-age", is_set, _LOGGED, _NO_ALERT),
-    Row("x-qpid-minimum-alert-repeat-gap", is_set, _LOGGED, _NO_ALERT),
     Row("qpid.paging", is_set, _LOGGED, _NO_PAGING),
     Row("qpid.max_pages_loaded", is_set, _LOGGED, _NO_PAGING),
     Row("qpid.page_factor", is_set, _LOGGED, _NO_PAGING),

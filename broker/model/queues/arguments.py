@@ -11,21 +11,29 @@
     qpid.last_value_queue_no_browse  likewise
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
     qpid.insert_sequence_numbers     likewise, the header qpid.msg_sequence; 1 for yes
+    qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
+                              the thresholds of flow control, in messages and bytes (`flow_control`)
+    qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
+                              the thresholds of alerts, and the seconds between two of them (`alerts`)
+    qpid.alert_count_up, x-qpid-maximum-message-count     other names of qpid.alert_count
+    qpid.alert_size_up, x-qpid-maximum-message-size       other names of qpid.alert_size
+    x-qpid-minimum-alert-repeat-gap                       another name of qpid.alert_repeat_gap
 
-A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. The counts of flow control
-and alerts are validated here as well. Other features that a declaration may ask for are in `argument_table`. The queue
-keeps all its arguments as received.
+A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. Other features that a
+declaration may ask for are in `argument_table`. The queue keeps all its arguments as received.
 
 Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
 from qstore.broker.model.queues.argument_table import as_text, is_set, shown
+from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.values import TypedMap
 
@@ -63,6 +71,10 @@ _COUNTS: Final = {
     "qpid.flow_resume_size": (1 << 64) - 1,
     "qpid.alert_count": (1 << 64) - 1,
     "qpid.alert_size": (1 << 64) - 1,
+    "qpid.alert_count_up": (1 << 64) - 1,
+    "qpid.alert_size_up": (1 << 64) - 1,
+    "qpid.alert_count_down": (1 << 64) - 1,
+    "qpid.alert_size_down": (1 << 64) - 1,
     "qpid.alert_repeat_gap": (1 << 64) - 1,
     "x-qpid-maximum-message-count": (1 << 64) - 1,
     "x-qpid-maximum-message-size": (1 << 64) - 1,
@@ -70,6 +82,9 @@ _COUNTS: Final = {
 }
 _MAX_DIGITS: Final = 20  # of 2^64
 _MAX_HEADER_NAME: Final = 255  # bytes
+
+_ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
+_ALERT_SIZE: Final = ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
 
 
 class QueueArguments(NamedTuple):
@@ -84,6 +99,8 @@ class QueueArguments(NamedTuple):
         last_value_key: the header by whose value a message displaces another; empty for none.
         keeps_browsed: whether messages that were browsed are not displaced.
         sequence_header: the header with a message's number on the queue; empty for none.
+        flow: the thresholds of flow control.
+        alerts: the thresholds of alerts.
         filter: selects the messages that the queue accepts; None for all.
     """
 
@@ -95,6 +112,8 @@ class QueueArguments(NamedTuple):
     last_value_key: str = ""
     keeps_browsed: bool = False
     sequence_header: str = ""
+    flow: FlowArguments = FlowArguments()
+    alerts: AlertArguments = AlertArguments()
     filter: Selector | None = None
 
 
@@ -122,8 +141,26 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         counts.get(AUTO_DELETE_TIMEOUT, 0),
         *_last_value(given),
         _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
+        FlowArguments(
+            counts.get("qpid.flow_stop_count"),
+            counts.get("qpid.flow_resume_count"),
+            counts.get("qpid.flow_stop_size"),
+            counts.get("qpid.flow_resume_size"),
+        ),
+        AlertArguments(
+            _first(counts, _ALERT_COUNT),
+            _first(counts, _ALERT_SIZE),
+            counts.get("qpid.alert_count_down"),
+            counts.get("qpid.alert_size_down"),
+            counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
+        ),
         filter=read_selector(arguments, FILTER),
     )
+
+
+def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
+    """The first of these names that is given."""
+    return next((counts[name] for name in names if name in counts), None)
 
 
 def _name_of_header(argument: str, given: Mapping[str, object]) -> str:

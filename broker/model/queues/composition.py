@@ -6,6 +6,7 @@ part           decides                                         without it
 `limits`       what happens to a message beyond the limit      the queue has no limit
 `displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
 `eligibility`  which messages the queue accepts                it accepts every message
+`depth_watch`  flow control and alerts                         nothing follows from its depth
 
 Residency is not a part yet: all waiting messages are in memory, each referenced by its entry. An order creates the
 entries, so one that pages messages out can create entries whose `message` reads them back. The queue itself uses only
@@ -25,7 +26,9 @@ from qstore.broker.model.queues.arguments import (
     RING_STRICT,
     SELF_DESTRUCT,
     QueueArguments,
+    read_arguments,
 )
+from qstore.broker.model.queues.capacity import Capacity
 from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.fifo import Fifo
@@ -34,6 +37,7 @@ from qstore.broker.model.queues.limits import Limit
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring, RingLimit
 from qstore.broker.model.queues.self_destruct import SelfDestruct
+from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -52,14 +56,24 @@ class QueueFactory:
         max_bytes: limit in bytes for queues that declare none. A declared limit counts headers and content, as in
             qpidd; this one counts memory.
         clock: seconds since 1970.
+        watches: makes their watches.
 
     Attributes:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
     """
 
-    def __init__(self, tick: Tick, store: Store | None, max_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, tick: Tick, store: Store | None, max_bytes: int, clock: Callable[[], float], watches: WatchFactory
+    ) -> None:
         self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
+        self._watches = watches
         self.self_destruct: Callable[[str], None] = lambda _name: None
+
+    def read(self, name: str, arguments: TypedMap) -> QueueArguments:
+        """Parse the arguments of a new queue. Raises InvalidArgumentError."""
+        parsed = read_arguments(arguments)
+        self._watches.check(name, parsed, self._capacity(parsed))
+        return parsed
 
     def make(
         self,
@@ -73,7 +87,8 @@ class QueueFactory:
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
         order = Fifo()
-        limit, displacements = self._limit(name, order, parsed)
+        capacity = self._capacity(parsed)
+        limit, displacements = self._limit(name, order, parsed, capacity)
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
@@ -89,18 +104,25 @@ class QueueFactory:
             limit=limit,
             displacements=displacements,
             eligibility=_eligibility(parsed),
+            watch=self._watches.make(name, parsed, capacity),
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         return queue
 
-    def _limit(self, name: str, order: Fifo, parsed: QueueArguments) -> tuple[Limit | None, tuple[Displacement, ...]]:
-        """What refuses messages beyond the limit, and what makes room for them."""
+    def _capacity(self, parsed: QueueArguments) -> Capacity:
         max_messages, max_bytes, overhead = 0, self._max_bytes, MESSAGE_OVERHEAD
         if parsed.policy != FLOW_TO_DISK:
             max_messages = parsed.max_messages
             if parsed.max_bytes is not None:
                 max_bytes, overhead = parsed.max_bytes, 0
+        return Capacity(max_messages, max_bytes, overhead)
+
+    def _limit(
+        self, name: str, order: Fifo, parsed: QueueArguments, capacity: Capacity
+    ) -> tuple[Limit | None, tuple[Displacement, ...]]:
+        """What refuses messages beyond the limit, and what makes room for them."""
+        max_messages, max_bytes, overhead = capacity
         if not max_messages and not max_bytes:
             return None, ()
         if parsed.policy in (RING, RING_STRICT):

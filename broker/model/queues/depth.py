@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
+from qstore.broker.model.queues.depth_watch import DepthWatch
 
 
 class Depth:
@@ -15,15 +16,17 @@ class Depth:
         messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
         bytes_enqueued, bytes_dequeued: their headers and content.
         counters: its other counters (`totals`).
+        watch: what follows from the depth: flow control and alerts (`depth_watch`); by default nothing.
     """
 
     __slots__ = (
         "_acquired", "bytes_dequeued", "bytes_enqueued", "counters", "durable", "messages_dequeued",
-        "messages_enqueued", "name",
+        "messages_enqueued", "name", "watch",
     )  # fmt: skip
 
-    def __init__(self, name: str, *, durable: bool) -> None:
+    def __init__(self, name: str, *, durable: bool, watch: DepthWatch | None = None) -> None:
         self.name, self.durable = name, durable
+        self.watch = DepthWatch([]) if watch is None else watch
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counters = QueueCounters()
         self._acquired = 0  # how often an entry became ACQUIRED

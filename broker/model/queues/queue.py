@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.alternate import Alternate
     from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.depth_watch import DepthWatch
     from qstore.broker.model.queues.displacement import Displacement
     from qstore.broker.model.queues.eligibility import Eligibility
     from qstore.broker.model.queues.limits import Limit
@@ -51,15 +52,14 @@ class Queue(Depth):
     Args:
         name: its name.
         tick: dispatches it.
-        durable: whether it survives a restart.
-        auto_delete: whether it is deleted with its last consumer.
+        durable, auto_delete: whether it survives a restart, and whether it is deleted with its last consumer.
         arguments: of its declaration.
-        store: the store that persists it; None if it is not stored.
-        journal: its journal in the store; of a type the store chooses.
+        store, journal: the store that persists it, and its journal there, of a type the store chooses; or None.
         order: the order of messages (`fifo`); by default a new `Fifo`.
         limit: how much it holds, and what happens beyond that (`limits`); None for no limit.
         displacements: which messages leave it when others arrive (`displacement`).
         eligibility: which messages it accepts (`eligibility`); None for all.
+        watch: flow control and alerts (`depth_watch`); by default neither.
         clock: seconds since 1970.
 
     Attributes:
@@ -97,9 +97,10 @@ class Queue(Depth):
         limit: Limit | None = None,
         displacements: tuple[Displacement, ...] = (),
         eligibility: Eligibility | None = None,
+        watch: DepthWatch | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(name, durable=durable)
+        super().__init__(name, durable=durable, watch=watch)
         self.auto_delete, self.arguments = auto_delete, arguments
         self.store, self.journal = store, journal
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
@@ -110,10 +111,8 @@ class Queue(Depth):
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
         self.deletion: Deletion | None = None
-        self.auto_delete_seconds = 0
-        self.counted_memory = 0
-        self.binding_count, self.consumer_marks = Watermark(1), Watermark()
-        self.creator = self.sequence_header = ""
+        self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
+        self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
         self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
@@ -141,7 +140,7 @@ class Queue(Depth):
         """Enqueue a message, and append it to the journal if it is stored.
 
         Returns:
-            Whether its completion must wait until the records of this tick are on the disk.
+            Whether its completion must wait: for the records of this tick, and for the queue if it is stopped.
 
         Raises:
             ResourceLimitExceededError: there is no room for it.
@@ -159,17 +158,12 @@ class Queue(Depth):
                 rid = append.enqueue(self.journal, parts, size, crc)
             except self.store.full_error as error:
                 raise ResourceLimitExceededError(str(error)) from error
-            self.add_held(message, rid)
+            self.has_risen(self.add_held(message, rid))
             return True
-        self.add(message, 0)
-        return False
+        return self.has_risen(self.add(message, 0))
 
     def add(self, message: Message, rid: int) -> Entry:
-        """Enqueue a message that is already in the journal, or is not stored.
-
-        Raises:
-            MemoryError: nothing was changed: all allocations come first.
-        """
+        """Enqueue a message that is already in the journal, or is not stored. A MemoryError comes before any change."""
         entry = self.enter(message, rid)
         if self.displacements:
             self._arrived(entry)
@@ -191,9 +185,14 @@ class Queue(Depth):
         self.messages_enqueued, self.bytes_enqueued = count, enqueued
         return entry
 
+    def has_risen(self, entry: Entry) -> bool:
+        """A publisher has added the entry. Returns whether it must wait, because the queue is stopped."""
+        watch, count, size = self.watch, self.messages_enqueued, self.bytes_enqueued
+        return (count > watch.count_mark or size > watch.bytes_mark) and watch.risen(self, entry)
+
     # ---- waiting for the disk ----
 
-    def add_held(self, message: Message, rid: int) -> None:
+    def add_held(self, message: Message, rid: int) -> Entry:
         """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
         entry = self.enter(message, rid)
         self._barriers.hold(entry.position)
@@ -201,6 +200,7 @@ class Queue(Depth):
         self._tick.journals[self.journal] = None
         if self.displacements:
             self._arrived(entry)
+        return entry
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
         """As `add`, but the message is not delivered before `commit`."""
@@ -222,6 +222,7 @@ class Queue(Depth):
         for displacement in self.displacements:
             displacement.recovered(self)
             self._tick.schedule()
+        self.watch.update(self)
 
     def withdraw(self, entry: Entry) -> None:
         """Remove an entry whose transaction has failed, or which the queue does not accept."""
@@ -277,6 +278,8 @@ class Queue(Depth):
         self.bytes_dequeued += message.size
         if message.is_persistent is not self.durable:
             self.counters.atypical_dequeue(message.size)
+        if self.watch.is_high:
+            self.watch.fallen(self, entry)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
         if self.displacements:
@@ -333,13 +336,10 @@ class Queue(Depth):
         return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]
 
     def purge(self, max_messages: int = 0) -> tuple[int, bool]:
-        """Remove at most `max_messages` available messages; 0 for all.
+        """Remove at most `max_messages` available messages; 0 for all. Raises as `dequeue`.
 
         Returns:
             How many; and whether completion must wait until the records of this tick are on the disk.
-
-        Raises:
-            InternalError: as `dequeue`.
         """
         count, is_written = 0, False
         for entry in self.available():
@@ -432,6 +432,7 @@ class Queue(Depth):
         """The store has deleted the queue. Returns its consumers, which must be notified."""
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
+        self.watch.release()
         deletion.ended(is_deleted=True)
         return list(deletion.consumers)
 

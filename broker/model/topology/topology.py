@@ -43,7 +43,6 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.argument_table import unsupported_arguments
-from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.checks import (
@@ -223,7 +222,7 @@ class Topology:
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
         check_name("queue", name, QUEUE_NAMES)
-        parsed = read_arguments(arguments)
+        parsed = self._factory.read(name, arguments)
         self._check_unsupported(name, arguments)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(

@@ -3,6 +3,7 @@
 Nothing takes effect before `commit`: published messages are on no queue, and accepted messages stay acquired. Commit
 first checks everything, then writes the records of all durable queues as one transaction of the store. The messages are
 enqueued at once, after barriers that are lowered when the commit is on the disk. Until then they are not delivered.
+Neither they nor the commit wait for queues that flow control has stopped (`flow_control`).
 
 If the store reports that the outcome of a commit is unknown, stored messages stay in place, undelivered, until the next
 start determines the outcome; for messages that are not stored, the transaction is undone.
@@ -126,6 +127,8 @@ class LocalTransaction:
         barriers += [(queue, queue.raise_barrier_at_end()) for queue in each_queue]
         for number, (message, queue) in enumerate(published):
             added.append((queue, queue.add_uncommitted(message, rids[number] if rids else 0)))
+        for queue in each_queue:
+            queue.watch.update(queue)
         for _, entry in accepted:
             entry.state = LEAVING
         for place, sent in self._sent.items():

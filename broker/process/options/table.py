@@ -24,7 +24,6 @@ from qstore.broker.process.options.table_others import OTHERS
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _COMMAND_LINE: Final = (Source.COMMAND_LINE,)
 _NO_CYRUS: Final = "the broker implements SASL itself, with the users of the user file"
-_NO_FLOW: Final = "a full queue refuses messages, and publishers are not stopped before it is full"
 _ONE_LOOP: Final = "the broker has a single event loop"
 
 _RULE_HELP: Final = (
@@ -124,16 +123,15 @@ _QUEUES: Final = Group(
         ),
         Option(
             "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its limit, "
-            "that stops its publishers", maximum=100, effect=Effect.LATER, reason=_NO_FLOW,
+            "above which its publishers wait; 0: never", maximum=100,
         ),
         Option(
-            "default-flow-resume-threshold", _NUMBER, "PERCENT", "70", "Fill level of a queue that resumes them",
-            maximum=100, effect=Effect.LATER, reason=_NO_FLOW,
+            "default-flow-resume-threshold", _NUMBER, "PERCENT", "70", "Fill level of a queue below which they go on; "
+            "at most the stop threshold", maximum=100,
         ),
         Option(
             "default-event-threshold-ratio", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its "
-            "limit, that raises an event; 0: never", maximum=100, effect=Effect.LATER,
-            reason="no events are raised yet",
+            "limit, that raises an event and a warning in the log; 0: never", maximum=100,
         ),
         Option(
             "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group",

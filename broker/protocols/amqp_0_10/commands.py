@@ -114,7 +114,10 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     if session.transaction is not None:
         session.transaction.publish(message, exchange)
     elif broker.router.publish(message, exchange):
-        session.ledger.hold(number)
+        if broker.router.stops:
+            session.hold_transfer(number, is_stored=message.is_persistent)
+        else:
+            session.ledger.hold(number)
 
 
 def _transfer_immediate(session: ServerSession, number: int, message: TransferMessage, exchange: Exchange) -> None:
@@ -122,7 +125,7 @@ def _transfer_immediate(session: ServerSession, number: int, message: TransferMe
     if session.transaction is not None:
         session.transaction.publish_to(message, exchange, route)
     elif session.broker.router.publish_to(message, exchange, route):
-        session.ledger.hold(number)
+        session.hold_transfer(number, is_stored=message.is_persistent)
 
 
 def _read_destination(session: ServerSession, payload: bytes) -> str:

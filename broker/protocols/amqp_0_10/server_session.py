@@ -1,7 +1,8 @@
 """The broker's side of a session: its state, and the objects it owns. `commands` defines what each command does to it.
 
 A command is completed at the end of the tick, or, if it has written records, when those are on the disk (`ledger`). A
-command that takes time pauses the connection's input until it is done (`run`), so that later commands see its effect.
+message.transfer also waits for the queues that flow control has stopped (`hold_transfer`). A command that takes time
+pauses the connection's input until it is done (`run`), so that later commands see its effect.
 
 A delivery is recorded under the number of its transfer until it is settled; when the session ends, unsettled messages
 are available again, and marked as redelivered.
@@ -28,6 +29,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.flow_control import HeldTransfer
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import unsubscribe
 from qstore.broker.model.tick import Output
@@ -114,6 +116,7 @@ class ServerSession(StreamingSession[SessionConnection]):
     __slots__ = (
         "__weakref__",
         "_flushes",
+        "_held_transfers",
         "_paused",
         "_plain_before",
         "_reported",
@@ -150,6 +153,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
+        self._held_transfers: dict[int, HeldTransfer] = {}  # command number -> message.transfer on stopped queues
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
@@ -247,6 +251,33 @@ class ServerSession(StreamingSession[SessionConnection]):
         self.ledger.complete([[number, number]])
         self.tick.workers[self] = None
         self.tick.schedule()
+
+    def hold_transfer(self, number: int, *, is_stored: bool) -> None:
+        """Hold a message.transfer until its records are on the disk, and its message is on no stopped queue.
+
+        Args:
+            number: its command number.
+            is_stored: whether there may be records.
+        """
+        stops = self.broker.router.stops
+        if not stops:
+            self.ledger.hold(number)
+            return
+
+        def done(error: Exception | None) -> None:
+            del self._held_transfers[number]
+            if error is not None:
+                self.fail([[number, number]], error)
+            else:
+                self.completed_later(number)
+
+        self.ledger.postpone(number)
+        transfer = self._held_transfers[number] = HeldTransfer(stops, done)
+        stops.clear()
+        if is_stored:
+            self.tick.when_synced(transfer.synced)
+        else:
+            transfer.synced(None)
 
     def send_result(self, number: int, result: bytes) -> None:
         """Send the result of a command."""
@@ -432,6 +463,9 @@ class ServerSession(StreamingSession[SessionConnection]):
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
             self.transaction = None
+        held, self._held_transfers = self._held_transfers, {}
+        for transfer in held.values():
+            transfer.drop()
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for subscription, entry in self.deliveries.take_all():
