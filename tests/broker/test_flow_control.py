@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,18 +22,23 @@ from qstore.broker.model.queues.flow_control import (
     FlowControl,
     FlowDefaults,
     FlowThresholds,
-    HeldTransfer,
+    HeldTransfers,
     Stop,
     flow_thresholds,
 )
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.tick import Tick
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import Model
 
 DEFAULTS = FlowDefaults(80, 70)
-ONE = PlainMessage("q", b"x" * 10, persistent=False)
+
+
+@cache
+def one() -> PlainMessage:
+    return PlainMessage("q", b"x" * 10, persistent=False)
 
 
 def thresholds(given: dict[str, int], capacity: Capacity, defaults: FlowDefaults = DEFAULTS) -> FlowThresholds | None:
@@ -120,11 +127,11 @@ class Stand:
         assert self.queue.watch.flow is not None
         return self.queue.watch.flow
 
-    def publish(self, count: int = 1, message: PlainMessage = ONE) -> bool:
+    def publish(self, count: int = 1, message: PlainMessage | None = None) -> bool:
         is_held = False
         for _ in range(count):
             self.stops.clear()
-            is_held = self.queue.publish(message)
+            is_held = self.queue.publish(message or one())
             assert is_held == bool(self.stops) == self.queue.watch.is_stopped
         return is_held
 
@@ -210,7 +217,7 @@ def test_purging_and_messages_of_transactions_count() -> None:
     transaction = stand.model.broker.begin_transaction(0)
     stand.model.broker.queues["q"] = stand.queue
     for _ in range(4):
-        transaction.publish(ONE, stand.model.broker.exchanges[""])
+        transaction.publish(one(), stand.model.broker.exchanges[""])
     assert not stand.queue.watch.is_stopped
     outcome: list[object] = []
     transaction.commit(outcome.append)
@@ -224,31 +231,18 @@ def test_purging_and_messages_of_transactions_count() -> None:
 # ---- what the watch does not look at ----
 
 
-class Counted(FlowControl):
-    """Counts how often it is asked."""
-
-    def __init__(self, limits: FlowThresholds) -> None:
-        super().__init__(limits)
-        self.asked = 0
-
-    def rise(self, name: str, count: int, size: int) -> None:
-        self.asked += 1
-        super().rise(name, count, size)
-
-
 def test_it_seldom_looks_at_a_queue_with_room() -> None:
-    model = Model()
-    flow = Counted(FlowThresholds(stop_bytes=80 << 20, resume_bytes=70 << 20, overhead=MESSAGE_OVERHEAD))
-    queue = Queue("q", model.tick, watch=DepthWatch([], flow))
+    stand = Stand()
+    watch, marks = stand.queue.watch, set()
     for _ in range(20_000):
-        assert not queue.publish(ONE)
-        entry = next(queue.available())
-        queue.acquire(entry)
-        queue.dequeue(entry)
-    assert flow.asked == 0
+        stand.publish()
+        stand.take()
+        marks.add((watch.count_mark, watch.bytes_mark))
+    assert len(marks) == 1
     for _ in range(150_000):
-        assert not queue.publish(ONE)
-    assert flow.asked <= 2
+        stand.queue.publish(one())
+        marks.add((watch.count_mark, watch.bytes_mark))
+    assert len(marks) <= 3
 
 
 _LIMIT = st.integers(0, 12)
@@ -306,9 +300,16 @@ def test_it_misses_nothing(
 # ---- transfers that are held ----
 
 
-def held_at(*flows: FlowControl, position: int = 1) -> tuple[HeldTransfer, list[Exception | None]]:
-    outcome: list[Exception | None] = []
-    return HeldTransfer([(flow, position) for flow in flows], outcome.append), outcome
+Outcome = list[tuple[int, Exception | None]]
+
+
+def held_at(tick: Tick | None, *flows: FlowControl, position: int = 1) -> tuple[HeldTransfers, Outcome]:
+    """Transfer 7, which has put its message there."""
+    outcome: Outcome = []
+    transfers = HeldTransfers(lambda number, error: outcome.append((number, error)))
+    transfers.hold(7, [(flow, position) for flow in flows], tick)
+    assert len(transfers) == 1
+    return transfers, outcome
 
 
 def stopped() -> FlowControl:
@@ -318,46 +319,57 @@ def stopped() -> FlowControl:
     return flow
 
 
+class Disk:
+    """A tick of which only this is used."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[Exception | None], None]] = []
+
+    def when_synced(self, callback: Callable[[Exception | None], None]) -> None:
+        self.waiting.append(callback)
+
+
 def test_it_waits_for_all_queues_and_the_disk() -> None:
-    first, second = stopped(), stopped()
-    transfer, outcome = held_at(first, second)
+    first, second, disk = stopped(), stopped(), Disk()
+    tick: Any = disk
+    transfers, outcome = held_at(tick, first, second)
     first.fall("q", 1, 0, 9)
-    transfer.synced(None)
+    disk.waiting.pop()(None)
     assert outcome == []
     second.fall("q", 1, 0, 9)
-    assert outcome == [None]
-    transfer, outcome = held_at(first)
+    assert (outcome, len(transfers)) == ([(7, None)], 0)
+    transfers, outcome = held_at(tick, first)
     first.release()
     assert outcome == []
-    transfer.synced(None)
-    assert outcome == [None]
+    disk.waiting.pop()(None)
+    assert (outcome, len(transfers)) == ([(7, None)], 0)
 
 
 def test_it_does_not_wait_for_a_queue_that_its_message_has_left() -> None:
     flow = stopped()
-    transfer, outcome = held_at(flow, position=5)
-    transfer.synced(None)
+    _, outcome = held_at(None, flow, position=5)
     flow.fall("q", 2, 0, 4)
     assert outcome == []
     flow.fall("q", 2, 0, 5)
-    assert outcome == [None]
+    assert outcome == [(7, None)]
     assert flow.is_stopped
 
 
 def test_it_fails_with_the_disk_and_only_once() -> None:
-    flow = stopped()
-    transfer, outcome = held_at(flow)
+    flow, disk = stopped(), Disk()
+    tick: Any = disk
+    _, outcome = held_at(tick, flow)
     error = OSError(5, "x")
-    transfer.synced(error)
+    disk.waiting.pop()(error)
     flow.release()
-    assert outcome == [error]
+    assert outcome == [(7, error)]
 
 
 def test_nobody_waits_any_more() -> None:
-    flow = stopped()
-    transfer, outcome = held_at(flow)
-    transfer.drop()
-    transfer.synced(None)
+    flow, disk = stopped(), Disk()
+    tick: Any = disk
+    transfers, outcome = held_at(tick, flow)
+    transfers.drop()
+    disk.waiting.pop()(None)
     flow.release()
-    flow.forget(1)
     assert outcome == []

@@ -20,6 +20,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
+from tests.support.compiled import replaces
 from tests.support.fake_store import Model
 
 DEFAULT = BrokerSettings().queue_limit_bytes
@@ -291,6 +292,7 @@ def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenes())
 
 
+@replaces
 def test_arguments_that_were_kept_once_and_say_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

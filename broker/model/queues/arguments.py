@@ -99,9 +99,9 @@ class QueueArguments(NamedTuple):
         last_value_key: the header by whose value a message displaces another; empty for none.
         keeps_browsed: whether messages that were browsed are not displaced.
         sequence_header: the header with a message's number on the queue; empty for none.
+        filter: selects the messages that the queue accepts; None for all.
         flow: the thresholds of flow control.
         alerts: the thresholds of alerts.
-        filter: selects the messages that the queue accepts; None for all.
     """
 
     max_messages: int = 0
@@ -112,9 +112,9 @@ class QueueArguments(NamedTuple):
     last_value_key: str = ""
     keeps_browsed: bool = False
     sequence_header: str = ""
+    filter: Selector | None = None
     flow: FlowArguments = FlowArguments()
     alerts: AlertArguments = AlertArguments()
-    filter: Selector | None = None
 
 
 #: No arguments given.
@@ -141,6 +141,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         counts.get(AUTO_DELETE_TIMEOUT, 0),
         *_last_value(given),
         _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
+        read_selector(arguments, FILTER),
         FlowArguments(
             counts.get("qpid.flow_stop_count"),
             counts.get("qpid.flow_resume_count"),
@@ -154,7 +155,6 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
             counts.get("qpid.alert_size_down"),
             counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
         ),
-        filter=read_selector(arguments, FILTER),
     )
 
 

@@ -22,12 +22,16 @@ Sources: Qpid C++ Broker Book, 1.8; MRG 2 Messaging User Guide, 3 (producer flow
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.capacity import Capacity
+
+if TYPE_CHECKING:
+    from qstore.broker.model.tick import Tick
 
 _LOG: Final = log_of("Model")
 
@@ -124,7 +128,7 @@ class FlowControl:
         self.thresholds = thresholds
         self.is_stopped = False
         self.stopped_count = 0
-        self._held: dict[int, HeldTransfer] = {}  # position of a message on the queue -> its transfer
+        self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position of a message -> its transfer
 
     def rise(self, name: str, count: int, size: int) -> None:
         """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
@@ -147,66 +151,71 @@ class FlowControl:
             _LOG.info('Queue "%s": publishers are resumed at %d messages, %d bytes', name, count, size)
             self.release()
         elif position in self._held:
-            self._held.pop(position).let_go(self)
+            transfers, number = self._held.pop(position)
+            transfers.let_go(number)
 
-    def hold(self, position: int, transfer: HeldTransfer) -> None:
+    def hold(self, position: int, transfers: HeldTransfers, number: int) -> None:
         """Let a transfer wait that has put its message at `position`."""
-        self._held[position] = transfer
-
-    def forget(self, position: int) -> None:
-        """The transfer of the message at `position` does not wait any more."""
-        self._held.pop(position, None)
+        self._held[position] = transfers, number
 
     def release(self) -> None:
         """Let all transfers go: flow control is off, or the queue was deleted."""
         held, self._held = self._held, {}
-        for transfer in held.values():
-            transfer.let_go(self)
+        for transfers, number in held.values():
+            transfers.let_go(number)
 
 
 Stop: TypeAlias = tuple[FlowControl, int]
 """A stopped queue's flow control, and the position of a message that was put on that queue."""
 
 
-class HeldTransfer:
-    """A command whose message is on stopped queues: it waits for them, and for the disk.
+class HeldTransfers:
+    """The transfers of one publisher that wait for stopped queues.
 
     Args:
-        stops: the stopped queues.
-        done: called when the command is complete, or with the error for which it cannot be.
+        done: called with a transfer's number when it is complete, and with the error if it cannot be written.
     """
 
-    __slots__ = ("_done", "_is_synced", "_places")
+    __slots__ = ("_done", "_waiting")
 
-    def __init__(self, stops: list[Stop], done: Callable[[Exception | None], None]) -> None:
+    def __init__(self, done: Callable[[int, Exception | None], None]) -> None:
         self._done = done
-        self._is_synced = False
-        self._places = dict(stops)
+        self._waiting: dict[int, int] = {}  # number -> how many queues and flushes it waits for
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(self, number: int, stops: Iterable[Stop], tick: Tick | None) -> None:
+        """Let a transfer wait for these queues, and for the records of this tick if `tick` is given."""
+        count = 0
         for flow, position in stops:
-            flow.hold(position, self)
+            flow.hold(position, self, number)
+            count += 1
+        if tick is not None:
+            tick.when_synced(partial(self._synced, number))
+            count += 1
+        self._waiting[number] = count
 
-    def let_go(self, flow: FlowControl) -> None:
-        """A queue does not hold it any more."""
-        del self._places[flow]
-        if self._is_synced and not self._places:
-            self._done(None)
+    def let_go(self, number: int) -> None:
+        """A queue does not hold the transfer any more."""
+        left = self._waiting.get(number, 0) - 1
+        if left > 0:
+            self._waiting[number] = left
+        elif left == 0:
+            del self._waiting[number]
+            self._done(number, None)
 
-    def synced(self, error: Exception | None) -> None:
-        """Its records are on the disk, or could not be written."""
-        self._is_synced = True
-        if error is None and self._places:
-            return
-        done = self._done
-        self.drop()
-        done(error)
+    def _synced(self, number: int, error: Exception | None) -> None:
+        if error is None:
+            self.let_go(number)
+        elif self._waiting.pop(number, 0):
+            self._done(number, error)
 
     def drop(self) -> None:
-        """Nobody waits for the command any more."""
-        for flow, position in self._places.items():
-            flow.forget(position)
-        self._places.clear()
+        """The publisher has gone."""
+        self._waiting.clear()
         self._done = _ignore
 
 
-def _ignore(_error: Exception | None) -> None:
-    """For a command that nobody waits for."""
+def _ignore(_number: int, _error: Exception | None) -> None:
+    """For a publisher that has gone."""

@@ -29,7 +29,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
-from qstore.broker.model.queues.flow_control import HeldTransfer
+from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import unsubscribe
 from qstore.broker.model.tick import Output
@@ -153,7 +153,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
-        self._held_transfers: dict[int, HeldTransfer] = {}  # command number -> message.transfer on stopped queues
+        self._held_transfers: HeldTransfers | None = None
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
@@ -263,21 +263,17 @@ class ServerSession(StreamingSession[SessionConnection]):
         if not stops:
             self.ledger.hold(number)
             return
-
-        def done(error: Exception | None) -> None:
-            del self._held_transfers[number]
-            if error is not None:
-                self.fail([[number, number]], error)
-            else:
-                self.completed_later(number)
-
+        if self._held_transfers is None:
+            self._held_transfers = HeldTransfers(self._transfer_done)
         self.ledger.postpone(number)
-        transfer = self._held_transfers[number] = HeldTransfer(stops, done)
+        self._held_transfers.hold(number, stops, self.tick if is_stored else None)
         stops.clear()
-        if is_stored:
-            self.tick.when_synced(transfer.synced)
+
+    def _transfer_done(self, number: int, error: Exception | None) -> None:
+        if error is not None:
+            self.fail([[number, number]], error)
         else:
-            transfer.synced(None)
+            self.completed_later(number)
 
     def send_result(self, number: int, result: bytes) -> None:
         """Send the result of a command."""
@@ -463,9 +459,9 @@ class ServerSession(StreamingSession[SessionConnection]):
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
             self.transaction = None
-        held, self._held_transfers = self._held_transfers, {}
-        for transfer in held.values():
-            transfer.drop()
+        if self._held_transfers is not None:
+            self._held_transfers.drop()
+            self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for subscription, entry in self.deliveries.take_all():
