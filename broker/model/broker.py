@@ -13,38 +13,30 @@ from typing import Any, Final
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Authorization
-from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.events import Events
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import MemoryCeiling
-from qstore.broker.model.message import Message
-from qstore.broker.model.queues.argument_table import unsupported_arguments
-from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.watch_factory import WatchFactory
+from qstore.broker.model.recovery import Recovery, RestoreMessage
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
-from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
+from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
-from qstore.broker.model.topology.bindings import BindingMaker, recover_bindings
+from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
 from qstore.broker.model.topology.topology import Topology
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Broker")
-
-#: Decodes a stored message. Raises BrokerRecordError.
-RestoreMessage = Callable[[bytes], Message]
 
 
 class Broker:
@@ -153,87 +145,12 @@ class Broker:
         """Remove expired messages from all queues. Returns how many."""
         return sum(queue.expire() for queue in self.queues.values())
 
-    # ---- recovery ----
-
     def recover(self, restore: RestoreMessage) -> None:
-        """Load exchanges, queues, bindings and messages from the store.
-
-        Args:
-            restore: decodes a stored message.
-        """
-        if self.store is None:
-            return
-        alternates: list[tuple[Exchange | Queue, str]] = []
-        self._recover_exchanges(alternates)
-        by_id: dict[int, Queue] = {}
-        for found in self.store.recovered_queues:
-            queue = by_id[found.queue_id] = self._recover_queue(found, restore)
-            alternates.append((queue, found.record.alternate_exchange or ""))
-        self.store.end_recovery()
-        for queue in by_id.values():
-            queue.end_recovery()
-        recover_bindings(self.store, self.exchanges, by_id)
-        for user, name in alternates:
-            if name and name in self.exchanges:
-                user.alternate = self.exchanges[name]
-
-    def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
-        assert self.store is not None
-        for number, record in self.store.topology.exchanges.items():
-            exchange = self.exchanges.get(record.name)
-            if exchange is None:
-                try:
-                    make = exchange_type(record.type)
-                except Exception as error:
-                    _LOG.warning('Exchange "%s" was not recovered: %s', record.name, error)
-                    continue
-                exchange = make(
-                    record.name,
-                    durable=True,
-                    auto_delete=bool(record.auto_delete),
-                    arguments=record.arguments,
-                )
-                self.exchanges[record.name] = exchange
-                alternates.append((exchange, record.alternate_exchange or ""))
-            exchange.store_id = number
-
-    def _recover_queue(self, found: RecoveredQueue, restore: RestoreMessage) -> Queue:
-        assert self.store is not None
-        record = found.record
-        try:
-            parsed = read_arguments(record.arguments)
-        except InvalidArgumentError as error:  # qpidd or an earlier version accepted it
-            parsed = NO_ARGUMENTS
-            _LOG.warning('Queue "%s": ignoring its arguments: %s', record.name, error)
-        self._warn_of_unsupported(record.name, record.arguments)
-        queue = self.queue_factory.make(
-            record.name,
-            durable=True,
-            auto_delete=bool(record.auto_delete),
-            arguments=record.arguments,
-            parsed=parsed,
-            journal=found.journal,
-        )
-        for stored in self.store.messages(found):
-            if stored.state != LIVE:
-                self.in_doubt_messages += 1
-                continue
-            try:
-                message = restore(stored.data)
-            except BrokerRecordError as error:
-                _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
-                continue
-            queue.enter(message, stored.rid).is_redelivered = stored.redelivered
-        queue.creator = record.owner or ""
-        self.queues[record.name] = queue
-        self.exchanges[""].binding_count.set(len(self.queues))
-        return queue
-
-    def _warn_of_unsupported(self, name: str, arguments: TypedMap) -> None:
-        """Log which unsupported queue kind a recovered queue was declared as."""
-        unsupported = [each for each in unsupported_arguments(arguments) if each.is_refused]
-        if unsupported:
-            _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, unsupported)))
+        """Load exchanges, queues, bindings and messages from the store; `restore` decodes a stored message."""
+        if self.store is not None:
+            recovery = Recovery(self.store, self.exchanges, self.queues, self.queue_factory, restore)
+            recovery.run()
+            self.in_doubt_messages = recovery.in_doubt_messages
 
     # ---- serving clients ----
 

@@ -291,3 +291,16 @@ def test_numbers_on_the_queue_have_gaps_where_messages_were_discarded(arguments:
     assert numbers_of(queue, header) == [2, 3]
     assert numbers_of(other, header) == [None] * 3
     assert stored(queue) == [b"2", b"3"]
+
+
+def test_a_queue_that_was_not_deleted_before_a_crash_goes_with_the_next_message() -> None:
+    model = Model()
+    asked: list[str] = []
+    queue = ring(model, 1, "self-destruct")
+    for number in (1, 2):
+        queue.enter(model.message("q", b"%d" % number), number)
+    model.broker.queue_factory.self_destruct = asked.append
+    queue.end_recovery()
+    assert asked == []
+    model.publish("q", b"3")
+    assert asked == ["q"]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.queues.displacement import Displacement, Displacing
+from qstore.broker.model.queues.entry import Entry
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.limits import Limit
@@ -32,6 +33,9 @@ class SelfDestruct(Displacement):
         self._is_asked = False
 
     def recovered(self, queue: Displacing) -> None:
+        """A queue that was not deleted before a crash is deleted with the next message."""
+
+    def arrived(self, queue: Displacing, entry: Entry) -> None:  # noqa: ARG002
         """Have the queue deleted if it exceeds its limit."""
         if not self._is_asked and self._limit.is_exceeded(queue.message_count, queue.message_bytes):
             self._is_asked = True

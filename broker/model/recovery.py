@@ -1,0 +1,125 @@
+"""Recovery: what the store has is put into the model when the broker starts: exchanges, queues, bindings, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.types import exchange_type
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.argument_table import unsupported_arguments
+from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
+from qstore.broker.model.queues.composition import QueueFactory
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
+from qstore.broker.model.topology.bindings import recover_bindings
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.values import TypedMap
+
+_LOG: Final = log_of("Broker")
+
+RestoreMessage: TypeAlias = Callable[[bytes], Message]
+"""Decodes a stored message. Raises BrokerRecordError."""
+
+
+class Recovery:
+    """Puts what a store has into the model.
+
+    Args:
+        store: the store.
+        exchanges: name -> exchange; gets the store's.
+        queues: name -> queue; gets the store's.
+        factory: creates queues.
+        restore: decodes a stored message.
+
+    Attributes:
+        in_doubt_messages: messages held by in-doubt distributed transactions, which are on no queue.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        exchanges: dict[str, Exchange],
+        queues: dict[str, Queue],
+        factory: QueueFactory,
+        restore: RestoreMessage,
+    ) -> None:
+        self._store, self._exchanges, self._queues = store, exchanges, queues
+        self._factory, self._restore = factory, restore
+        self.in_doubt_messages = 0
+
+    def run(self) -> None:
+        """Recover everything."""
+        alternates: list[tuple[Exchange | Queue, str]] = []
+        self._recover_exchanges(alternates)
+        by_id: dict[int, Queue] = {}
+        for found in self._store.recovered_queues:
+            queue = by_id[found.queue_id] = self._recover_queue(found)
+            alternates.append((queue, found.record.alternate_exchange or ""))
+        self._store.end_recovery()
+        for queue in by_id.values():
+            queue.end_recovery()
+        recover_bindings(self._store, self._exchanges, by_id)
+        for user, name in alternates:
+            if name and name in self._exchanges:
+                user.alternate = self._exchanges[name]
+
+    def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
+        for number, record in self._store.topology.exchanges.items():
+            exchange = self._exchanges.get(record.name)
+            if exchange is None:
+                try:
+                    make = exchange_type(record.type)
+                except Exception as error:
+                    _LOG.warning('Exchange "%s" was not recovered: %s', record.name, error)
+                    continue
+                exchange = make(
+                    record.name,
+                    durable=True,
+                    auto_delete=bool(record.auto_delete),
+                    arguments=record.arguments,
+                )
+                self._exchanges[record.name] = exchange
+                alternates.append((exchange, record.alternate_exchange or ""))
+            exchange.store_id = number
+
+    def _recover_queue(self, found: RecoveredQueue) -> Queue:
+        record = found.record
+        try:
+            parsed = read_arguments(record.arguments)
+        except InvalidArgumentError as error:  # qpidd or an earlier version accepted it
+            parsed = NO_ARGUMENTS
+            _LOG.warning('Queue "%s": ignoring its arguments: %s', record.name, error)
+        _warn_of_unsupported(record.name, record.arguments)
+        queue = self._factory.make(
+            record.name,
+            durable=True,
+            auto_delete=bool(record.auto_delete),
+            arguments=record.arguments,
+            parsed=parsed,
+            journal=found.journal,
+        )
+        for stored in self._store.messages(found):
+            if stored.state != LIVE:
+                self.in_doubt_messages += 1
+                continue
+            try:
+                message = self._restore(stored.data)
+            except BrokerRecordError as error:
+                _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
+                continue
+            queue.enter(message, stored.rid).is_redelivered = stored.redelivered
+        queue.creator = record.owner or ""
+        self._queues[record.name] = queue
+        self._exchanges[""].binding_count.set(len(self._queues))
+        return queue
+
+
+def _warn_of_unsupported(name: str, arguments: TypedMap) -> None:
+    """Log which unsupported queue kind a recovered queue was declared as."""
+    unsupported = [each for each in unsupported_arguments(arguments) if each.is_refused]
+    if unsupported:
+        _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, unsupported)))
