@@ -121,6 +121,7 @@ def test_steps_that_are_left_out_leave_nothing(
     assert sorted(os.listdir(request.out)) == [".qstore-analyze", "files", "outstanding", "queues"]
 
 
+@only_on_its_day(0, 2)
 def test_what_a_report_cannot_say_is_told(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     content = analyzed(spark, Request(fleet.paths[:1], str(tmp_path / "out"), frozenset(), report=True)).report
     assert content.findings == ()

@@ -13,6 +13,7 @@ from qstore.tools.generate.sizes import parse_sizes
 from tests.spark.histories import SCHEMA, History, row
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
+from tests.support.profiles import only_on_its_day
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
@@ -52,6 +53,7 @@ def by_dump(paths: list[str]) -> Told:
     return told
 
 
+@only_on_its_day(1, 2)
 def test_histories_end_as_recovery_has_them(spark: Any) -> None:
     histories = [History(seed) for seed in range(150)]
     rows = [each for history in histories for each in history.rows()]

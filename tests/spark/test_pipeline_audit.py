@@ -14,6 +14,7 @@ from qstore.store.inspect.offline import open_store
 from qstore.tools.size.queues import Wanted, size_queue
 from tests.spark.histories import SCHEMA, History, Row, row
 from tests.support.fixtures import StoreOpener
+from tests.support.profiles import only_on_its_day
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
@@ -228,6 +229,7 @@ def test_export_has_a_directory_for_each_store_and_queue(spark: Any, tmp_path: P
     assert dict(back.dtypes)["queue_directory"] == "string"
 
 
+@only_on_its_day(0, 2)
 def test_nothing_in_gives_nothing_out(spark: Any) -> None:
     records = frame(spark, [])
     found = messages(records)
