@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 LINGER: Final = 0.002
 """Seconds that records wait for a flush of others before they get one of their own."""
 
-_SMALL: Final = 16384
-"""Unsynced bytes of a journal up to which an idle event loop may wait for the disk.
-
-More come from publishers that go on publishing meanwhile."""
-
 _LOG: Final = log_of("Broker")
 
 
@@ -245,7 +240,7 @@ class Tick:
             self._lingering_runs += held
             self.journals.clear()
             return
-        is_urgent, self.is_urgent = self.is_urgent, False
+        self.is_urgent = False
         if not journals:
             for worker, runs in held:
                 worker.complete(runs)
@@ -258,9 +253,7 @@ class Tick:
         flushed = list(journals)
         self.journals.clear()
         self.flushes_under_way += 1
-        done = _Batch(self, self._store, barriers, held, later).done
-        may_block = self.is_idle() and (is_urgent or flushed[0].unsynced <= _SMALL)
-        self._store.flush(flushed, done, is_idle=may_block)
+        self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=self.is_idle())
 
     def _start_timer(self) -> None:
         if not self._has_timer:
