@@ -328,7 +328,7 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether there are appended records without waiters: written with a later flush, or by `start_aged`."""
+        """Whether records without waiters are unwritten, or waiters uncalled: a later flush or `start_aged` does it."""
 
     def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
         """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""

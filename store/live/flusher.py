@@ -84,6 +84,15 @@ class Flusher:
         """Whether nothing is under way or waiting."""
         return not self._under_way and not self.dirty and not self.awaited and not self._due
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a later `start` has something to do that no completion announces.
+
+        That is records without waiters; or waiters of a sync that was completed while an append waited for room, if
+        that append was refused then, and so no `start` has followed.
+        """
+        return bool(self.dirty or self._due or self.awaited)
+
     # ---- waiting ----
 
     def when_synced(self, journals: Iterable[QueueJournal], done: Done) -> None:

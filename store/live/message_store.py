@@ -282,8 +282,8 @@ class MessageStore:
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether something was appended that has no waiters: it is written with a later flush, or by `start_aged`."""
-        return bool(self._flusher.dirty)
+        """Whether records are unwritten that nobody waits for, or waiters uncalled: `start_aged` does both."""
+        return self._flusher.has_unfinished
 
     def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:
         """Start, and call `done` when everything appended to `journals` is synced, or cannot be."""

@@ -156,6 +156,24 @@ def test_who_waits_is_called_when_it_is_synced_and_not_before(
     assert flusher.is_idle
 
 
+def test_who_waits_for_a_sync_that_an_append_has_awaited_is_not_forgotten(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    """The append has taken the driver's answer, which the event loop does not see then, and was refused."""
+    called: list[Exception | None] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    assert not flusher.has_unfinished
+    driver.let_go()
+    flusher.drain((journal,))
+    assert called == []
+    assert flusher.has_unfinished
+    flusher.start_aged()
+    assert called == [None]
+    assert not flusher.has_unfinished
+
+
 def test_what_comes_while_a_flush_is_under_way_is_one_flush_more(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
