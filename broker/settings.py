@@ -43,6 +43,9 @@ class BrokerSettings:
         flow_stop_percent, flow_resume_percent: fill levels of a queue, in percent of its limit, above and below which
             its publishers are stopped and resumed; 0 and 0 to disable.
         event_threshold_percent: fill level of a queue, in percent of its limit, that raises an event; 0 to disable.
+        dtx_default_timeout_seconds: time after which a distributed transaction is rolled back unless it is prepared; 0
+            for never.
+        dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
     """
 
@@ -71,4 +74,6 @@ class BrokerSettings:
     flow_stop_percent: int = 80
     flow_resume_percent: int = 70
     event_threshold_percent: int = 80
+    dtx_default_timeout_seconds: int = 60
+    dtx_max_timeout_seconds: int = 3_600
     default_message_group: str = "qpid.no-group"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from qstore.broker.log.event_log import log_event
@@ -33,6 +34,7 @@ from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
 from qstore.broker.model.topology.topology import Topology
 from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.broker.model.transactions.distributed import DistributedTransactions
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.settings import BrokerSettings
 
@@ -53,7 +55,8 @@ class Broker:
         exchanges: name -> exchange; the default exchange has the empty name.
         queues: name -> queue.
         memory: the memory ceiling for messages, and current usage.
-        transactions: open transactions.
+        transactions: open local transactions.
+        distributed: distributed transactions.
         unfinished_bytes: returns the bytes received of incomplete messages.
         tick: work collected during the current event loop tick.
         idle_queues: unused auto-delete queues whose timeout is running.
@@ -65,7 +68,6 @@ class Broker:
         authorization: checks operations.
         events: emits events to listeners.
         last_candidate: the message that a consumer's selector was evaluated for last.
-        in_doubt_messages: messages held by in-doubt distributed transactions; they exist only in the store.
     """
 
     def __init__(
@@ -87,7 +89,6 @@ class Broker:
         self.queues: dict[str, Queue] = {}
         self.last_candidate = LastCandidate()
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
-        self.in_doubt_messages = 0
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
@@ -100,6 +101,16 @@ class Broker:
             clock,
         )
         self.queue_factory = QueueFactory(self.tick, store, settings.queue_limit_bytes, clock, watches)
+        self.distributed = DistributedTransactions(
+            self.router,
+            store,
+            self.tick,
+            partial(self._new_transaction, settings.queue_limit_bytes),
+            default_timeout=settings.dtx_default_timeout_seconds,
+            max_timeout=settings.dtx_max_timeout_seconds,
+            clock=clock,
+            call_later=call_later,
+        )
         self.started_at = clock()
         storage = TopologyStorage(store)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
@@ -128,9 +139,12 @@ class Broker:
 
         Its memory is counted until `end_transaction`.
         """
-        transaction = LocalTransaction(self.router, self.store, self.tick, self.memory, max_bytes)
+        transaction = self._new_transaction(max_bytes)
         self.transactions.add(transaction)
         return transaction
+
+    def _new_transaction(self, max_bytes: int) -> LocalTransaction:
+        return LocalTransaction(self.router, self.store, self.tick, self.memory, max_bytes)
 
     def end_transaction(self, transaction: LocalTransaction) -> None:
         """A transaction is about to be committed, or was given up."""
@@ -139,7 +153,8 @@ class Broker:
     def held_memory(self) -> int:
         """Bytes of memory taken by messages: on queues, in open transactions, and incomplete ones."""
         queues = sum(queue.memory for queue in self.queues.values())
-        return queues + sum(each.memory for each in self.transactions) + self.unfinished_bytes()
+        local = sum(each.memory for each in self.transactions)
+        return queues + local + self.distributed.memory + self.unfinished_bytes()
 
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""
@@ -150,7 +165,8 @@ class Broker:
         if self.store is not None:
             recovery = Recovery(self.store, self.exchanges, self.queues, self.queue_factory, restore)
             recovery.run()
-            self.in_doubt_messages = recovery.in_doubt_messages
+            for xid, effects in recovery.in_doubt.items():
+                self.distributed.recover(xid, effects)
 
     # ---- serving clients ----
 

@@ -34,6 +34,10 @@ class IllegalStateError(ModelError):
     """The operation is not valid in the current state."""
 
 
+class CommandInvalidError(ModelError):
+    """The request contradicts itself, or what it requires was not requested before."""
+
+
 class ResourceLimitExceededError(ModelError):
     """A limit is reached."""
 

@@ -14,8 +14,9 @@ from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.store_protocol import LIVE, RecoveredQueue, Store
+from qstore.broker.model.store_protocol import LIVE, PENDING, RecoveredMessage, RecoveredQueue, Store
 from qstore.broker.model.topology.bindings import recover_bindings
+from qstore.broker.model.transactions.effects import Effects
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
@@ -36,7 +37,7 @@ class Recovery:
         restore: decodes a stored message.
 
     Attributes:
-        in_doubt_messages: messages held by in-doubt distributed transactions, which are on no queue.
+        in_doubt: xid of each prepared branch -> its effects.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Recovery:
     ) -> None:
         self._store, self._exchanges, self._queues = store, exchanges, queues
         self._factory, self._restore = factory, restore
-        self.in_doubt_messages = 0
+        self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
     def run(self) -> None:
         """Recover everything."""
@@ -103,19 +104,32 @@ class Recovery:
             journal=found.journal,
         )
         for stored in self._store.messages(found):
-            if stored.state != LIVE:
-                self.in_doubt_messages += 1
-                continue
             try:
                 message = self._restore(stored.data)
             except BrokerRecordError as error:
                 _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
                 continue
-            queue.enter(message, stored.rid).is_redelivered = stored.redelivered
+            if stored.state == LIVE:
+                queue.enter(message, stored.rid).is_redelivered = stored.redelivered
+            else:
+                self._hold(queue, message, stored)
         queue.creator = record.owner or ""
         self._queues[record.name] = queue
         self._exchanges[""].binding_count.set(len(self._queues))
         return queue
+
+    def _hold(self, queue: Queue, message: Message, stored: RecoveredMessage) -> None:
+        """Enqueue a message that a branch in doubt holds."""
+        assert stored.xid is not None
+        effects = self.in_doubt[stored.xid]
+        if stored.state == PENDING:
+            entry = queue.add_uncommitted(message, stored.rid)
+            effects.published.append((queue, entry))
+        else:
+            entry = queue.enter(message, stored.rid)
+            queue.lock(entry)
+            effects.accepted.append((queue, entry))
+        entry.is_redelivered = stored.redelivered
 
 
 def _warn_of_unsupported(name: str, arguments: TypedMap) -> None:

@@ -162,5 +162,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         flow_stop_percent=values.number("default-flow-stop-threshold"),
         flow_resume_percent=values.number("default-flow-resume-threshold"),
         event_threshold_percent=values.number("default-event-threshold-ratio"),
+        dtx_default_timeout_seconds=values.number("dtx-default-timeout"),
+        dtx_max_timeout_seconds=values.number("dtx-max-timeout"),
         default_message_group=values.word("default-message-group"),
     )

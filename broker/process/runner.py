@@ -216,9 +216,11 @@ def _log_recovery(broker: Broker, seconds: float) -> None:
     crashed = "" if broker.store.was_clean or not queues else "; the store was not closed cleanly"
     text = "Recovered %s and %s in %.1f s%s"
     _LOG.notice(text, _counted(len(queues), "durable queue"), _counted(messages, "message"), seconds, crashed)
-    if broker.in_doubt_messages:
-        in_doubt = _counted(broker.in_doubt_messages, "message")
-        _LOG.notice("In-doubt transactions lock %s until they are committed or rolled back", in_doubt)
+    in_doubt = broker.distributed.branches
+    if in_doubt:
+        held = sum(branch.message_count for branch in in_doubt.values())
+        text = "%s in doubt: %s wait until they are committed or rolled back (dtx.recover; qstore-dump --transactions)"
+        _LOG.notice(text, _counted(len(in_doubt), "transaction"), _counted(held, "message"))
 
 
 def _counted(count: int, what: str) -> str:

@@ -24,6 +24,7 @@ from qstore.broker.model.router import Router
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.model.transactions.planned import Planned
 
 _sound_publish = Router.publish
 _sound_dequeue = Queue.dequeue
@@ -88,23 +89,20 @@ def _drop_rejected(
 
 
 def _write_one_by_one(
-    self: LocalTransaction,
-    published: list[tuple[Message, Queue]],
-    accepted: list[tuple[Queue, Entry]],
-    committed: Callable[[Exception | None], None],
+    self: LocalTransaction, planned: Planned, committed: Callable[[Exception | None], None]
 ) -> list[int] | None:
     """A transaction's records are written as if there was none."""
     store, tick = self._store, self._tick
     assert store is not None
     rids = []
     is_written = False
-    for message, queue in published:
+    for message, queue in planned.published:
         stores = queue.stores(message)
         rids.append(store.append.enqueue(queue.journal, *message.stored_form()) if stores else 0)
         if stores:
             is_written = True
             tick.journals[queue.journal] = None
-    for queue, entry in accepted:
+    for queue, entry in planned.accepted:
         if entry.rid:
             store.append.dequeue(queue.journal, entry.rid)
             is_written = True

@@ -17,11 +17,12 @@ class Depth:
         bytes_enqueued, bytes_dequeued: their headers and content.
         counters: its other counters (`totals`).
         watch: what follows from the depth: flow control and alerts (`depth_watch`); by default nothing.
+        uncommitted: messages on the queue whose transaction is not committed yet.
     """
 
     __slots__ = (
         "_acquired", "bytes_dequeued", "bytes_enqueued", "counters", "durable", "messages_dequeued",
-        "messages_enqueued", "name", "watch",
+        "messages_enqueued", "name", "uncommitted", "watch",
     )  # fmt: skip
 
     def __init__(self, name: str, *, durable: bool, watch: DepthWatch | None = None) -> None:
@@ -30,6 +31,7 @@ class Depth:
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counters = QueueCounters()
         self._acquired = 0  # how often an entry became ACQUIRED
+        self.uncommitted = 0
 
     @property
     def message_count(self) -> int:
@@ -46,6 +48,11 @@ class Depth:
         """Messages held by consumers or transactions."""
         counters = self.counters
         return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
+
+    @property
+    def available_count(self) -> int:
+        """Messages that are available, or only wait for the disk."""
+        return self.message_count - self.acquired_count - self.uncommitted
 
     @property
     def totals(self) -> QueueTotals:

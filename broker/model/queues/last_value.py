@@ -43,13 +43,16 @@ class LastValues(Displacement):
         self._keys: dict[Entry, str] = {}
 
     def arrived(self, queue: Displacing, entry: Entry) -> None:
-        """Displace the message with the same key."""
+        """Displace the message with the same key. A transaction may be committed after a newer one has arrived."""
         key = self._key(entry.message)
         if key is None:
             return
-        before = self._last.get(key)
-        self._last[key] = entry
         self._keys[entry] = key
+        before = self._last.get(key)
+        if before is not None and before.position > entry.position:
+            self._replace(queue, entry)
+            return
+        self._last[key] = entry
         if before is not None and before.state == AVAILABLE and not (self._keeps_browsed and queue.is_browsed(before)):
             self._replace(queue, before)
 

@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier, Barriers
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
+from qstore.broker.model.queues.contents import Contents
 from qstore.broker.model.queues.deletion import Deletion
-from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
 
 
-class Queue(Depth):
+class Queue(Contents):
     """A queue of the broker.
 
     Args:
@@ -77,7 +77,7 @@ class Queue(Depth):
     """
 
     __slots__ = (
-        "_append", "_barriers", "_clock", "_consumers", "_order", "_tick", "alternate", "arguments", "auto_delete",
+        "_append", "_barriers", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
         "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner",
         "sequence_header", "store",
@@ -100,7 +100,7 @@ class Queue(Depth):
         watch: DepthWatch | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(name, durable=durable, watch=watch)
+        super().__init__(name, Fifo() if order is None else order, durable=durable, watch=watch)
         self.auto_delete, self.arguments = auto_delete, arguments
         self.store, self.journal = store, journal
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
@@ -113,7 +113,6 @@ class Queue(Depth):
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
-        self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
     # ---- enqueue ----
@@ -206,6 +205,7 @@ class Queue(Depth):
         """As `add`, but the message is not delivered before `commit`."""
         entry = self.enter(message, rid)
         entry.state = UNCOMMITTED
+        self.uncommitted += 1
         return entry
 
     def commit(self, entry: Entry) -> None:
@@ -214,8 +214,14 @@ class Queue(Depth):
             self.withdraw(entry)
         else:
             entry.state = AVAILABLE
+            self.uncommitted -= 1
             self.counters.txn_enqueued(entry.message.size)
             self._arrived(entry)
+
+    def lock(self, entry: Entry) -> None:
+        """A recovered transaction dequeues the entry."""
+        self.acquire(entry)
+        entry.state = LEAVING
 
     def end_recovery(self) -> None:
         """All recovered messages were added (`enter`)."""
@@ -227,6 +233,7 @@ class Queue(Depth):
     def withdraw(self, entry: Entry) -> None:
         """Remove an entry whose transaction has failed, or which the queue does not accept."""
         self.counters.withdrawn += 1
+        self.uncommitted -= 1
         self.remove(entry)
 
     def raise_barrier(self) -> Barrier:
@@ -303,37 +310,20 @@ class Queue(Depth):
         entry.state = AVAILABLE
         self.counters.releases += 1
         entry.is_redelivered = entry.is_redelivered or is_redelivered
+        self.put_back(entry)
+        for displacement in self.displacements:
+            displacement.released(self, entry)
+
+    def put_back(self, entry: Entry) -> None:
+        """Offer an available entry that may be before the cursor."""
         if not self._consumers.put_back(entry):
             self._order.put_back(entry)
         self._tick.ready[self] = None
         self._tick.schedule()
-        for displacement in self.displacements:
-            displacement.released(self, entry)
 
     def is_browsed(self, entry: Entry) -> bool:
         """Whether a browser has seen the message, or passed it."""
         return entry.position < self._consumers.browsed_to
-
-    def entries(self) -> Iterator[Entry]:
-        """All entries, in order; the one yielded last may be removed during iteration."""
-        return iter(self._order)
-
-    def available(self) -> Iterator[Entry]:
-        """The available entries."""
-        for entry in self._order:
-            if entry.state == AVAILABLE:
-                yield entry
-
-    def outstanding(self) -> Iterator[Entry]:
-        """The entries that are available, or acquired and not settled."""
-        for entry in self._order:
-            if entry.state in (AVAILABLE, ACQUIRED):
-                yield entry
-
-    def delivered_rids(self) -> list[int]:
-        """Record ids of messages that were delivered, to be recovered as redelivered."""
-        held = (ACQUIRED, LEAVING, MOVING)
-        return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]
 
     def purge(self, max_messages: int = 0) -> tuple[int, bool]:
         """Remove at most `max_messages` available messages; 0 for all. Raises as `dequeue`.

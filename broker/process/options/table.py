@@ -134,6 +134,14 @@ _QUEUES: Final = Group(
             "limit, that raises an event and a warning in the log; 0: never", maximum=100,
         ),
         Option(
+            "dtx-default-timeout", _NUMBER, "SECONDS", "60", "Time after which a distributed transaction is rolled "
+            "back unless it is prepared; clients can set another one. 0: never", maximum=(1 << 32) - 1,
+        ),
+        Option(
+            "dtx-max-timeout", _NUMBER, "SECONDS", "3600", "Maximum time that clients can set; 0: no limit",
+            maximum=(1 << 32) - 1,
+        ),
+        Option(
             "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group",
             alias="default-msg-group", effect=Effect.LATER, reason="queues have no message groups yet",
         ),

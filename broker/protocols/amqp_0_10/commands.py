@@ -1,8 +1,8 @@
 """Executes the commands of a client: message.transfer, and a table of all others.
 
-A command is numbered and executed at once, in order. `message_commands` and `transaction_commands` are done when their
-function returns, or register what they wait for; `declarations` change the topology and take time: the connection's
-input is paused until they are done.
+A command is numbered and executed at once, in order. `message_commands`, `transaction_commands` and
+`distributed_commands` are done when their function returns, or register what they wait for; `declarations` change the
+topology and take time: the connection's input is paused until they are done.
 
 Source: AMQP 0-10, classes message and execution.
 """
@@ -22,6 +22,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.protocols.amqp_0_10.declarations import DECLARATIONS, QUERIES
+from qstore.broker.protocols.amqp_0_10.distributed_commands import DISTRIBUTED_COMMANDS
 from qstore.broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
@@ -164,4 +165,5 @@ _COMMANDS: Final[dict[str, Callable[[ServerSession, int, dict[str, Any]], None]]
     "execution.exception": _nothing,
     **MESSAGE_COMMANDS,
     **TRANSACTION_COMMANDS,
+    **DISTRIBUTED_COMMANDS,
 }

@@ -109,7 +109,7 @@ def _query_queue(session: ServerSession, values: _Values) -> bytes:
         exclusive=queue.owner is not None,
         auto_delete=queue.auto_delete,
         arguments=queue.arguments,
-        message_count=queue.message_count - queue.acquired_count,
+        message_count=queue.available_count,
         subscriber_count=queue.consumer_count,
     )
 

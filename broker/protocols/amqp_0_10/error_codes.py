@@ -14,6 +14,7 @@ _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
     errors.PreconditionFailedError: ErrorCode.PRECONDITION_FAILED,
     errors.ResourceDeletedError: ErrorCode.RESOURCE_DELETED,
     errors.IllegalStateError: ErrorCode.ILLEGAL_STATE,
+    errors.CommandInvalidError: ErrorCode.COMMAND_INVALID,
     errors.ResourceLimitExceededError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
     errors.NotAllowedError: ErrorCode.NOT_ALLOWED,
     errors.IllegalArgumentError: ErrorCode.ILLEGAL_ARGUMENT,

@@ -1,6 +1,6 @@
 """The commands of class message from a client, except message.transfer; and queue.purge.
 
-    accept      the message is dequeued; in a transaction, at commit
+    accept      the message is dequeued; in a transaction, at commit. In a distributed one it is no longer the session's
     release     it is available again, at its old position
     reject      it moves to the queue's alternate exchange; without one it is dequeued
     acquire     a browsed message is acquired, if it is still available
@@ -51,11 +51,13 @@ _Values = dict[str, Any]
 
 
 def _accept(session: ServerSession, number: int, values: _Values) -> None:
-    if session.transaction is not None:
-        for delivery in session.deliveries.accept_at_commit(values["transfers"], session.sent):
-            session.transaction.accept(delivery.subscription.queue, delivery.entry)
+    transaction, deliveries = session.transaction, session.deliveries
+    if transaction is not None:
+        take = deliveries.accept_at_commit if session.branches is None else deliveries.settle
+        for delivery in take(values["transfers"], session.sent):
+            transaction.accept(delivery.subscription.queue, delivery.entry)
         return
-    acquired = _acquired(session.deliveries.settle(values["transfers"], session.sent))
+    acquired = _acquired(deliveries.settle(values["transfers"], session.sent))
     _complete(session, number, accept(session.broker.tick, acquired, partial(_settled, session, number)))
 
 

@@ -37,6 +37,7 @@ from qstore.broker.protocols.amqp_0_10.deliveries import Deliveries
 from qstore.broker.protocols.amqp_0_10.error_codes import code_of
 from qstore.broker.protocols.amqp_0_10.sequence import wrap
 from qstore.broker.protocols.amqp_0_10.session import State, shown_name
+from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
 from qstore.broker.protocols.amqp_0_10.streaming import StreamingSession, StreamTransport
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
@@ -108,7 +109,8 @@ class ServerSession(StreamingSession[SessionConnection]):
         exclusive_queues: queues exclusive to it.
         subscriptions: destination -> subscription.
         deliveries: its deliveries.
-        transaction: the open transaction; None if the session is not transactional.
+        transaction: what it publishes and accepts is part of this transaction; None if it takes effect at once.
+        branches: its branches of distributed transactions; None unless it is selected for these.
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
             under way, or their outcome is unknown because the store has failed.
     """
@@ -121,6 +123,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         "_plain_before",
         "_reported",
         "_unfinished_flushes",
+        "branches",
         "broker",
         "can_send",
         "clock",
@@ -151,6 +154,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         self.destinations: dict[bytes, str] = {}
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
+        self.branches: SessionBranches | None = None
         self._flushes: list[tuple[int, Subscription]] = []
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
         self._held_transfers: HeldTransfers | None = None
@@ -455,10 +459,12 @@ class ServerSession(StreamingSession[SessionConnection]):
         """End the session: release what it holds."""
         self.is_failed = True
         self.can_send = False
-        if self.transaction is not None:
+        if self.branches is not None:
+            self.branches.close()
+        elif self.transaction is not None:
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
-            self.transaction = None
+        self.transaction = None
         if self._held_transfers is not None:
             self._held_transfers.drop()
             self._held_transfers = None

@@ -22,7 +22,7 @@ _Values = dict[str, Any]
 
 
 def _select(session: ServerSession, _number: int, _values: _Values) -> None:
-    if session.transaction is not None:
+    if session.transaction is not None or session.branches is not None:
         raise IllegalStateError("the session is already transactional")
     session.transaction = _begin(session)
 
@@ -61,7 +61,7 @@ def _begin(session: ServerSession) -> LocalTransaction:
 def _end(session: ServerSession) -> LocalTransaction:
     """End the open transaction and return it; begin the next one."""
     transaction = session.transaction
-    if transaction is None:
+    if transaction is None or session.branches is not None:
         raise IllegalStateError("Session has not been selected for use with transactions")
     session.broker.end_transaction(transaction)
     session.transaction = _begin(session)

@@ -1,0 +1,49 @@
+"""The messages on a queue, to read: the base of `Queue`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from qstore.broker.model.queues.depth import Depth
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, Entry
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.depth_watch import DepthWatch
+    from qstore.broker.model.queues.fifo import Fifo
+
+
+class Contents(Depth):
+    """The messages on a queue.
+
+    Args:
+        name, durable, watch: as of `Depth`.
+        order: the order of messages.
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None) -> None:
+        super().__init__(name, durable=durable, watch=watch)
+        self._order = order
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in order; the one yielded last may be removed during iteration."""
+        return iter(self._order)
+
+    def available(self) -> Iterator[Entry]:
+        """The available entries."""
+        for entry in self._order:
+            if entry.state == AVAILABLE:
+                yield entry
+
+    def outstanding(self) -> Iterator[Entry]:
+        """The entries that are available, or acquired and not settled."""
+        for entry in self._order:
+            if entry.state in (AVAILABLE, ACQUIRED):
+                yield entry
+
+    def delivered_rids(self) -> list[int]:
+        """Record ids of messages that were delivered, to be recovered as redelivered."""
+        held = (ACQUIRED, LEAVING, MOVING)
+        return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]

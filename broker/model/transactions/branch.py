@@ -1,0 +1,309 @@
+"""One branch of a distributed transaction: the work of one or more sessions, committed in two phases.
+
+The transaction manager names a branch by its xid. Sessions associate themselves with it, and what they publish and
+accept meanwhile is its work. When all associations have ended, the branch is prepared, and committed or rolled back;
+any session may request that.
+
+    state        the work                                         timeout   prepare  commit  one-phase  roll back
+    -----------  -----------------------------------------------  --------  -------  ------  ---------  ---------
+    ACTIVE       is collected; messages are acquired              dooms it  yes      no      yes        yes
+    DOOMED       is undone; the branch can only be rolled back    -         status   status  status     yes
+    PREPARING    is being written to the store                    ignored   no       no      no         no
+    PREPARED     is in the store, whatever happens                ignored   no       yes     no         yes
+    ENDING       the outcome is being written to the store        ignored   no       no      no         no
+    UNKNOWN      is in the store, or not: the next start shows    ignored   error    error   error      error
+
+    yes        only when no session is associated with it any more
+    no         refused with illegal-state; the branch is as before
+    status     the answer is that it was rolled back, or has timed out
+
+A branch is doomed when one of its sessions ends the association as failed or dies, or when its time is up before it is
+prepared. Accepted messages are then available again at once. It is remembered until it is rolled back, so that the
+transaction manager learns of it.
+
+Preparing a branch that has no room changes nothing: it can be prepared again, or rolled back.
+
+Sources: AMQP 0-10, class dtx; X/Open, Distributed Transaction Processing: The XA Specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from qstore.broker.model.errors import IllegalStateError, InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.transactions.effects import Effects
+from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.model.transactions.planned import Dequeues, Enqueues, Planned
+
+if TYPE_CHECKING:
+    from qstore.broker.model.router import Router
+    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.tick import Tick
+
+
+class Status(Enum):
+    """How an operation on a branch ended."""
+
+    OK = auto()
+    ROLLED_BACK = auto()
+    TIMED_OUT = auto()
+
+
+class State(Enum):
+    """The state of a branch."""
+
+    ACTIVE = auto()
+    DOOMED = auto()
+    PREPARING = auto()
+    PREPARED = auto()
+    ENDING = auto()
+    UNKNOWN = auto()
+
+
+Done = Callable[[Status, ModelError | None], None]
+"""Called with the result of an operation, or with an error."""
+
+
+class Branch:
+    """One branch.
+
+    Args:
+        xid: its id, as in records.
+        work: collects what its sessions do.
+        router, store, tick: of the broker.
+        ended: called when it is over.
+
+    Attributes:
+        xid, work: as above.
+        state: its state.
+        associations: how many sessions are associated with it, including those that have suspended that.
+        timeout: seconds after which it is doomed unless it is prepared; 0 for never.
+        deadline: when that is, by the broker's clock; 0 for never.
+    """
+
+    __slots__ = (
+        "_effects", "_ended", "_has_timed_out", "_router", "_store", "_tick", "associations", "deadline", "state",
+        "timeout", "work", "xid",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        xid: bytes,
+        work: LocalTransaction,
+        router: Router,
+        store: Store | None,
+        tick: Tick,
+        ended: Callable[[Branch], None],
+    ) -> None:
+        self.xid, self.work = xid, work
+        self._router, self._store, self._tick, self._ended = router, store, tick, ended
+        self._effects = Effects()
+        self.state = State.ACTIVE
+        self.associations = self.timeout = 0
+        self.deadline = 0.0
+        self._has_timed_out = False
+
+    # ---- sessions ----
+
+    @property
+    def status(self) -> Status:
+        """Whether it is doomed, and why."""
+        if self.state is not State.DOOMED:
+            return Status.OK
+        return Status.TIMED_OUT if self._has_timed_out else Status.ROLLED_BACK
+
+    def join(self) -> Status:
+        """Associate one more session, unless it is doomed.
+
+        Raises:
+            IllegalStateError: it is prepared already.
+        """
+        if self.state not in (State.ACTIVE, State.DOOMED):
+            raise IllegalStateError(f"no work can be added to {self.title}: it is {self._now}")
+        self.associations += self.state is State.ACTIVE
+        return self.status
+
+    def leave(self, *, has_failed: bool) -> Status:
+        """A session ends its association, which dooms the branch if the session has failed."""
+        self.associations -= 1
+        if has_failed and self.state is State.ACTIVE:
+            self.state = State.DOOMED
+        if self.state is State.DOOMED:
+            self.work.discard()
+        return self.status
+
+    def time_out(self) -> None:
+        """Its time is up."""
+        if self.state is State.ACTIVE:
+            self.state, self._has_timed_out = State.DOOMED, True
+            self.work.discard()
+
+    # ---- outcome ----
+
+    def prepare(self, done: Done) -> None:
+        """Write its work to the store, so that it can be committed or rolled back whatever happens.
+
+        Args:
+            done: called when that is on the disk, or with an error. May be called before this returns.
+
+        Raises:
+            ModelError: it cannot be prepared, and nothing was changed.
+        """
+        self._check_ended()
+        if self.state is State.DOOMED:
+            done(self.status, None)
+            return
+        self._require(State.ACTIVE)
+        planned, effects = Planned(self.work, self._router), Effects()
+
+        def prepared(error: Exception | None) -> None:
+            assert self._store is not None
+            if error is None:
+                self._is_prepared()
+                done(Status.OK, None)
+            elif isinstance(error, self._store.full_error):
+                effects.undo(releases=False)
+                self._effects, self.state = Effects(), State.ACTIVE
+                done(Status.OK, ResourceLimitExceededError(str(error)))
+            else:
+                effects.leave()
+                self.state = State.UNKNOWN
+                done(Status.OK, self._unknown(error))
+
+        def write(enqueues: Enqueues, dequeues: Dequeues) -> list[int]:
+            assert self._store is not None
+            return self._store.transactions.prepare(self.xid, enqueues, dequeues, prepared)
+
+        rids = None
+        if self._store is not None:
+            rids = planned.write(self._store, self._tick, write, is_listed=True)
+        planned.begin(effects, rids)
+        self._effects, self.state = effects, State.PREPARING
+        if rids is None:
+            self._is_prepared()
+            done(Status.OK, None)
+
+    def _is_prepared(self) -> None:
+        self.state = State.PREPARED
+        self.work.clear()
+
+    def commit(self, done: Done, *, one_phase: bool) -> None:
+        """Commit it.
+
+        Args:
+            done: as of `prepare`. Afterwards the branch is over, unless there was an error.
+            one_phase: whether it is not prepared.
+
+        Raises:
+            ModelError: it cannot be committed, and nothing was changed.
+        """
+        self._check_ended()
+        if self.state is State.DOOMED:
+            status = self.status
+            self._ended(self)
+            done(status, None)
+            return
+        self._require(State.ACTIVE if one_phase else State.PREPARED)
+        if one_phase:
+            self._commit_in_one_phase(done)
+        else:
+            self._decide(done, commits=True)
+
+    def roll_back(self, done: Done) -> None:
+        """Roll it back.
+
+        Args:
+            done: as of `commit`.
+
+        Raises:
+            ModelError: it cannot be rolled back, and nothing was changed.
+        """
+        self._check_ended()
+        if self.state is State.PREPARED:
+            self._decide(done, commits=False)
+            return
+        if self.state is not State.DOOMED:
+            self._require(State.ACTIVE)
+        status = Status.TIMED_OUT if self._has_timed_out else Status.OK
+        self.work.discard()
+        self._ended(self)
+        done(status, None)
+
+    def _commit_in_one_phase(self, done: Done) -> None:
+        self.state = State.ENDING
+
+        def committed(error: ModelError | None) -> None:
+            if error is None or isinstance(error, ResourceLimitExceededError):
+                self._ended(self)
+            else:
+                self.state = State.UNKNOWN
+            done(Status.OK, error)
+
+        try:
+            self.work.commit(committed)
+        except ModelError:
+            self.state = State.ACTIVE
+            raise
+
+    def _decide(self, done: Done, *, commits: bool) -> None:
+        """Write the outcome of a prepared branch to the store."""
+        store = self._store
+
+        def decided(error: Exception | None) -> None:
+            if error is not None:
+                self.state = State.UNKNOWN
+                done(Status.OK, self._unknown(error))
+                return
+            if commits:
+                self._effects.complete(is_late=True)
+            else:
+                self._effects.undo(releases=True)
+            self._ended(self)
+            done(Status.OK, None)
+
+        if store is None:
+            decided(None)
+            return
+        decide = store.transactions.commit_prepared if commits else store.transactions.abort_prepared
+        try:
+            decide(self.xid, decided)
+        except store.errors as error:
+            raise InternalError(str(error)) from error
+        self.state = State.ENDING
+        self._tick.is_urgent = True
+        self._tick.schedule()
+
+    def recover(self, effects: Effects) -> None:
+        """The store has it as prepared, with these effects."""
+        self._effects, self.state = effects, State.PREPARED
+
+    @property
+    def message_count(self) -> int:
+        """Messages that it holds on queues, since it is being prepared."""
+        return len(self._effects.published) + len(self._effects.accepted)
+
+    # ---- checks ----
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"the branch with xid {self.xid.hex()}"
+
+    @property
+    def _now(self) -> str:
+        return self.state.name.lower()
+
+    def _check_ended(self) -> None:
+        if self.associations:
+            raise IllegalStateError(f"a session is still associated with {self.title}")
+
+    def _require(self, state: State) -> None:
+        if self.state is State.UNKNOWN:
+            raise InternalError(f"the outcome of {self.title} is unknown until the broker is restarted")
+        if self.state is not state:
+            raise IllegalStateError(f"{self.title} is {self._now}, not {state.name.lower()}")
+
+    def _unknown(self, error: Exception) -> ModelError:
+        return InternalError(f"the outcome of {self.title} is unknown: {error}")

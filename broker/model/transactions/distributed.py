@@ -1,0 +1,234 @@
+"""The distributed transactions of one broker: its branches by xid, and their timeouts.
+
+A branch is there from its start until it is committed or rolled back. Those that were prepared when the broker ended
+are there again after the next start, with their messages, and wait for their outcome: they are in doubt.
+
+A branch that is doomed waits for its rollback, too; of those that no session is associated with, the oldest are
+forgotten beyond `MAX_DOOMED`.
+
+Sources: AMQP 0-10, class dtx; Qpid wiki, "Persistent cluster restart" (transactions after a restart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    NotAllowedError,
+    NotFoundError,
+    NotImplementedByBrokerError,
+    ResourceLimitExceededError,
+)
+from qstore.broker.model.transactions.branch import Branch, State, Status
+from qstore.broker.model.transactions.local import LocalTransaction
+
+if TYPE_CHECKING:
+    from qstore.broker.model.router import Router
+    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.tick import Tick
+    from qstore.broker.model.transactions.effects import Effects
+
+MAX_BRANCHES: Final = 100_000  # that are not over
+MAX_DOOMED: Final = 10_000  # that no session is associated with
+_MAX_STALE: Final = 64  # of the deadlines, beyond the number of branches
+
+_LOG: Final = log_of("Broker")
+
+
+class DistributedTransactions:
+    """The branches of one broker.
+
+    Args:
+        router, store, tick: of the broker.
+        begin: creates the work of a branch.
+        default_timeout: seconds after which a branch is doomed unless it is prepared; 0 for never.
+        max_timeout: the longest timeout that a client may set; 0 for no limit.
+        clock: seconds since 1970.
+        call_later: calls a function after some seconds; None: timeouts are noticed when a branch is used.
+
+    Attributes:
+        branches: xid, as in records -> branch. Read-only.
+        default_timeout: as above.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        store: Store | None,
+        tick: Tick,
+        begin: Callable[[], LocalTransaction],
+        *,
+        default_timeout: int,
+        max_timeout: int,
+        clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any] | None,
+    ) -> None:
+        self._router, self._store, self._tick, self._begin = router, store, tick, begin
+        self.default_timeout, self._max_timeout = default_timeout, max_timeout
+        self._clock, self._call_later = clock, call_later
+        self._branches: dict[bytes, Branch] = {}
+        self._deadlines: list[tuple[float, bytes]] = []  # a heap, with some that no longer count
+        self._alarm = 0.0  # when the next call of `_ring` is due; 0 for none
+        self._doomed: dict[Branch, None] = {}
+
+    @property
+    def branches(self) -> Mapping[bytes, Branch]:
+        """The branches."""
+        return self._branches
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that messages published in them take, while they are on no queue."""
+        return sum(branch.work.memory for branch in self._branches.values())
+
+    @property
+    def in_doubt(self) -> Iterator[bytes]:
+        """The xids of branches that are prepared and wait for their outcome."""
+        return (xid for xid, branch in self._branches.items() if branch.state is State.PREPARED)
+
+    # ---- work ----
+
+    def start(self, xid: bytes) -> Branch:
+        """Begin a branch, and associate a session with it.
+
+        Raises:
+            NotAllowedError: it exists.
+            ResourceLimitExceededError: there are too many.
+        """
+        if xid in self._branches:
+            raise NotAllowedError(f"{self._branches[xid].title} exists already; it can be joined")
+        if len(self._branches) >= MAX_BRANCHES:
+            raise ResourceLimitExceededError(f"there are more than {MAX_BRANCHES} branches of distributed transactions")
+        branch = self._add(xid)
+        branch.join()
+        self._set_timeout(branch, self.default_timeout)
+        return branch
+
+    def join(self, xid: bytes) -> tuple[Branch, Status]:
+        """Associate one more session with a branch.
+
+        Returns:
+            The branch; and OK, or why the session was not associated.
+
+        Raises:
+            NotAllowedError: it does not exist.
+            IllegalStateError: it is prepared already.
+        """
+        if xid not in self._branches:
+            raise NotAllowedError(f"there is no branch with xid {xid.hex()} that could be joined")
+        branch = self.find(xid)
+        return branch, branch.join()
+
+    def leave(self, branch: Branch, *, has_failed: bool) -> Status:
+        """A session ends its association. Returns OK, or why the branch is doomed."""
+        self._expire(branch)
+        status = branch.leave(has_failed=has_failed)
+        if status is not Status.OK and not branch.associations:
+            self._keep_doomed(branch)
+        return status
+
+    def status_of(self, branch: Branch) -> Status:
+        """OK, or why the branch can only be rolled back."""
+        self._expire(branch)
+        return branch.status
+
+    def find(self, xid: bytes) -> Branch:
+        """The branch with that xid. Raises NotFoundError."""
+        branch = self._branches.get(xid)
+        if branch is None:
+            raise NotFoundError(f"there is no branch with xid {xid.hex()}")
+        self._expire(branch)
+        return branch
+
+    def forget(self, xid: bytes) -> None:
+        """Forget a branch that was completed heuristically, which this broker never does.
+
+        Raises:
+            NotImplementedByBrokerError: always.
+        """
+        raise NotImplementedByBrokerError(f"the branch with xid {xid.hex()} was not completed heuristically")
+
+    # ---- recovery ----
+
+    def recover(self, xid: bytes, effects: Effects) -> None:
+        """The store has a prepared branch, with these effects."""
+        self._add(xid).recover(effects)
+
+    # ---- timeouts ----
+
+    def set_timeout(self, xid: bytes, seconds: int) -> None:
+        """Set the timeout of a branch, from now on; 0 for the default.
+
+        Raises:
+            NotFoundError: it does not exist.
+            InvalidArgumentError: the timeout is too long.
+        """
+        branch = self.find(xid)
+        if 0 < self._max_timeout < seconds:
+            raise InvalidArgumentError(
+                f"a timeout of {seconds} s for {branch.title} is longer than {self._max_timeout} s (dtx-max-timeout)"
+            )
+        self._set_timeout(branch, seconds or self.default_timeout)
+
+    def _set_timeout(self, branch: Branch, seconds: int) -> None:
+        branch.timeout = seconds
+        branch.deadline = self._clock() + seconds if seconds else 0.0
+        if not seconds:
+            return
+        deadlines = self._deadlines
+        if len(deadlines) > 2 * len(self._branches) + _MAX_STALE:
+            deadlines[:] = [(each.deadline, each.xid) for each in self._branches.values() if each.deadline]
+            heapify(deadlines)
+        else:
+            heappush(deadlines, (branch.deadline, branch.xid))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """See to it that `_ring` is called at the first deadline."""
+        if self._call_later is None or not self._deadlines:
+            return
+        first = self._deadlines[0][0]
+        if not self._alarm or first < self._alarm:
+            self._alarm = first
+            self._call_later(max(0.0, first - self._clock()), partial(self._ring, first))
+
+    def _ring(self, due: float) -> None:
+        """A deadline may have passed; not if `due` is no longer the first one."""
+        if due != self._alarm:
+            return
+        self._alarm = 0.0
+        now, deadlines = self._clock(), self._deadlines
+        while deadlines and deadlines[0][0] <= now:
+            branch = self._branches.get(heappop(deadlines)[1])
+            if branch is not None:
+                self._expire(branch)
+        self._set_alarm()
+
+    def _expire(self, branch: Branch) -> None:
+        """Doom a branch whose time is up."""
+        if branch.state is State.ACTIVE and 0 < branch.deadline <= self._clock():
+            branch.time_out()
+            _LOG.warning("A distributed transaction has timed out after %d s: %s", branch.timeout, branch.title)
+            if not branch.associations:
+                self._keep_doomed(branch)
+
+    # ---- branches ----
+
+    def _add(self, xid: bytes) -> Branch:
+        branch = Branch(xid, self._begin(), self._router, self._store, self._tick, self._ended)
+        self._branches[xid] = branch
+        return branch
+
+    def _ended(self, branch: Branch) -> None:
+        del self._branches[branch.xid]
+        self._doomed.pop(branch, None)
+
+    def _keep_doomed(self, branch: Branch) -> None:
+        self._doomed[branch] = None
+        if len(self._doomed) > MAX_DOOMED:
+            self._ended(next(iter(self._doomed)))

@@ -1,0 +1,88 @@
+"""The messages that are published and accepted in a transaction, none of which has taken effect.
+
+Published messages are on no queue, and accepted messages stay acquired. Messages are routed when they are published; a
+queue that is deleted before the commit gets none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.sent_messages import SentMessages
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.alternate import Routed
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from qstore.broker.model.memory import MemoryCeiling
+    from qstore.broker.model.router import Router
+
+
+class Work:
+    """The work of one transaction.
+
+    Args:
+        router: finds the queues for messages.
+        ceiling: counts its growth.
+        max_bytes: memory that the messages published in it may take; 0 for no limit.
+
+    Attributes:
+        published: each message, and the queues for it.
+        sent: index in `published` -> the numbering of its exchange, if it has one.
+        accepted: entry -> its queue.
+        memory: bytes of memory that the published messages take.
+    """
+
+    __slots__ = ("_ceiling", "_max_bytes", "_router", "accepted", "memory", "published", "sent")
+
+    def __init__(self, router: Router, ceiling: MemoryCeiling, max_bytes: int) -> None:
+        self._router, self._ceiling, self._max_bytes = router, ceiling, max_bytes
+        self.published: list[tuple[Message, Sequence[Queue]]] = []
+        self.sent: dict[int, SentMessages] = {}
+        self.accepted: dict[Entry, Queue] = {}
+        self.memory = 0
+
+    def publish(self, message: Message, exchange: Exchange) -> None:
+        """Publish a message at commit, to the queues that it is routed to now.
+
+        Raises:
+            ResourceLimitExceededError: the transaction is too large.
+        """
+        self.publish_to(message, exchange, self._router.route(message, exchange))
+
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> None:
+        """As `publish`, with a known route. The message is counted as routed even if the transaction fails."""
+        size = message.size + MESSAGE_OVERHEAD
+        self.memory += size
+        self._ceiling.grown += size
+        if self._max_bytes and self.memory > self._max_bytes:
+            raise ResourceLimitExceededError(f"the transaction is larger than {self._max_bytes} bytes")
+        if exchange.sent is not None:
+            self.sent[len(self.published)] = exchange.sent
+        self.published.append((message, route.queues))
+        self._router.count(message, route)
+
+    def accept(self, queue: Queue, entry: Entry) -> None:
+        """Dequeue an acquired message at commit."""
+        self.accepted[entry] = queue
+
+    def withdraw(self, entry: Entry) -> None:
+        """Cancel the acceptance of a message, if it was accepted."""
+        self.accepted.pop(entry, None)
+
+    def discard(self) -> None:
+        """Discard all of it: accepted messages are available again, and marked as redelivered."""
+        accepted = self.accepted
+        self.clear()
+        for entry, queue in accepted.items():
+            if not queue.is_gone:
+                queue.release(entry, is_redelivered=True)
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.published, self.sent, self.accepted, self.memory = [], {}, {}, 0
