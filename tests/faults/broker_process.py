@@ -162,7 +162,7 @@ class BrokerProcess:
         self.sessions = SessionRegistry(self.broker)
         try:
             self.broker.recover(restore_message)
-            require(not self.broker.in_doubt_messages, "a transaction in doubt")
+            require(not self.broker.distributed.branches, "a transaction in doubt")
             self.run(self.broker.topology.store_standard_exchanges(), self._kept)
             self.settle()
         except BaseException:

@@ -58,6 +58,9 @@ class FakeJournal:
             raise FakeFullError(f'Enqueue capacity threshold exceeded on queue "{self.name}"')
 
 
+_Places = list[tuple[FakeJournal, int]]
+
+
 class Waiting(NamedTuple):
     """What waits for the disk."""
 
@@ -72,6 +75,8 @@ class FakeStore:
     Attributes:
         waiting: flushes and commits that are not on the disk, oldest first.
         flushed: the journals of each flush.
+        prepared: xid -> the messages that the branch removes, and those that it adds.
+        refuses_decisions: whether outcomes of prepared branches cannot be written.
         is_immediate: whether flushes are done within `flush`.
         has_unflushed: whether a journal has records that nobody waits for.
         starts: how often what nobody waits for was flushed.
@@ -86,7 +91,8 @@ class FakeStore:
         self.append = self.transactions = self
         self.waiting: list[Waiting] = []
         self.flushed: list[list[FakeJournal]] = []
-        self.is_immediate = False
+        self.prepared: dict[bytes, tuple[_Places, _Places]] = {}
+        self.is_immediate = self.refuses_decisions = False
         self.has_unflushed = False
         self.starts = 0
         self.closed_with: dict[int, list[int]] | None = None
@@ -141,6 +147,39 @@ class FakeStore:
             del journal.live[rid]
         self._wait([each[0] for each in (*enqueues, *dequeues)], done)
         return rids
+
+    def prepare(
+        self,
+        xid: bytes,
+        enqueues: Sequence[tuple[FakeJournal, Sequence[bytes], int, int]],
+        dequeues: Sequence[tuple[FakeJournal, int]],
+        done: Done,
+    ) -> list[int]:
+        assert xid not in self.prepared
+        rids = self.commit(enqueues, (), done)
+        self.prepared[xid] = (
+            [(journal, rid) for journal, rid in dequeues],
+            [(journal, rid) for (journal, _, _, _), rid in zip(enqueues, rids, strict=True)],
+        )
+        return rids
+
+    def commit_prepared(self, xid: bytes, done: Done) -> None:
+        self._decide(xid, done, commits=True)
+
+    def abort_prepared(self, xid: bytes, done: Done) -> None:
+        self._decide(xid, done, commits=False)
+
+    def _decide(self, xid: bytes, done: Done, *, commits: bool) -> None:
+        if self.refuses_decisions:
+            raise FakeFailedError("the disk of the prepared list has failed")
+        dequeued, enqueued = self.prepared.pop(xid)
+        for journal, rid in dequeued if commits else enqueued:
+            del journal.live[rid]
+        self._wait([], done)
+
+    @property
+    def in_doubt(self) -> list[bytes]:
+        return list(self.prepared)
 
     # ---- the disk ----
 

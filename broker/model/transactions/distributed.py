@@ -11,7 +11,7 @@ Sources: AMQP 0-10, class dtx; Qpid wiki, "Persistent cluster restart" (transact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -84,12 +84,12 @@ class DistributedTransactions:
     @property
     def memory(self) -> int:
         """Bytes of memory that messages published in them take, while they are on no queue."""
-        return sum(branch.work.memory for branch in self._branches.values())
+        return sum([branch.work.memory for branch in self._branches.values()])
 
     @property
-    def in_doubt(self) -> Iterator[bytes]:
+    def in_doubt(self) -> list[bytes]:
         """The xids of branches that are prepared and wait for their outcome."""
-        return (xid for xid, branch in self._branches.items() if branch.state is State.PREPARED)
+        return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED]
 
     # ---- work ----
 
