@@ -1,0 +1,123 @@
+"""Distributed transactions, from the client to the disk and back: see `branch_matrix`.
+
+Other histories belong to every day's run: see `tests/support/profiles.py`. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has
+thousands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+import pytest
+
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.recovery import Recovery
+from qstore.broker.model.store_protocol import RecoveredMessage
+from qstore.broker.model.transactions.branch import Branch, Done, Status
+from qstore.broker.model.transactions.effects import Effects
+from qstore.store.live.transactions import Transactions
+from tests.faults.branch_matrix import BranchMatrix
+from tests.faults.store_model import BrokenPromiseError
+from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.profiles import seeds_of_the_day
+
+SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))
+SEEDS_FOR_BROKEN: Final = range(500, 530)
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks() -> Iterator[None]:
+    with tiny_rid_blocks():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
+    matrix = BranchMatrix(share=0.15)
+    for seed in seeds_of_the_day(6):
+        matrix.run(seed)
+    assert matrix.kill_points > 50
+    assert matrix.in_doubt > 0
+    assert matrix.ended > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
+def test_branches_are_whole_and_kept_for_hours(seed: int) -> None:
+    matrix = BranchMatrix()
+    matrix.run(seed)
+    assert matrix.kill_points
+
+
+# ---- brokers that break a promise are found out ----
+
+_sound_prepare, _sound_commit, _sound_hold = Branch.prepare, Branch.commit, Recovery._hold
+
+
+def _prepared_at_once(self: Branch, done: Done) -> None:
+    """Prepare is answered before it is on the disk."""
+    _sound_prepare(self, lambda *_: None)
+    done(Status.OK, None)
+
+
+def _committed_at_once(self: Branch, done: Done, *, one_phase: bool) -> None:
+    """Commit is answered before it is on the disk."""
+    _sound_commit(self, lambda *_: None, one_phase=one_phase)
+    done(Status.OK, None)
+
+
+def _held_as_live(self: Recovery, queue: Queue, message: Message, stored: RecoveredMessage) -> None:
+    """Messages of branches in doubt are delivered after a start."""
+    queue.enter(message, stored.rid)
+
+
+def _not_locked(self: Queue, entry: Entry) -> None:
+    """A recovered message that a branch removes is available."""
+
+
+def _nothing_undone(self: Effects, *, releases: bool) -> None:
+    """A branch that is rolled back keeps what it has."""
+
+
+def _one_after_the_other(self: Transactions, xid: bytes, enqueues: Any, dequeues: Any, done: Any) -> list[int]:
+    """A branch in several queues is prepared in each of them apart."""
+    rids = _sound_store_prepare(self, xid, enqueues, dequeues[:1], done)
+    for journal, rid in dequeues[1:]:
+        self._appender.dequeue(journal, rid)
+    return rids
+
+
+_sound_store_prepare = Transactions.prepare
+
+BROKEN: Final[dict[str, Callable[[], Any]]] = {
+    "prepare answered before the sync": partial(patch.object, Branch, "prepare", _prepared_at_once),
+    "commit answered before the sync": partial(patch.object, Branch, "commit", _committed_at_once),
+    "in doubt and delivered": partial(patch.object, Recovery, "_hold", _held_as_live),
+    "in doubt and not locked": partial(patch.object, Queue, "lock", _not_locked),
+    "not given back": partial(patch.object, Effects, "undo", _nothing_undone),
+    "partly outside of the branch": partial(patch.object, Transactions, "prepare", _one_after_the_other),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_broker_is_found_out(name: str) -> None:
+    with BROKEN[name](), pytest.raises(BrokenPromiseError):
+        run_all(BranchMatrix(share=0.15), SEEDS_FOR_BROKEN)
+
+
+def run_all(matrix: BranchMatrix, seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        matrix.run(seed)
