@@ -1,0 +1,143 @@
+"""Stores of the real qpidd with branches in doubt, served by the broker: clients find them, and end them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from qstore.formats.amqp_0_10.codes import XaStatus
+from qstore.formats.amqp_0_10.structs import BranchId
+from qstore.formats.broker_records.xids import decode_xid
+from qstore.formats.plain import plain_map
+from qstore.tools import qstore_recover
+from tests.support.dump import dump
+from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+STORES: Final = ("legacy-d-dtx", "linear-d-dtx")
+
+
+def start_on(make_broker: BrokerMaker, fixture: StoreFixture) -> RunningBroker:
+    """A broker that serves a copy; of a linearstore, what qstore-recover makes of it."""
+    broker = make_broker()
+    broker.directory.mkdir(parents=True)
+    if fixture.name.startswith("linear"):
+        found = CliRunner().invoke(qstore_recover.command, [str(fixture.path), str(broker.data_directory)])
+        assert found.exit_code == 0, found.output
+    else:
+        shutil.copytree(fixture.path, broker.data_directory, symlinks=True)
+        set_writable(broker.data_directory, writable=True)
+        os.chmod(broker.data_directory, 0o700)
+    return broker.start()
+
+
+def in_doubt(peer: RawPeer) -> list[BranchId]:
+    found = [decode_xid(raw) for raw in peer.call("dtx.recover")["in_doubt"].values]
+    return sorted(BranchId(each.format, each.global_id, each.branch_id) for each in found)
+
+
+def xid_of(told: dict[str, Any]) -> BranchId:
+    return BranchId(told["format"], bytes.fromhex(told["global_id"]), bytes.fromhex(told["branch_id"]))
+
+
+def body(queue: str, number: int, size: int) -> bytes:
+    """The rule of the manifests."""
+    piece = f"{queue}/{number}|".encode()
+    return (piece * (size // len(piece) + 1))[:size]
+
+
+def names(broker: RunningBroker, queue: str) -> list[str]:
+    """The messages of a queue, in order: `queue/number`."""
+    with RawPeer(broker.port) as peer:
+        count = peer.message_count(queue)
+        peer.subscribe(queue, acquire_mode=1, accept_mode=1)
+        deliveries = peer.take(count)
+        assert peer.take_all(0.05) == []
+        peer.end()
+    found = []
+    for delivery in deliveries:
+        fields = delivery.properties()
+        number = plain_map(fields["application_headers"])["sn"]
+        assert delivery.body == body(queue, number, len(delivery.body))
+        assert fields["message_id"] == uuid.uuid5(uuid.NAMESPACE_URL, f"qpid-fixture:{queue}/{number}")
+        found.append(f"{queue}/{number}")
+    return found
+
+
+def expected_of(fixture: StoreFixture) -> dict[str, list[str]]:
+    """What each queue has while p1, p2 and p3 are in doubt: as qpidd's legacystore has recovered it."""
+    return {
+        queue["name"]: [f"{queue['name']}/{message['headers']['sn']['v']}" for message in queue["messages"]]
+        for queue in fixture.recovered["queues"]
+    }
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("commits", "is_restarted"), [(True, True), (False, False)], ids=["commit", "rollback"])
+def test_branches_in_doubt_are_listed_and_ended(
+    name: str, commits: bool, is_restarted: bool, open_fixture: StoreOpener, make_broker: BrokerMaker
+) -> None:
+    fixture = open_fixture(name)
+    before = expected_of(open_fixture("legacy-d-dtx"))
+    broker = start_on(make_broker, fixture)
+    if is_restarted:
+        broker.kill()
+        broker.start()
+    branches = {each: fixture.manifest["branches"][each] for each in fixture.manifest["in_doubt_expected"]}
+    xids = sorted(xid_of(branch["xid"]) for branch in branches.values())
+    with RawPeer(broker.port) as peer:
+        assert in_doubt(peer) == xids
+        assert {queue: names(broker, queue) for queue in before} == before, "what is in doubt is seen by nobody"
+        for xid in xids:
+            command = "commit" if commits else "rollback"
+            assert peer.call(f"dtx.{command}", xid=xid)["status"] == XaStatus.XA_OK
+        assert in_doubt(peer) == []
+        peer.end()
+    after = {queue: sorted(found) for queue, found in before.items()}
+    for branch in branches.values():
+        for queue, numbers in branch["enqueues" if commits else "dequeues"].items():
+            after[queue] = sorted(after[queue] + [f"{queue}/{number}" for number in numbers])
+    found = {queue: names(broker, queue) for queue in after}
+    assert {queue: sorted(each) for queue, each in found.items()} == after
+    broker.kill()
+    broker.start()
+    assert {queue: names(broker, queue) for queue in after} == found, "each message keeps its place over a restart"
+
+
+def test_what_is_given_back_is_where_it_was(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    """qpidd puts it elsewhere (Qpid wiki, "Distributed transactions in the broker": known weakness)."""
+    fixture = open_fixture("legacy-d-dtx")
+    broker = start_on(make_broker, fixture)
+    with RawPeer(broker.port) as peer:
+        for xid in in_doubt(peer):
+            peer.call("dtx.rollback", xid=xid)
+        peer.end()
+    numbers = [int(name.rpartition("/")[2]) for name in names(broker, "d.q1")]
+    assert numbers == sorted(numbers)
+    assert numbers[:5] == [0, 1, 2, 3, 4]
+
+
+def test_the_log_of_a_start_tells_how_many(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    broker = start_on(make_broker, open_fixture("legacy-d-dtx"))
+    (line,) = [line for line in broker.log_text().splitlines() if "transactions in doubt hold" in line]
+    assert "notice 3 transactions in doubt hold 15 messages until they are committed or rolled back" in line
+
+
+def test_the_tools_agree_with_the_broker(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    """After some were ended, and the broker was stopped, the tools see the rest in doubt."""
+    broker = start_on(make_broker, open_fixture("legacy-d-dtx"))
+    with RawPeer(broker.port) as peer:
+        first, second, third = in_doubt(peer)
+        peer.call("dtx.commit", xid=first)
+        peer.call("dtx.rollback", xid=third)
+        peer.end()
+    assert broker.stop() == 0
+    lines = dump(broker.data_directory, "--transactions", "--json").lines("transaction")
+    shown = [(line["state"], bytes.fromhex(line["global_id"])) for line in lines]
+    assert shown == [("in-doubt", second.global_id)]
