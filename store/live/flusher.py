@@ -4,8 +4,8 @@
 `collect` takes the synced steps, continues with the next ones, and calls the waiters. While a journal's flush is under
 way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`.
 
-Only a journal that has waiters is flushed at once (`awaited`). Records without waiters, such as the removal of a
-message that was delivered without acknowledgement, stay in `dirty`: they are written with the journal's next flush, or
+Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
+message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`: they are written with the journal's next flush, or
 by `start_aged`, which the owner calls at intervals: it flushes the journals that had such records at the call before.
 So a message that passes straight through a queue takes one sync, not two.
 
@@ -95,15 +95,18 @@ class Flusher:
 
     # ---- waiting ----
 
-    def when_synced(self, journals: Iterable[QueueJournal], done: Done) -> None:
-        """Call `done` when everything appended to `journals` so far is synced, or cannot be."""
+    def when_synced(self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
+        """Call `done` when everything appended to `journals` so far is synced, or cannot be.
+
+        Unless it `is_urgent`, no flush is begun for it: it waits for that of others, or for `start_aged`.
+        """
         chosen = list(journals)
         barrier = SyncBarrier(done, 1 + len(chosen))
         for journal in chosen:
-            if journal.wait(barrier):
-                self.awaited[journal] = None  # a refused record may leave a flush to write: that of a restart
-            else:
+            if not journal.wait(barrier, is_urgent=is_urgent):
                 barrier.reached(None)
+            elif is_urgent:
+                self.awaited[journal] = None  # a refused record may leave a flush to write: that of a restart
         last = barrier.reached(None)
         if last is not None:
             self._due.append((last, None))

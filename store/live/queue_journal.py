@@ -76,6 +76,7 @@ class QueueJournal:
     __slots__ = (
         "_step",
         "_waiting",
+        "_wanted",
         "aborts",
         "base_name",
         "bound",
@@ -117,7 +118,8 @@ class QueueJournal:
         self.gathered = 0
         self.refused_at = -1
         self.is_deleted = self.is_leaving = False
-        self._waiting: deque[tuple[int, SyncBarrier]] = deque()
+        self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # and the flush that each waits for
+        self._wanted = -1  # the flush that the last urgent one waits for
         self._step: Step | None = None  # the last step, which may be under way
 
     # ---- management ----
@@ -175,8 +177,9 @@ class QueueJournal:
 
     @property
     def must_go_on(self) -> bool:
-        """Whether the next step is due at once: it has waiters, or a flush has further steps."""
-        return self.writer.is_dirty and (bool(self._waiting) or self.writer.is_half_flushed)
+        """Whether the next step is due at once: it has urgent waiters, or a flush has further steps."""
+        writer = self.writer
+        return writer.is_dirty and (self._wanted > writer.synced or writer.is_half_flushed)
 
     def begin(self) -> Sequence[WritableFile]:
         """Write the next step. Returns the files to sync; none if there is nothing to do now."""
@@ -235,12 +238,15 @@ class QueueJournal:
             self.writer.failed(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
         return JournalFailedError(str(self.writer.failure))
 
-    def wait(self, barrier: SyncBarrier) -> bool:
+    def wait(self, barrier: SyncBarrier, *, is_urgent: bool = True) -> bool:
         """Add `barrier` as a waiter for everything appended so far. Returns False if there is nothing to wait for."""
         writer = self.writer
         if self.is_deleted or (writer.failure is None and not writer.is_dirty):
             return False
-        self._waiting.append((writer.last_dirty, barrier))
+        last = writer.last_dirty
+        self._waiting.append((last, barrier))
+        if is_urgent:
+            self._wanted = last
         return True
 
     def reached(self) -> list[tuple[SyncBarrier, Exception | None]]:

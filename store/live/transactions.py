@@ -10,6 +10,8 @@
                         abort: its dequeue, flagged for commit; when that is synced,        dequeue
                         commits or aborts in all journals; when they are, its own commit
 
+Nobody waits for what follows the commit point: it rides on the next flush of each journal.
+
 Room is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed at
 the next start (`start`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
 
@@ -340,15 +342,13 @@ class Transactions:
             if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
                 with contextlib.suppress(JournalError, CatalogueError):  # otherwise the next start forgets it
                     self._forget(xid, commits=commits)
-                    self._flusher.when_synced((self._list,), forgotten)
-                    self._flusher.start()
+                    self._flusher.when_synced((self._list,), forgotten, is_urgent=False)
 
         def forgotten(error: Exception | None) -> None:
             if error is None and self._branches.get(xid) is branch:
                 self._branches.pop(xid, None)
 
-        self._flusher.when_synced(journals, ended)
-        self._flusher.start()
+        self._flusher.when_synced(journals, ended, is_urgent=False)
 
     def _forget_now(self, xid: bytes, branch: _Branch) -> None:
         """Wait until a finished branch is forgotten, since its xid is reused. Raises as `prepare`."""
