@@ -5,9 +5,10 @@
 way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`.
 
 Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
-message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`: they are written with the journal's next flush, or
-by `start_aged`, which the owner calls at intervals: it flushes the journals that had such records at the call before.
-So a message that passes straight through a queue takes one sync, not two.
+message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`:
+they are written with the journal's next flush, or by `start_aged`, which the owner calls at intervals: it flushes the
+journals that had such records at the call before. So a message that passes straight through a queue takes one sync, not
+two.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux

@@ -36,9 +36,10 @@ from uuid import UUID
 
 from qstore.formats.broker_records.xids import encode_local_xid
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.store.errors import StoreError
 from qstore.store.journal.recovery import Outcome
-from qstore.store.journal.write.step import JournalError, JournalFailedError
+from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, twice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import MAX_AROUND_DATA, Appender
 from qstore.store.live.flusher import Flusher
@@ -308,6 +309,8 @@ class Transactions:
             try:
                 rid = self._appender.take_id()
                 self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (kind,), len(kind), crc))
+            except JournalFullError:
+                error = _prepared_list_full(self._list)
             except (JournalError, CatalogueError) as refusal:
                 error = refusal
         if error is not None:
@@ -398,6 +401,14 @@ class Transactions:
             self.commits += 1
         else:
             self.aborts += 1
+
+
+def _prepared_list_full(prepared_list: QueueJournal) -> JournalFullError:
+    size = twice(prepared_list.geometry.files, prepared_list.geometry.data_size // PAGE_SIZE)
+    return JournalFullError(
+        f"The transaction prepared list is full: {prepared_list.open_transactions} transactions are in it. Commit or "
+        f"roll back those in doubt; or stop the broker and enlarge the list: qstore-resize DATA-DIR --tpl {size}"
+    )
 
 
 def _only_journal(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]) -> QueueJournal | None:

@@ -72,6 +72,8 @@ def test_defaults_are_the_documents() -> None:
         "default-flow-stop-threshold": 80,
         "default-flow-resume-threshold": 70,
         "default-event-threshold-ratio": 80,
+        "dtx-default-timeout": 60,
+        "dtx-max-timeout": 3600,
     }
     assert {name: found.number(name) for name in numbers} == numbers
     assert found.number("connection-backlog") == 512, "the documents' 10 makes 500 clients wait for half a minute"

@@ -140,6 +140,7 @@ class RawPeer(RawConnection):
         self._received = 0
         self._exception: dict[str, Any] | None = None
         self._command: tuple[Command, dict[str, Any]] | None = None
+        self._beginning = b""  # of a command in several frames
         self._segments: dict[int, list[bytes]] = {HEADER: [], BODY: []}
         try:
             self.open()
@@ -244,8 +245,11 @@ class RawPeer(RawConnection):
     def _segment(self, frame: Frame) -> None:
         assert frame.channel == self.channel
         if frame.segment == COMMAND:
-            command, _, values = _decode_repeated(frame.payload)
-            self._command = command, values
+            self._beginning += frame.payload
+            if not frame.flags & LAST_FRAME:
+                return
+            command, _, values = _decode_repeated(self._beginning)
+            self._command, self._beginning = (command, values), b""
             self._segments = {HEADER: [], BODY: []}
         else:
             self._segments[frame.segment].append(frame.payload)

@@ -1,23 +1,24 @@
-"""Stores of the real qpidd with branches in doubt, served by the broker: clients find them, and end them."""
+"""Branches in doubt, in stores of the real qpidd and our own: clients find them and end them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
 
-from qstore.formats.amqp_0_10.codes import XaStatus
+from qstore.formats.amqp_0_10.codes import ErrorCode, XaStatus
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
 from qstore.tools import qstore_recover
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
-from tests.support.raw_peer import RawPeer
+from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 STORES: Final = ("legacy-d-dtx", "linear-d-dtx")
@@ -141,3 +142,40 @@ def test_the_tools_agree_with_the_broker(open_fixture: StoreOpener, make_broker:
     lines = dump(broker.data_directory, "--transactions", "--json").lines("transaction")
     shown = [(line["state"], bytes.fromhex(line["global_id"])) for line in lines]
     assert shown == [("in-doubt", second.global_id)]
+
+
+def test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them(make_broker: BrokerMaker) -> None:
+    """What is refused can be prepared, or rolled back, when others have ended."""
+    broker = make_broker("--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1").start()
+    xids = [BranchId(1, b"%d" % number, b"x" * 250) for number in range(500)]
+    with RawPeer(broker.port) as peer:
+        peer.declare("q")
+        peer.call("dtx.select")
+        with pytest.raises(SessionEndedError, match=r"prepared list is full: .* qstore-resize") as refusal:
+            prepare_all(peer, xids)
+        assert refusal.value.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    with RawPeer(broker.port) as peer:
+        prepared = in_doubt(peer)
+        refused = xids[len(prepared)]
+        assert refused not in prepared
+        for xid in prepared[:5]:
+            peer.call("dtx.commit", xid=xid)
+        assert peer.message_count("q") == 5
+        assert peer.call("dtx.prepare", xid=refused)["status"] == XaStatus.XA_OK
+        assert len(in_doubt(peer)) == len(prepared) - 4
+        peer.end()
+    broker.kill()
+    broker.start()
+    with RawPeer(broker.port) as peer:
+        assert len(in_doubt(peer)) == len(prepared) - 4
+        assert peer.message_count("q") == 5
+        peer.end()
+
+
+def prepare_all(peer: RawPeer, xids: Sequence[BranchId]) -> None:
+    """Branches of one message each."""
+    for xid in xids:
+        peer.send_command("dtx.start", xid=xid)
+        peer.publish("q", b"m")
+        peer.send_command("dtx.end", xid=xid)
+        peer.call("dtx.prepare", xid=xid)

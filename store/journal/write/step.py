@@ -59,12 +59,16 @@ def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
         files: number of files in its ring.
         pages: size of each file in pages of 64 KiB; 0 for less than one.
     """
-    larger = f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
     return ThresholdError(
         f"Enqueue capacity threshold exceeded on {title}. Consume messages; or stop the broker and enlarge the "
-        f"journal: qstore-resize DATA-DIR QUEUE {larger}; or declare queues with a larger qpid.file_count or "
-        "qpid.file_size"
+        f"journal: qstore-resize DATA-DIR QUEUE {twice(files, pages)}; or declare queues with a larger qpid.file_count "
+        "or qpid.file_size"
     )
+
+
+def twice(files: int, pages: int) -> str:
+    """The option with which qstore-resize makes a ring of such a size twice as large."""
+    return f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
 
 
 class JournalBusyError(JournalError):
