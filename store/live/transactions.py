@@ -79,6 +79,18 @@ class _Branch:
         self.commits = False
 
 
+class _Part:
+    """What a transaction does in one journal; `rids` are those of its enqueues, and then of its dequeues."""
+
+    __slots__ = ("messages", "rids", "sizes", "targets")
+
+    def __init__(self) -> None:
+        self.rids: list[int] = []
+        self.messages: list[tuple[Sequence[bytes], int, int]] = []
+        self.sizes: list[int] = []
+        self.targets: list[int] = []
+
+
 class Transactions:
     """The transactions of one store.
 
@@ -264,39 +276,44 @@ class Transactions:
         Returns:
             The journals; the messages' ids; and one more id, for an outcome.
         """
-        sizes: dict[QueueJournal, list[int]] = {}
-        targets: dict[QueueJournal, list[int]] = {}
-        for journal, _, size, _ in enqueues:
-            sizes.setdefault(journal, []).append(size)
+        parts: dict[QueueJournal, _Part] = {}
+        ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
+        number = 0
+        for journal, data, size, crc in enqueues:
+            part = parts.get(journal)
+            if part is None:
+                part = parts[journal] = _Part()
+            part.rids.append(ids[number])
+            part.messages.append((data, size, crc))
+            part.sizes.append(size)
+            number += 1
         for journal, target in dequeues:
             journal.writer.check_dequeue(target)
-            targets.setdefault(journal, []).append(target)
-        for journal, listed_targets in targets.items():
-            _check_distinct(journal, listed_targets)
-        journals = list(dict.fromkeys((*sizes, *targets)))
+            part = parts.get(journal)
+            if part is None:
+                part = parts[journal] = _Part()
+            part.rids.append(ids[number])
+            part.targets.append(target)
+            number += 1
+        for journal, part in parts.items():
+            _check_distinct(journal, part.targets)
+        journals = list(parts)
         if (listed or len(journals) > 1) and self._list.writer.failure is not None:
             raise JournalFailedError(str(self._list.writer.failure))
-        ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
         self._appender.admit_all(
             [
-                (
-                    each,
-                    partial(
-                        each.writer.admit_transaction, xid, sizes.get(each, []), len(targets.get(each, ()))
-                    ),
-                )
-                for each in journals
+                (journal, partial(journal.writer.admit_transaction, xid, part.sizes, len(part.targets)))
+                for journal, part in parts.items()
             ]
-        )  # fmt: skip
-        for (journal, parts, size, crc), rid in zip(enqueues, ids, strict=False):
-            journal.writer.enqueue_in(xid, rid, parts, size, crc)
-            journal.transaction_enqueues += 1
-        for (journal, target), rid in zip(dequeues, ids[len(enqueues) :], strict=False):
-            journal.writer.dequeue_in(xid, rid, target)
-            journal.transaction_dequeues += 1
-        for journal in journals:
-            data, records = sizes.get(journal, []), len(targets.get(journal, ()))
-            self._appender.touched(journal, sum(data) + MAX_AROUND_DATA * (len(data) + records))
+        )
+        for journal, part in parts.items():
+            try:
+                journal.writer.append_admitted(xid, part.rids, part.messages, part.targets)
+            except MemoryError:
+                raise journal.out_of_memory() from None
+            journal.transaction_enqueues += len(part.messages)
+            journal.transaction_dequeues += len(part.targets)
+            self._appender.touched(journal, sum(part.sizes) + MAX_AROUND_DATA * len(part.rids))
         return journals, ids[: len(enqueues)], ids[-1]
 
     def _written(

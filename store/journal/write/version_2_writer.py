@@ -317,6 +317,30 @@ class Version2Writer:
             self._make_ready()
             self._admission.kept(blocks, 0, outcome, largest, blocks)
 
+    def append_admitted(
+        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
+    ) -> None:
+        """Append the enqueues and dequeues of a transaction right after `admit_transaction`; it is open then.
+
+        Args:
+            xid: the transaction.
+            rids: new record ids: of its enqueues, and of its dequeues.
+            messages: the messages that it enqueues.
+            targets: the messages that it dequeues, after `check_dequeue`: no message twice.
+        """
+        append, records, size_of_xid, number = self.batch.append, self.records, len(xid), 0
+        for parts, size, crc in messages:
+            rid = rids[number]
+            number += 1
+            place = append(_ENQUEUE, rid, xid, size, parts, size, crc)
+            records.enqueued(rid, place, record_blocks(size, size_of_xid), xid)
+        blocks = record_blocks(0, size_of_xid)
+        for target in targets:
+            rid = rids[number]
+            number += 1
+            records.escorted(rid, target, append(_DEQUEUE, rid, xid, target), blocks, xid)
+        self._set_ends()
+
     def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
         """Admit `count` messages, with the dequeues of their transaction. Raises as `enqueue`."""
         if self.failure is not None:
