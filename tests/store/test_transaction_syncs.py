@@ -1,0 +1,120 @@
+"""How many syncs a transaction takes, counted with a driver that syncs at once; and an old branch in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qstore.store.environment import tool_environment
+from qstore.store.sync import InlineSync
+from qstore.store.writable_disk import WritableFile
+from tests.support.opened_store import Calls, OpenedStore, enqueued
+
+
+class CountingSync(InlineSync):
+    """Counts what is synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = 0
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        self.files += 1
+        super().submit(ticket, files)
+
+
+@pytest.fixture
+def driver() -> CountingSync:
+    return CountingSync()
+
+
+@pytest.fixture
+def opened(path: Path, driver: CountingSync) -> OpenedStore:
+    return OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+
+
+@pytest.mark.parametrize(("queues", "syncs"), [(("a",), 1), (("a", "b"), 3), (("a", "b", "c"), 4)])
+def test_syncs_of_a_commit(opened: OpenedStore, driver: CountingSync, queues: tuple[str, ...], syncs: int) -> None:
+    """One of its journal; or one of each, and then one of the prepared list."""
+    for queue in queues:
+        opened.make_queue(queue)
+    rounds = 20
+    for number in range(rounds + 1):
+        calls = Calls()
+        if number == 1:
+            driver.files = 0
+        opened.store.transactions.commit([enqueued(opened.journal(queue), b"m") for queue in queues], [], calls)
+        opened.wait(calls)
+        assert calls == [None]
+    assert driver.files == rounds * syncs
+    assert opened.store.close()
+
+
+@pytest.mark.parametrize("queues", [("a",), ("a", "b")])
+def test_commits_at_the_same_time_share_their_syncs(
+    opened: OpenedStore, driver: CountingSync, queues: tuple[str, ...]
+) -> None:
+    for queue in queues:
+        opened.make_queue(queue)
+    driver.files = 0
+    calls = Calls()
+    for _ in range(32):
+        opened.store.transactions.commit([enqueued(opened.journal(queue), b"m") for queue in queues], [], calls)
+    opened.wait(calls, 32)
+    assert calls == [None] * 32
+    assert driver.files / 32 <= 0.2
+    assert opened.store.close()
+
+
+def test_syncs_of_a_branch(opened: OpenedStore, driver: CountingSync) -> None:
+    """To prepare it one of each journal and one of the prepared list; to end it one of the list."""
+    for queue in ("a", "b"):
+        opened.make_queue(queue)
+    for number in range(10):
+        calls = Calls()
+        xid = b"%d" % number
+        if number == 1:
+            driver.files = 0
+        puts = [enqueued(opened.journal(queue), b"m") for queue in ("a", "b")]
+        opened.store.transactions.prepare(xid, puts, [], calls)
+        opened.wait(calls)
+        (opened.store.transactions.commit_prepared if number % 2 else opened.store.transactions.abort_prepared)(
+            xid, calls
+        )
+        opened.wait(calls, 2)
+        assert calls == [None, None]
+    assert driver.files == 9 * 4
+    assert opened.store.close()
+
+
+def test_an_old_branch_in_doubt_blocks_neither_the_prepared_list_nor_a_ring(path: Path) -> None:
+    """The rings go round several times, and its records are carried along."""
+    opened, calls = OpenedStore(tool_environment(), path), Calls()
+    one, two = opened.make_queue("one"), opened.make_queue("two")
+    first = opened.enqueue(one, b"locked")
+    opened.store.transactions.prepare(b"old", [enqueued(two, b"pending")], [(one, first)], calls)
+    opened.wait(calls)
+    held: list[int] = []
+    for _ in range(1500):
+        calls = Calls()
+        puts = [enqueued(one, b"m" * 900), enqueued(two, b"m" * 900)]
+        held += opened.store.transactions.commit(puts, list(zip((one, two), held, strict=False)), calls)
+        opened.wait(calls)
+        assert calls == [None]
+        del held[:-2]
+    laps = [journal.writer.batch.index // journal.geometry.files for journal in (one, two, opened.store.prepared_list)]
+    assert min(laps) >= 1
+    opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.recovered_data() == {"one": [b"locked", b"m" * 900], "two": [b"pending", b"m" * 900]}
+    assert opened.store.transactions.in_doubt == [b"old"]
+    calls = Calls()
+    opened.store.transactions.abort_prepared(b"old", calls)
+    opened.wait(calls)
+    opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.recovered_data() == {"one": [b"locked", b"m" * 900], "two": [b"m" * 900]}
+    opened.store.close()
