@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """One argument.
 
     Attributes:
-        key: its name; a final `*` matches all names with this prefix.
+        key: its name.
         asks: whether a value asks for the feature; bytes are passed as text.
         effect: what happens to a declaration that asks for it.
         instead: what a queue of this broker does, in a few words.
@@ -67,17 +67,16 @@ def is_set(value: object) -> bool:
     return not (isinstance(value, str) and value.lower() in ("", "0", "false", "no", "none")) and bool(value)
 
 
-def _several(value: object) -> bool:
-    """More than one level; a value that is not a number counts, too."""
-    return value not in (0, 1, "", "0", "1")
+def _above_ten(value: object) -> bool:
+    return str(value).isdecimal() and int(str(value)) > 10
 
 
 def _to_disk(value: object) -> bool:
     return value in ("flow_to_disk", "flow-to-disk")
 
 
-_ORDER: Final = "messages are delivered in the order in which they arrived"
 _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
+_TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
@@ -90,10 +89,8 @@ _REFUSED, _LOGGED = Effect.REFUSED, Effect.LOGGED
 
 TABLE: Final = (
     Row("qpid.policy_type", _to_disk, _REFUSED, _AT_LIMIT),
-    Row("qpid.priorities", _several, _REFUSED, _ORDER),
-    Row("x-qpid-priorities", _several, _REFUSED, _ORDER),
-    Row("qpid.fairshare*", is_set, _REFUSED, _ORDER),
-    Row("x-qpid-fairshare*", is_set, _REFUSED, _ORDER),
+    Row("qpid.priorities", _above_ten, _LOGGED, _TEN_LEVELS),
+    Row("x-qpid-priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("qpid.group_header_key", is_set, _REFUSED, _NO_GROUPS),
     Row("qpid.shared_msg_group", is_set, _REFUSED, _NO_GROUPS),
     Row("qpid.group_timestamp", is_set, _REFUSED, _NO_GROUPS),
@@ -117,13 +114,7 @@ TABLE: Final = (
     Row("qpid.wcache-num-pages", is_set, _LOGGED, "the number of write cache pages is not configurable"),
 )  # fmt: skip
 
-_BY_KEY: Final = {row.key: row for row in TABLE if not row.key.endswith("*")}
-_BY_PREFIX: Final = tuple((row.key[:-1], row) for row in TABLE if row.key.endswith("*"))
-
-
-def _row(name: str) -> Row | None:
-    row = _BY_KEY.get(name)
-    return row or next((found for prefix, found in _BY_PREFIX if name.startswith(prefix)), None)
+_BY_KEY: Final = {row.key: row for row in TABLE}
 
 
 def unsupported_arguments(arguments: TypedMap) -> list[UnsupportedArgument]:
@@ -131,7 +122,7 @@ def unsupported_arguments(arguments: TypedMap) -> list[UnsupportedArgument]:
     found = []
     for name, typed in arguments.entries:
         value = as_text(typed.value)
-        row = _row(name)
+        row = _BY_KEY.get(name)
         if row is not None and row.asks(value):
             found.append(UnsupportedArgument(row, name, value))
     return found

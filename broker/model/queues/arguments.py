@@ -11,6 +11,11 @@
     qpid.last_value_queue_no_browse  likewise
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
     qpid.insert_sequence_numbers     likewise, the header qpid.msg_sequence; 1 for yes
+    qpid.priorities           number of priority levels, 0 and 1 for none (`priority`); more than 10 count as 10
+    qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`fair_share`)
+    qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
+    x-qpid-priorities, x-qpid-fairshare, x-qpid-fairshare-N
+                              other names of these
     qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
                               the thresholds of flow control, in messages and bytes (`flow_control`)
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
@@ -22,7 +27,8 @@
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. Other features that a
 declaration may ask for are in `argument_table`. The queue keeps all its arguments as received.
 
-Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP".
+Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP"; qpidd,
+QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none).
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
 from qstore.broker.model.queues.argument_table import as_text, is_set, shown
 from qstore.broker.model.queues.flow_control import FlowArguments
+from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.values import TypedMap
 
@@ -60,6 +67,9 @@ OLD_SEQUENCE_HEADER: Final = "qpid.msg_sequence"
 OLD_KEY: Final = "qpid.LVQ_key"
 """The header with the key of the deprecated last value queues."""
 
+PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
+FAIR_SHARE: Final = ("qpid.fairshare", "x-qpid-fairshare")
+
 #: Argument -> its maximum.
 _COUNTS: Final = {
     MAX_COUNT: (1 << 64) - 1,
@@ -79,6 +89,8 @@ _COUNTS: Final = {
     "x-qpid-maximum-message-count": (1 << 64) - 1,
     "x-qpid-maximum-message-size": (1 << 64) - 1,
     "x-qpid-minimum-alert-repeat-gap": (1 << 64) - 1,
+    **dict.fromkeys(PRIORITIES, (1 << 32) - 1),
+    **dict.fromkeys(FAIR_SHARE, (1 << 32) - 1),
 }
 _MAX_DIGITS: Final = 20  # of 2^64
 _MAX_HEADER_NAME: Final = 255  # bytes
@@ -102,6 +114,8 @@ class QueueArguments(NamedTuple):
         filter: selects the messages that the queue accepts; None for all.
         flow: the thresholds of flow control.
         alerts: the thresholds of alerts.
+        levels: number of priority levels, at most 10; below 2 for none.
+        fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
     """
 
     max_messages: int = 0
@@ -115,6 +129,8 @@ class QueueArguments(NamedTuple):
     filter: Selector | None = None
     flow: FlowArguments = FlowArguments()
     alerts: AlertArguments = AlertArguments()
+    levels: int = 0
+    fair_share: tuple[int, ...] = ()
 
 
 #: No arguments given.
@@ -133,13 +149,18 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     policy = _SPELLINGS.get(policy, policy) if isinstance(policy, str) else policy
     if policy not in POLICIES:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
+    levels = _first(counts, PRIORITIES) or 0
+    last_value_key, keeps_browsed = _last_value(given)
+    if levels > 1 and last_value_key:
+        raise InvalidArgumentError(f"a last value queue has no priorities, but {PRIORITIES[0]} is {levels}")
     return QueueArguments(
         counts.get(MAX_COUNT, 0),
         counts.get(MAX_SIZE),
         policy,
         NO_LOCAL in given,
         counts.get(AUTO_DELETE_TIMEOUT, 0),
-        *_last_value(given),
+        last_value_key,
+        keeps_browsed,
         _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
         read_selector(arguments, FILTER),
         FlowArguments(
@@ -155,7 +176,26 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
             counts.get("qpid.alert_size_down"),
             counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
         ),
+        min(levels, MAX_LEVELS),
+        _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
     )
+
+
+def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple[int, ...]:
+    """The limit of each level; empty if there are none."""
+    if default and not levels:
+        raise InvalidArgumentError(f"{FAIR_SHARE[0]} is {default}, but {PRIORITIES[0]} is not given")
+    limits = [default] * min(levels, MAX_LEVELS)
+    for argument in reversed(FAIR_SHARE):  # what is given under both names counts by the first
+        for name, value in given.items():
+            if name.startswith(f"{argument}-"):
+                limit = _count(name, value, (1 << 32) - 1)
+                level = _count(f"the level of {name}", name[len(argument) + 1 :], (1 << 32) - 1)
+                if level >= levels:
+                    raise InvalidArgumentError(f"{name} is {limit}, but {PRIORITIES[0]} is {levels}")
+                if level < MAX_LEVELS:
+                    limits[level] = limit
+    return tuple(limits) if any(limits) else ()
 
 
 def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:

@@ -3,6 +3,7 @@
 part           decides                                         without it
 -------------  ----------------------------------------------  ----------------------------------
 `fifo`         which message is next: the oldest               (each queue has an order)
+`priority`     likewise: the oldest of the highest level       `fifo` decides
 `limits`       what happens to a message beyond the limit      the queue has no limit
 `displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
 `eligibility`  which messages the queue accepts                it accepts every message
@@ -34,6 +35,7 @@ from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLoc
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.queues.limits import Limit
+from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring, RingLimit
 from qstore.broker.model.queues.self_destruct import SelfDestruct
@@ -86,7 +88,7 @@ class QueueFactory:
         journal: Any = None,
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
-        order = Fifo()
+        order = PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
         capacity = self._capacity(parsed)
         limit, displacements = self._limit(name, order, parsed, capacity)
         if parsed.last_value_key:

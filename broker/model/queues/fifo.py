@@ -6,8 +6,9 @@
 A new message takes the end entry, and a new end entry follows. An acquired entry stays linked, so that it can be
 released at its position; a removed one is unlinked, and keeps no references into the queue.
 
-The public methods are the interface of any order. All take constant time, except `next_available`, which walks over
-entries that are not available; it passes each of them only once until an entry before the cursor is released.
+The public methods are the interface of any order; `per_consumer` adds to it. All take constant time, except
+`next_available`, which walks over entries that are not available; it passes each of them only once until an entry
+before the cursor is released.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ class Fifo:
                 return entry
             entry = entry.next
         return None
+
+    def to_purge(self) -> Iterator[Entry]:
+        """All entries in the order in which a purge removes them; the one yielded last may be removed meanwhile."""
+        return iter(self)
 
     def append(self, message: Message, rid: int) -> Entry:
         """Append an available entry for a message.

@@ -1,6 +1,6 @@
 """A queue: enqueues messages, offers them to consumers, and dequeues or releases them.
 
-    order        an entry for each message, and which is next (`fifo`)
+    order        an entry for each message, and which is next (`fifo`, `per_consumer`)
     consumers    takers, which acquire messages, and browsers (`consumers`)
     barriers     the position from which on nothing may be delivered yet (`barriers`)
     limit        how much it holds (`limits`)
@@ -31,6 +31,7 @@ from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
+from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -77,7 +78,7 @@ class Queue(Contents):
     """
 
     __slots__ = (
-        "_append", "_barriers", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
+        "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
         "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner",
         "sequence_header", "store",
@@ -105,6 +106,7 @@ class Queue(Contents):
         self.store, self.journal = store, journal
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
         self._append = None if store is None else store.append
+        self._chooser = order if isinstance(order, PerConsumerOrder) else None
         self._tick, self._clock = tick, clock
         self.alternate: Alternate[Queue] | None = None
         self.owner: object | None = None
@@ -332,10 +334,11 @@ class Queue(Contents):
             How many; and whether completion must wait until the records of this tick are on the disk.
         """
         count, is_written = 0, False
-        for entry in self.available():
+        for entry in self._order.to_purge():
             if max_messages and count == max_messages:
                 break
-            self.acquire(entry, is_consumed=False)
+            if not self.acquire(entry, is_consumed=False):
+                continue
             is_written = self.dequeue(entry) or is_written
             self.counters.purged += 1
             count += 1
@@ -448,9 +451,12 @@ class Queue(Contents):
         waiting, consumers.declined = consumers.waiting, 0
         if consumers.browsers:
             consumers.show(limit, self._clock)
-        if consumers.has_backlog:
+        if consumers.has_backlog or self._chooser is not None:
             try:
-                if not consumers.offer_backlog(self._clock, self._drop_expired):
+                if self._chooser is not None:
+                    self._chooser.distribute(consumers, limit, self._clock, self._drop_expired)
+                    limit = 0
+                elif not consumers.offer_backlog(self._clock, self._drop_expired):
                     limit = 0
             finally:
                 self._acquired += consumers.taken

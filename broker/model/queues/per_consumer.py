@@ -1,0 +1,96 @@
+"""Orders that decide for each consumer which message is next: the base of those that are not first in, first out.
+
+Ready consumers are asked in turn. Each is offered the message that the order finds for it, and if it declines that one
+for good, the next. A consumer for which there is nothing keeps its place among the ready ones (`Consumers.waiting`);
+those that are given messages go to the end, in order of the last of these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
+from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
+from qstore.broker.model.queues.fifo import Fifo
+
+
+class PerConsumerOrder(Fifo):
+    """The entries of one queue."""
+
+    __slots__ = ()
+
+    def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
+        """The available entry to offer to a consumer; None if it can have none before the position `limit`.
+
+        Args:
+            consumer: one of those that are ready.
+            limit: as above.
+            consumers: all consumers of the queue.
+        """
+        raise NotImplementedError
+
+    def took(self, entry: Entry) -> None:
+        """The consumer has taken the entry of `next_for`."""
+
+    def declined(self, entry: Entry, consumer: Consumer) -> None:
+        """The consumer can never take the available entry of `next_for`."""
+        raise NotImplementedError
+
+    def distribute(
+        self, consumers: Consumers, limit: int, clock: Callable[[], float], drop_expired: Callable[[Entry], object]
+    ) -> None:
+        """Deliver while there are messages for ready consumers, and not very many are declined (`MAX_DECLINED`).
+
+        Args:
+            consumers: the queue's consumers. Their `taken` is set, and their `declined` increased.
+            limit: nothing is delivered from this position on.
+            clock: seconds since 1970.
+            drop_expired: removes an entry that has expired.
+        """
+        takers: dict[Consumer, None] = {}
+        turn = deque(consumers.waiting)
+        consumers.taken = 0
+        try:
+            while turn and consumers.declined < MAX_DECLINED:
+                consumer = turn.popleft()
+                entry = self.next_for(consumer, limit, consumers) if consumer.is_waiting else None
+                if entry is None:
+                    continue
+                if 0 < entry.message.expires_at <= clock():
+                    drop_expired(entry)
+                    turn.appendleft(consumer)
+                    continue
+                result = self._offer(entry, consumer, consumers)
+                if result == NOT_FOR_ME:
+                    turn.appendleft(consumer)
+                elif result != REFUSED:
+                    takers.pop(consumer, None)
+                    takers[consumer] = None
+                    if result == TAKEN:
+                        turn.append(consumer)
+        finally:
+            if takers:
+                others = [each for each in consumers.waiting if each not in takers]
+                consumers.waiting.clear()
+                consumers.waiting.extend(others)
+                consumers.waiting.extend(each for each in takers if each.is_waiting)
+
+    def _offer(self, entry: Entry, consumer: Consumer, consumers: Consumers) -> int:
+        """Offer a message to a consumer. Returns as `Consumer.deliver` does."""
+        entry.state = ACQUIRED
+        consumers.taken += 1  # already: an error may be raised after it was delivered
+        result = consumer.deliver(entry)
+        if result in (TAKEN, TAKEN_LAST):
+            self.took(entry)
+        else:
+            entry.state = AVAILABLE
+            consumers.taken -= 1
+            if result == NOT_FOR_ME:
+                consumers.declined += 1
+                self.declined(entry, consumer)
+        if result in (REFUSED, TAKEN_LAST) and consumer.is_waiting:
+            consumers.waiting.remove(consumer)
+            consumer.is_waiting = False
+        return result

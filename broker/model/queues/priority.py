@@ -1,0 +1,285 @@
+"""Priority order: messages of higher levels first, and those of one level in order of arrival.
+
+    head <-> entry <-> entry <-> entry <-> entry <-> end      all entries, linked in order of arrival (`fifo`)
+
+    level 1    head <-> entry <-> entry <-> end               the same entries, linked once more for each level
+    level 0    head <-> entry <-> entry <-> end
+
+Consumers of one kind can take the same messages (`Consumer.kind`). Each kind has a reader for each level: a FIFO's
+cursor, and the entries before it that were released since. So each kind is asked once for each message, and once more
+when that message was released, however many others it has declined.
+
+Positions are numbers of arrival: a barrier holds back the later messages of all levels, and not the earlier ones.
+Browsers follow the order of arrival, too.
+
+The ten priorities of AMQP 0-10 are mapped to n levels: the middle ones are distinct, and what is below or above these
+has the lowest or highest level. The highest level is always first, unless the queue has limits for its levels
+(`fair_share`).
+
+Sources: AMQP 0-10, class message, rule priority-level-implementation; MRG 2 Messaging User Guide, 3 (priority queuing);
+qpidd, PriorityQueue.cpp (behaviour: a purge begins with the lowest level).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.queues.barriers import NO_LIMIT
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
+from qstore.broker.model.queues.fair_share import FairShare
+from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.consumers import Consumers
+
+MAX_LEVELS: Final = 10  # one for each priority
+_MAX_SPARE_KINDS: Final = 256  # remembered beyond those of the queue's consumers
+_MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
+
+
+def level_of_priority(priority: int, levels: int) -> int:
+    """The level, from 0, of a message's priority on a queue with so many levels."""
+    lowest = 5 - (levels + 1) // 2
+    return min(max(priority - lowest, 0), levels - 1)
+
+
+class LevelEntry(Entry):
+    """An entry that is linked with those of its level, too.
+
+    Attributes:
+        level: the number of its level.
+        older, newer: its neighbours there.
+    """
+
+    __slots__ = ("level", "newer", "older")
+    __deletable__ = ("newer", "older")  # for the compiler
+
+    level: int
+    newer: LevelEntry
+    older: LevelEntry
+
+
+def _entry_without_message(position: int, state: int) -> LevelEntry:
+    entry = LevelEntry()
+    entry.position, entry.rid, entry.state, entry.is_redelivered = position, 0, state, False
+    return entry
+
+
+class Level:
+    """The entries of one level.
+
+    Attributes:
+        number: counted from 0, the lowest.
+        head, end: before and after all entries, and all positions.
+    """
+
+    __slots__ = ("end", "head", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.head, self.end = _entry_without_message(0, GONE), _entry_without_message(NO_LIMIT, END)
+        self.head.newer, self.end.older = self.end, self.head
+
+    def __iter__(self) -> Iterator[LevelEntry]:
+        """All entries, in order; the one yielded last may be removed during iteration."""
+        entry = self.head.newer
+        while entry.state != END:
+            following = entry.newer
+            yield entry
+            entry = following
+
+    def append(self, entry: LevelEntry) -> None:
+        """Append an entry that is later than all others."""
+        last = self.end.older
+        entry.level, entry.older, entry.newer = self.number, last, self.end
+        last.newer = self.end.older = entry
+
+    def dissolve(self) -> None:
+        """The queue is gone: break the cycles of links."""
+        for entry in self:
+            del entry.older, entry.newer
+        del self.head.newer, self.end.older
+
+
+class Reader:
+    """What one kind of consumers was not asked for yet, of one level.
+
+    Args:
+        level: the level.
+    """
+
+    __slots__ = ("_cursor", "_positions", "_released")
+
+    def __init__(self, level: Level) -> None:
+        self._cursor = level.head  # the last entry that the kind has declined, or that was not available
+        self._released: dict[int, LevelEntry] = {}  # position -> entry, up to the cursor
+        self._positions: list[int] = []  # of these, as a heap; and of some that were removed
+
+    def next_available(self, limit: int) -> LevelEntry | None:
+        """The next available entry; None if there is none before the position `limit`."""
+        positions = self._positions
+        while positions:
+            released = self._released.get(positions[0])
+            if released is not None and released.state == AVAILABLE:
+                return released if released.position < limit else None
+            self._released.pop(heappop(positions), None)
+        cursor = self._cursor
+        entry = cursor.newer
+        while entry.position < limit and entry.state != AVAILABLE:
+            cursor, entry = entry, entry.newer
+        self._cursor = cursor
+        return entry if entry.position < limit else None
+
+    def pass_over(self, entry: LevelEntry) -> None:
+        """The kind has declined the available entry of `next_available`."""
+        if self._released.pop(entry.position, None) is None and entry.position > self._cursor.position:
+            self._cursor = entry
+
+    def put_back(self, entry: LevelEntry) -> None:
+        """An entry was released."""
+        position, released, positions = entry.position, self._released, self._positions
+        if position > self._cursor.position or position in released:
+            return
+        if len(positions) > 2 * len(released) + _MAX_STALE:
+            positions[:] = sorted(released)
+        released[position] = entry
+        heappush(positions, position)
+
+    def remove(self, entry: LevelEntry) -> None:
+        """An entry leaves the queue."""
+        if entry is self._cursor:
+            self._cursor = entry.older
+        if self._released:
+            self._released.pop(entry.position, None)
+
+
+class PriorityOrder(PerConsumerOrder):
+    """The entries of one queue.
+
+    Args:
+        levels: how many levels it has, from 2 to 10.
+        limits: fair share: for each level, from the lowest, how many messages are delivered before those below it have
+            their turn; 0 for no limit. Without any the highest level is always first.
+    """
+
+    __slots__ = ("_descending", "_finished", "_level_of", "_levels", "_readers", "_share")
+
+    def __init__(self, levels: int, limits: Sequence[int] = ()) -> None:
+        super().__init__()
+        self._end = self._cursor = _entry_without_message(1, END)
+        self._head.next, self._end.previous = self._end, self._head
+        self._levels = [Level(number) for number in range(levels)]
+        self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
+        self._descending = list(range(levels - 1, -1, -1))
+        self._share = FairShare(limits) if any(limits) else None
+        self._readers: dict[Hashable, list[Reader]] = {}  # kind -> for each level
+        self._finished: set[Hashable] = set()  # kinds for which this `distribute` has found nothing more
+
+    def __del__(self) -> None:
+        for level in self._levels:
+            level.dissolve()
+        super().__del__()
+
+    # ---- entries ----
+
+    def append(self, message: Message, rid: int) -> Entry:
+        """Append an available entry for a message.
+
+        Raises:
+            MemoryError: nothing was changed: all allocations come first.
+        """
+        level = self._level_of[min(message.handling.priority, MAX_LEVELS - 1)]
+        entry = self._end
+        assert isinstance(entry, LevelEntry)
+        end = _entry_without_message(entry.position + 1, END)
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        self._end = end
+        level.append(entry)
+        return entry
+
+    def put_back(self, entry: Entry) -> None:
+        """An entry is available again: each kind is asked for it once more."""
+        assert isinstance(entry, LevelEntry)
+        for readers in self._readers.values():
+            readers[entry.level].put_back(entry)
+
+    def remove(self, entry: Entry) -> Entry:
+        """Remove an entry. Returns the one that followed it on the queue."""
+        assert isinstance(entry, LevelEntry)
+        for readers in self._readers.values():
+            readers[entry.level].remove(entry)
+        older, newer = entry.older, entry.newer
+        older.newer, newer.older = newer, older
+        del entry.older, entry.newer
+        return super().remove(entry)
+
+    def first_to_discard(self) -> Entry | None:
+        """Of the messages that are available or held by a consumer, the oldest of the lowest level; None if none is."""
+        for level in self._levels:
+            for entry in level:
+                if entry.state in (AVAILABLE, ACQUIRED):
+                    return entry
+        return None
+
+    def to_purge(self) -> Iterator[Entry]:
+        """All entries, those of lower levels first; the one yielded last may be removed during iteration."""
+        for level in self._levels:
+            yield from level
+
+    # ---- delivery ----
+
+    def distribute(
+        self, consumers: Consumers, limit: int, clock: Callable[[], float], drop_expired: Callable[[Entry], object]
+    ) -> None:
+        """As `PerConsumerOrder.distribute`."""
+        self._finished.clear()
+        super().distribute(consumers, limit, clock, drop_expired)
+        if self._share is not None and not self._has_more(limit):
+            self._share.restart()
+
+    def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
+        """As `PerConsumerOrder.next_for`."""
+        kind = consumer.kind
+        if kind in self._finished:
+            return None
+        readers = self._readers.get(kind) or self._add_kind(kind, consumers)
+        for number in self._descending if self._share is None else self._share.sequence():
+            entry = readers[number].next_available(limit)
+            if entry is not None:
+                return entry
+        self._finished.add(kind)
+        return None
+
+    def took(self, entry: Entry) -> None:
+        """As `PerConsumerOrder.took`."""
+        if self._share is not None:
+            assert isinstance(entry, LevelEntry)
+            self._share.took(entry.level)
+
+    def declined(self, entry: Entry, consumer: Consumer) -> None:
+        """As `PerConsumerOrder.declined`."""
+        assert isinstance(entry, LevelEntry)
+        self._readers[consumer.kind][entry.level].pass_over(entry)
+
+    def _has_more(self, limit: int) -> bool:
+        """Whether there is a message that a kind was not asked for, before the position `limit`."""
+        return any(
+            reader.next_available(limit) is not None for readers in self._readers.values() for reader in readers
+        )
+
+    def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[Reader]:
+        """A consumer of this kind is asked for the first time."""
+        kinds = {each.kind for each in consumers.takers}
+        if len(self._readers) >= len(kinds) + _MAX_SPARE_KINDS:
+            for spare in self._readers.keys() - kinds:
+                del self._readers[spare]
+        readers = self._readers[kind] = [Reader(level) for level in self._levels]
+        return readers
