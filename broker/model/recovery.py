@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import WARNING
 from typing import Final, TypeAlias
 
-from qstore.broker.log.logs import log_of
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.log.logs import NOTICE, log_of
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import exchange_type
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.argument_table import unsupported_arguments
-from qstore.broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
+from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import LIVE, PENDING, RecoveredMessage, RecoveredQueue, Store
@@ -89,12 +89,10 @@ class Recovery:
 
     def _recover_queue(self, found: RecoveredQueue) -> Queue:
         record = found.record
-        try:
-            parsed = read_arguments(record.arguments)
-        except InvalidArgumentError as error:  # qpidd or an earlier version accepted it
-            parsed = NO_ARGUMENTS
-            _LOG.warning('Queue "%s": ignoring its arguments: %s', record.name, error)
-        _warn_of_unsupported(record.name, record.arguments)
+        parsed, reasons = read_usable(record.arguments)
+        for reason in reasons:  # qpidd or an earlier version accepted it
+            _LOG.warning('Queue "%s": %s', record.name, reason)
+        _log_unsupported(record.name, record.arguments)
         queue = self._factory.make(
             record.name,
             durable=True,
@@ -132,8 +130,10 @@ class Recovery:
         entry.is_redelivered = stored.redelivered
 
 
-def _warn_of_unsupported(name: str, arguments: TypedMap) -> None:
-    """Log which unsupported queue kind a recovered queue was declared as."""
-    unsupported = [each for each in unsupported_arguments(arguments) if each.is_refused]
-    if unsupported:
-        _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, unsupported)))
+def _log_unsupported(name: str, arguments: TypedMap) -> None:
+    """Log what a recovered queue was declared with, and is served without."""
+    unsupported = unsupported_arguments(arguments)
+    for level, each_is_refused in ((WARNING, True), (NOTICE, False)):
+        found = "; ".join(str(each) for each in unsupported if each.is_refused is each_is_refused)
+        if found:
+            _LOG.log(level, 'Queue "%s" is served without features of its declaration: %s', name, found)

@@ -18,14 +18,6 @@ from tests.broker.wired_broker import Wired
 REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.policy_type", "flow_to_disk"),
     ("qpid.policy_type", b"flow_to_disk"),
-    ("qpid.priorities", 10),
-    ("qpid.priorities", "10"),
-    ("qpid.priorities", b"2"),
-    ("x-qpid-priorities", 2),
-    ("qpid.fairshare", 5),
-    ("qpid.fairshare-3", 5),
-    ("x-qpid-fairshare", 5),
-    ("x-qpid-fairshare-0", 1),
     ("qpid.group_header_key", "group"),
     ("qpid.shared_msg_group", 1),
     ("qpid.group_timestamp", True),
@@ -40,6 +32,8 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.trace.excludes", "broker-1"),
 )
 LOGGED: Final[tuple[tuple[str, Any], ...]] = (
+    ("qpid.priorities", 11),
+    ("x-qpid-priorities", b"256"),
     ("x-qpid-capacity", 10),
     ("x-qpid-flow-resume-capacity", 10),
     ("x-qpid-maximum-message-age", 10),
@@ -57,8 +51,12 @@ MET: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.policy_type", b"reject"),
     ("qpid.priorities", 1),
     ("qpid.priorities", 0),
+    ("qpid.priorities", "10"),
+    ("qpid.priorities", "many"),
     ("x-qpid-priorities", "1"),
-    ("qpid.fairshare", 0),
+    ("x-qpid-priorities", b"2"),
+    ("qpid.fairshare", 5),
+    ("x-qpid-fairshare-0", 1),
     ("qpid.last_value_queue_key", "key"),
     ("qpid.last_value_queue", 0),
     ("qpid.queue_msg_sequence", "number"),
@@ -166,9 +164,15 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
 
     play(tmp_path, elder)
     caplog.clear()
+    caplog.set_level(NOTICE)
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(
-        "Queue \"old\" is served as a plain FIFO queue: qpid.policy_type 'flow_to_disk' is not implemented: "
+        "Queue \"old\" is served without features of its declaration: qpid.policy_type 'flow_to_disk' is not implemented: "
     )
     assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning
+    assert "qpid.paging" not in warning
+    notices = [record.getMessage() for record in caplog.records if record.levelno == NOTICE]
+    assert [notice.partition(":")[0] for notice in notices] == [
+        f'Queue "{name}" is served without features of its declaration' for name in ("old", "plain")
+    ]

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
+from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeStore, Recorder
@@ -86,6 +87,9 @@ class Kind:
 class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
+        self.begin_with_nothing()
+
+    def begin_with_nothing(self) -> None:
         gc.disable()
         self.now = 100.0
         self.tick, self.store = StillTurn(), FakeStore()
@@ -93,7 +97,10 @@ class QueueMachine(RuleBasedStateMachine):
         any_turn: Any = tick
         any_store: Any = store
         self.journal = store.journal("q")
-        self.queue = Queue("q", any_turn, durable=True, store=any_store, journal=self.journal, clock=lambda: self.now)
+        self.queue = Queue(
+            "q", any_turn, durable=True, store=any_store, journal=self.journal, order=self.new_order(),
+            clock=lambda: self.now,
+        )  # fmt: skip
         self.items: dict[int, Item] = {}
         self.places = 0
         self.gone: list[weakref.ref[TrackedMessage]] = []
@@ -112,6 +119,18 @@ class QueueMachine(RuleBasedStateMachine):
         gc.enable()
 
     # ---- the model ----
+
+    def new_order(self) -> Fifo:
+        """How the queue is ordered."""
+        return Fifo()
+
+    def check_order(self, item: Item) -> None:
+        """A message is given to a consumer: those before it were."""
+        assert not self.round or self.round[-1] < item.place, "out of order"
+
+    def to_purge(self, places: list[int]) -> list[int]:
+        """In which order these are purged."""
+        return sorted(places)
 
     @property
     def limit(self) -> int:
@@ -230,7 +249,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert item.place < self.limit, "offered before it was on the disk, or overtaken"
         assert not self.is_expired(item)
         assert entry.is_redelivered is item.is_redelivered
-        assert not self.round or self.round[-1] < item.place, "out of order"
+        self.check_order(item)
         self.round.append(item.place)
         if item.kept and item.place not in self.held:
             assert entry.rid in self.journal.live
@@ -249,6 +268,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def dispatch(self) -> None:
+        self.dispatch_and_look()
+
+    def dispatch_and_look(self) -> None:
         self.tick.ready.clear()
         self.round.clear()
         self.queue.dispatch()
@@ -300,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(0, 3))
     def purge(self, most: int) -> None:
-        places = sorted(place for place, item in self.items.items() if item.state == WAITING)
+        places = self.to_purge([place for place, item in self.items.items() if item.state == WAITING])
         places = places[:most] if most else places
         written = any(self.items[place].kept for place in places)
         assert self.queue.purge(most) == (len(places), written)

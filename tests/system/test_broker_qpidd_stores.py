@@ -33,11 +33,11 @@ def _broker_on_copy(make_broker: BrokerMaker, fixture: StoreFixture) -> RunningB
     return broker.start()
 
 
-def _receive_all(broker: RunningBroker, queue: str) -> list[Delivery]:
-    """What a browser of the queue gets."""
+def _receive_all(broker: RunningBroker, queue: str, *, acquires: bool = False) -> list[Delivery]:
+    """What a browser of the queue gets, or a consumer that accepts nothing."""
     with RawPeer(broker.port) as peer:
         count = peer.message_count(queue)
-        peer.subscribe(queue, acquire_mode=1, accept_mode=1)
+        peer.subscribe(queue, acquire_mode=0 if acquires else 1, accept_mode=0 if acquires else 1)
         deliveries = peer.take(count)
         assert peer.take_all(0.05) == []
         peer.end()
@@ -153,28 +153,20 @@ def _journals(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).digest() for file in root.rglob("*.jdat")}
 
 
-def test_a_queue_that_is_of_no_kind_here_is_told_once_and_the_dump_says_whose_order_it_shows(
+def test_a_priority_queue_is_served_as_one_and_the_dump_shows_that_order(
     open_fixture: StoreOpener, make_broker: BrokerMaker
 ) -> None:
     fixture = open_fixture("legacy-a-clean")
     broker = _broker_on_copy(make_broker, fixture)
-    lines = [line for line in broker.log_text().splitlines() if "is served as a plain FIFO queue" in line]
-    assert [line.partition("] ")[2].partition(" is not implemented: ")[0] for line in lines] == [
-        f'warning Queue "{queue}" is served as a plain FIFO queue: {asked}'
-        for queue, asked in (("fx.prio", "qpid.priorities 10"),)
-    ]
-    delivered = [hashlib.sha256(each.body).hexdigest() for each in _receive_all(broker, "fx.prio")]
+    assert "without features" not in broker.log_text()
+    (queue,) = [each for each in fixture.recovered["queues"] if each["name"] == "fx.prio"]
+    delivered = [hashlib.sha256(each.body).hexdigest() for each in _receive_all(broker, "fx.prio", acquires=True)]
+    assert delivered == [message["body_sha256"] for message in queue["messages"]]
     assert broker.stop() == 0
-    for path, listed, other in (
-        (broker.data_directory, "in the order of record ids, as qstore's broker delivers", "qpidd delivers higher"),
-        (fixture.path, "higher priorities first, as qpidd delivers", "qstore's broker delivers in the order of record"),
-    ):
+    for path in (broker.data_directory, fixture.path):
         found = dump(path, "--outstanding", "--json")
-        (notice,) = [text for text in found.errors.splitlines() if "priorities" in text]
-        assert notice.startswith(f'notice: queue "fx.prio": listed {listed}; {other}')
-        hashes = [message["body_sha256"] for message in found.messages("fx.prio")]
-        assert sorted(hashes) == sorted(delivered)
-        assert (hashes == delivered) == (path == broker.data_directory)
+        assert "priority" not in found.errors
+        assert [message["body_sha256"] for message in found.messages("fx.prio")] == delivered
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])

@@ -1,11 +1,12 @@
 """The order in which consumers of a queue would receive its messages, from the broker that owns the store.
 
 A queue delivers its messages in journal order. A priority queue (argument qpid.priorities, alias x-qpid-priorities: the
-number of levels) delivers those of the highest level first, and within a level in journal order.
+number of levels) delivers those of the highest level first, and within a level in journal order. Limits for levels
+(qpid.fairshare) are not applied: the order then depends on when consumers come.
 
-qpidd has priority queues, and the messages of its stores (legacystore, linearstore) are listed in that order. qstore's
-broker does not implement them yet, so its own stores are listed in journal order. If the two differ,
-`DeliveryOrder.notices` states which one was shown.
+Brokers differ about a 0-10 message without a priority: for qstore's it has the default of the specification, 4, and for
+qpidd (legacystore, linearstore) the lowest. If a queue has such messages, `DeliveryOrder.notices` states which order
+was shown.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from qstore.tools.dump.selection import BodyForm
 _ARGUMENTS: Final = ("qpid.priorities", "x-qpid-priorities")
 _MAX_SHOWN: Final = 10
 _MAX_LEVELS: Final = 256  # a priority is one byte
-_ABSENT: Final = 0  # qpidd treats a 0-10 message without a priority as lowest ...
-_ABSENT_1_0: Final = 4  # ... and AMQP 1.0 (messaging, 3.2.1) treats one without as normal
+_ABSENT: Final = 4  # the default priority of AMQP 0-10 and 1.0 ...
+_ABSENT_IN_QPIDD: Final = 0  # ... of which qpidd has that of 1.0 only (MessageTransfer.cpp)
 
 
 class DeliveryOrder:
@@ -43,10 +44,7 @@ class DeliveryOrder:
     def of(self, queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
         """The outstanding messages of a queue, in the order in which its consumers would receive them."""
         levels = _priority_levels(queue)
-        if levels < 2:
-            return queue.outstanding()
-        self._differing.append(queue.name)
-        return _by_priority(queue, journal, levels) if self._is_qpidd else queue.outstanding()
+        return queue.outstanding() if levels < 2 else self._by_priority(queue, journal, levels)
 
     def notices(self) -> list[str]:
         """Notices about the queues whose order differs between brokers: one line, or none."""
@@ -56,19 +54,21 @@ class DeliveryOrder:
         more = len(self._differing) - _MAX_SHOWN
         names = f"{shown} and {more} more" if more > 0 else shown
         which = "queue" if len(self._differing) == 1 else "queues"
-        qpidd, own = "higher priorities first", "in the order of record ids"
-        listed, other = (qpidd, own) if self._is_qpidd else (own, qpidd)
-        first, second = ("qpidd", "qstore's broker") if self._is_qpidd else ("qstore's broker", "qpidd")
-        missing = "qstore's broker has no priority queues yet"
-        return [f"{which} {names}: listed {listed}, as {first} delivers; {second} delivers {other} ({missing})"]
+        qpidd, own = "qpidd, lowest", f"qstore's broker, {_ABSENT}"
+        first, second = (qpidd, own) if self._is_qpidd else (own, qpidd)
+        return [f"{which} {names}: messages without a priority are listed as by {first}; by {second}"]
 
-
-def _by_priority(queue: RecoveredQueue, journal: Journal, levels: int) -> Iterator[OutstandingRecord]:
-    reader = MessageReader(journal, BodyForm.NONE)
-    level_of = bytearray(
-        level(_priority(reader.read(rid, place).header), levels) for rid, place, _, _ in queue.outstanding()
-    )
-    return _by_level(queue, level_of)
+    def _by_priority(self, queue: RecoveredQueue, journal: Journal, levels: int) -> Iterator[OutstandingRecord]:
+        reader = MessageReader(journal, BodyForm.NONE)
+        level_of, differs = bytearray(), False
+        for rid, place, _, _ in queue.outstanding():
+            header = reader.read(rid, place).header
+            own, qpidd = level(_priority(header, _ABSENT), levels), level(_priority(header, _ABSENT_IN_QPIDD), levels)
+            differs = differs or own != qpidd
+            level_of.append(qpidd if self._is_qpidd else own)
+        if differs:
+            self._differing.append(queue.name)
+        return _by_level(queue, level_of)
 
 
 def _by_level(queue: RecoveredQueue, level_of: bytearray) -> Iterator[OutstandingRecord]:
@@ -86,11 +86,11 @@ def _priority_levels(queue: RecoveredQueue) -> int:
     return 1
 
 
-def _priority(header: MessageHeader | None) -> int:
+def _priority(header: MessageHeader | None, absent: int) -> int:
     if header is None:
-        return _ABSENT
+        return absent
     if header.priority is None:
-        return _ABSENT if header.amqp_1_0 is None else _ABSENT_1_0
+        return absent if header.amqp_1_0 is None else _ABSENT
     return header.priority
 
 

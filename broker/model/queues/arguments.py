@@ -42,7 +42,7 @@ from qstore.broker.model.queues.argument_table import as_text, is_set, shown
 from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
-from qstore.formats.values import TypedMap
+from qstore.formats.values import TypedMap, TypedValue
 
 MAX_COUNT: Final = "qpid.max_count"
 MAX_SIZE: Final = "qpid.max_size"
@@ -179,6 +179,37 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         min(levels, MAX_LEVELS),
         _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
     )
+
+
+def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
+    """Parse the arguments of a queue that exists already, without those that are not valid.
+
+    Left out is an argument without which the others are valid, or at least wrong in another way; if no single one is
+    to blame, all are.
+
+    Returns:
+        The arguments, and why others are left out: a line for each.
+    """
+    entries, reasons = arguments.entries, []
+    while (wrong := _error(entries)) is not None:
+        without = [(*entries[:place], *entries[place + 1 :]) for place in range(len(entries))]
+        errors = [_error(others) for others in without]
+        place = errors.index(None) if None in errors else next((n for n, each in enumerate(errors) if each != wrong), -1)
+        if place < 0:
+            return NO_ARGUMENTS, [*reasons, f"ignoring all its arguments: {wrong}"]
+        name, typed = entries[place]
+        reasons.append(f"ignoring {name} {shown(as_text(typed.value))}: {wrong}")
+        entries = without[place]
+    return read_arguments(TypedMap(entries)), reasons
+
+
+def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
+    """Why arguments are not valid; None if they are."""
+    try:
+        read_arguments(TypedMap(entries))
+    except InvalidArgumentError as error:
+        return str(error)
+    return None
 
 
 def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ class Reader:
 
     def pass_over(self, entry: LevelEntry) -> None:
         """The kind has declined the available entry of `next_available`."""
-        if self._released.pop(entry.position, None) is None and entry.position > self._cursor.position:
+        if self._released.pop(entry.position, None) is None:
             self._cursor = entry
 
     def put_back(self, entry: LevelEntry) -> None:
