@@ -168,7 +168,8 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(
-        "Queue \"old\" is served without features of its declaration: qpid.policy_type 'flow_to_disk' is not implemented: "
+        'Queue "old" is served without features of its declaration: '
+        "qpid.policy_type 'flow_to_disk' is not implemented: "
     )
     assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning
     assert "qpid.paging" not in warning

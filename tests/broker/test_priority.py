@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -376,6 +376,21 @@ def test_a_strict_ring_keeps_what_a_consumer_holds(model: Model) -> None:
     queue.release(consumer.entries[1], is_redelivered=True)
     put(model, (9, b"d"))
     assert bodies(queue) == [b"b", b"d"]
+
+
+@pytest.mark.parametrize("limit", ["qpid.max_count", "qpid.max_size"])
+def test_a_commit_discards_nothing_better_than_what_it_brings(model: Model, limit: str) -> None:
+    queue = priority_queue(model, **{limit: 2, "qpid.policy_type": "ring"})
+    put(model, (5, b"a"), (5, b"b"))
+    transaction = model.broker.begin_transaction(0)
+    for priority, body in ((9, b"c"), (0, b"d"), (0, b"e")):
+        message = model.message("q", body)
+        message.handling = PLAIN_HANDLING._replace(priority=priority)
+        transaction.publish(message, model.broker.exchanges[""])
+    transaction.commit(lambda _error: None)
+    model.sync()
+    assert bodies(queue) == [b"b", b"c"]
+    assert (queue.uncommitted, queue.uncommitted_bytes) == (0, 0)
 
 
 # ---- fair share ----

@@ -114,7 +114,9 @@ class PriorityMachine(QueueMachine):
         )
         self.dispatch_and_look()
         left = [place for place, item in self.items.items() if item.state == WAITING and place < self.limit]
-        if self.rounds is not None and all(kind in self.declined.get(place, ()) for place in left for kind in self.asked):
+        if self.rounds is not None and all(
+            kind in self.declined.get(place, ()) for place in left for kind in self.asked
+        ):
             self.rounds.begin()
 
 

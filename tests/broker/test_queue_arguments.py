@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.alerts import AlertArguments
-from qstore.broker.model.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
+from qstore.broker.model.queues.arguments import (
+    NO_ARGUMENTS,
+    POLICIES,
+    QueueArguments,
+    read_arguments,
+    read_usable,
+)
 from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.support.coded import coded
@@ -124,3 +131,90 @@ def test_no_policy(policy: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"qpid\.policy_type") as caught:
         read({"qpid.policy_type": policy})
     assert len(str(caught.value)) < 300
+
+
+# ---- priorities ----
+
+
+def test_priorities() -> None:
+    assert (NO_ARGUMENTS.levels, NO_ARGUMENTS.fair_share) == (0, ())
+    for name in ("qpid.priorities", "x-qpid-priorities"):
+        for value in (5, "5", b"5"):
+            assert read({name: value}) == QueueArguments(levels=5)
+    assert read({"x-qpid-priorities": 3, "qpid.priorities": 7}).levels == 7
+
+
+def test_more_than_ten_levels_count_as_ten() -> None:
+    found = read({"qpid.priorities": 200, "qpid.fairshare": 2, "qpid.fairshare-9": 5, "qpid.fairshare-150": 1})
+    assert (found.levels, found.fair_share) == (10, (2, 2, 2, 2, 2, 2, 2, 2, 2, 5))
+
+
+@pytest.mark.parametrize("name", ["qpid.fairshare", "x-qpid-fairshare"])
+def test_fair_share(name: str) -> None:
+    assert read({"qpid.priorities": 3, name: 4}).fair_share == (4, 4, 4)
+    assert read({"qpid.priorities": 3, f"{name}-1": b"4"}).fair_share == (0, 4, 0)
+    assert read({"qpid.priorities": 3, name: "4", f"{name}-2": 0}).fair_share == (4, 4, 0)
+    assert read({"qpid.priorities": 3, name: 0, f"{name}-0": 0}).fair_share == ()
+    other = "x-qpid-fairshare" if name == "qpid.fairshare" else "qpid.fairshare"
+    found = read({"qpid.priorities": 2, name: 1, f"{name}-0": 2, other: 3, f"{other}-0": 4}).fair_share
+    assert found == ((2, 1) if name == "qpid.fairshare" else (4, 3))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"qpid.priorities": -1}, "qpid.priorities"),
+        ({"qpid.priorities": "many"}, "qpid.priorities"),
+        ({"qpid.priorities": True}, "qpid.priorities"),
+        ({"qpid.fairshare": 3}, "qpid.fairshare is 3, but qpid.priorities is not given"),
+        ({"qpid.fairshare-0": 3}, "qpid.fairshare-0 is 3, but qpid.priorities is 0"),
+        ({"qpid.priorities": 4, "x-qpid-fairshare-4": 1}, "x-qpid-fairshare-4 is 1, but qpid.priorities is 4"),
+        ({"qpid.priorities": 4, "qpid.fairshare-high": 1}, "the level of qpid.fairshare-high is 'high'"),
+        ({"qpid.priorities": 4, "qpid.fairshare-": 1}, "the level of qpid.fairshare- is ''"),
+        ({"qpid.priorities": 4, "qpid.fairshare-1": "few"}, "qpid.fairshare-1 is 'few'"),
+        ({"qpid.priorities": 4, "qpid.last_value_queue_key": "k"}, "a last value queue has no priorities"),
+    ],
+)
+def test_no_priorities(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(named)):
+        read(values)
+
+
+# ---- what a queue has that is there already ----
+
+
+@pytest.mark.parametrize(
+    ("values", "usable", "left_out"),
+    [
+        ({"qpid.max_count": 5}, {"qpid.max_count": 5}, []),
+        ({"qpid.max_count": 5, "qpid.max_size": -1}, {"qpid.max_count": 5}, ["qpid.max_size -1"]),
+        ({"qpid.max_count": -5, "a": 1, "qpid.max_size": -1}, {}, ["qpid.max_count -5", "qpid.max_size -1"]),
+        ({"qpid.fairshare": 5, "qpid.max_count": 7}, {"qpid.max_count": 7}, ["qpid.fairshare 5"]),
+        (
+            {"qpid.fairshare": 5, "qpid.priorities": "x", "qpid.max_count": 7},
+            {"qpid.max_count": 7},
+            ["qpid.priorities 'x'", "qpid.fairshare 5"],
+        ),
+        (
+            {"qpid.fairshare-7": 5, "qpid.priorities": 3, "qpid.policy_type": b"ring"},
+            {"qpid.priorities": 3, "qpid.policy_type": "ring"},
+            ["qpid.fairshare-7 5"],
+        ),
+        (
+            {"qpid.priorities": 3, "qpid.last_value_queue_key": "k", "no-local": True},
+            {"qpid.last_value_queue_key": "k", "no-local": True},
+            ["qpid.priorities 3"],
+        ),
+    ],
+)
+def test_what_is_usable(values: dict[str, Any], usable: dict[str, Any], left_out: list[str]) -> None:
+    found, reasons = read_usable(typed_map(values))
+    assert found == read(usable)
+    assert [reason.removeprefix("ignoring ").partition(": ")[0] for reason in reasons] == left_out
+
+
+def test_if_no_single_one_is_to_blame_all_are_left_out() -> None:
+    twice = typed_map({"qpid.max_count": 5, "qpid.priorities": -1}).entries
+    found, reasons = read_usable(TypedMap((*twice, twice[-1])))
+    assert found == NO_ARGUMENTS
+    assert reasons == ["ignoring all its arguments: qpid.priorities is -1, not a whole number from 0 to 4294967295"]

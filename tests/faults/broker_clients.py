@@ -161,7 +161,8 @@ class ModelSession(ClientSession):
 
     def publish(self, message: MessageModel) -> None:
         """Send a message that the model has."""
-        fields: dict[str, Any] = {"delivery_mode": 2 if message.persistent else 1, "routing_key": message.key}
+        mode = 2 if message.persistent else 1
+        fields: dict[str, Any] = {"delivery_mode": mode, "routing_key": message.key, "priority": message.priority}
         if message.ttl is not None:
             fields["ttl"] = int(message.ttl * 1000)
         name = "" if message.exchange is None else message.exchange.name

@@ -10,6 +10,7 @@ import random
 from functools import partial
 from typing import Final
 
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.faults.broker_clients import ModelSession, OneSession, Watcher
 from tests.faults.broker_findings import Found, after, check
 from tests.faults.broker_model import BindingModel, ExchangeModel, Model, QueueModel
@@ -17,6 +18,7 @@ from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 
 DURABLE: Final = ("q0", "q1", "q2")
+WITH_PRIORITIES: Final = "q1"
 NEWS, DIRECT, DEAD = "news", "direct", "dead"
 _PUBLISHERS, _CONSUMERS, _TRANSACTIONAL = 2, 3, 1
 _MAX_QUEUES: Final = 7
@@ -302,9 +304,12 @@ class BrokerLife:
         if name in self.model.queues:
             return
         dead = None if alternate is None else self.model.exchanges[alternate]
-        queue = self.model.queues[name] = QueueModel(name, durable, dead)
+        queue = self.model.queues[name] = QueueModel(name, durable, dead, has_priorities=name == WITH_PRIORITIES)
         done = partial(setattr, queue, "is_certain", True)
-        manager.session.ask("queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate)
+        arguments = typed_map({"qpid.priorities": 10}) if queue.has_priorities else EMPTY_MAP
+        manager.session.ask(
+            "queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate, arguments=arguments
+        )
 
     def _bind(self, manager: Peer, exchange_name: str, queue_name: str, key: str) -> None:
         if (exchange_name, queue_name, key) in self.model.bindings:

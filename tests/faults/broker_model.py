@@ -13,7 +13,8 @@ A promise is a completion that a client has got, or a message. Each message has 
     of a transaction (`Transaction`)                all of it has happened or nothing; all, if the commit is completed
 
 Nothing is there that was never sent, was rolled back, or was gone. What comes of one publisher is in order in each
-queue, live and after a crash. Whatever is asked of the topology is there when it is completed, and may be before.
+queue, live (on a priority queue, what is of one priority) and after a crash. Whatever is asked of the topology is there
+when it is completed, and may be before.
 
 `delivered` holds each delivery against the same, `broker_findings` what is found after a crash.
 """
@@ -43,11 +44,12 @@ class ExchangeModel:
 
 @dataclass(eq=False, slots=True)
 class QueueModel:
-    """A queue. `purges` are those that are under way."""
+    """A queue. `purges` are those that are under way; `has_priorities`: it has ten levels."""
 
     name: str
     durable: bool
     alternate: ExchangeModel | None = None
+    has_priorities: bool = False
     is_certain: bool = False
     is_leaving: bool = False
     copies: dict[int, Copy] = field(default_factory=dict)
@@ -96,6 +98,11 @@ class MessageModel:
     def body(self) -> bytes:
         """Its content, by which it is known."""
         return b"%d:" % self.number + b"." * (self.number * 37 % 200)
+
+    @property
+    def priority(self) -> int:
+        """As its publisher sets it."""
+        return self.number * 7 % 10
 
     def may_be_expired(self, now: float) -> bool:
         """Whether it need not be there any more."""
@@ -294,12 +301,17 @@ class Model:
         return copy
 
     def _check_order(self, copy: Copy) -> None:
-        """Nothing that the same publisher sent before, and that nobody has, is still there."""
+        """Nothing that the same publisher sent before, and that nobody has, is still there.
+
+        On a priority queue what is of a lower priority may be.
+        """
         if copy.is_moved:
             return
         number, publisher = copy.message.number, copy.message.publisher
         for earlier in copy.queue.copies.values():
             if earlier.message.number >= number or earlier.message.publisher != publisher or earlier.is_moved:
+                continue
+            if copy.queue.has_priorities and earlier.message.priority < copy.message.priority:
                 continue
             since = earlier.available_in
             if since is not None and since < self.tick and not earlier.need_not_be(self.now):

@@ -190,16 +190,18 @@ def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
     Returns:
         The arguments, and why others are left out: a line for each.
     """
-    entries, reasons = arguments.entries, []
+    entries = arguments.entries
+    reasons: list[str] = []
     while (wrong := _error(entries)) is not None:
-        without = [(*entries[:place], *entries[place + 1 :]) for place in range(len(entries))]
-        errors = [_error(others) for others in without]
-        place = errors.index(None) if None in errors else next((n for n, each in enumerate(errors) if each != wrong), -1)
-        if place < 0:
+        rests = [(*entries[:place], *entries[place + 1 :]) for place in range(len(entries))]
+        errors = [_error(rest) for rest in rests]
+        blamed = [place for place, error in enumerate(errors) if error is None]
+        blamed = blamed or [place for place, error in enumerate(errors) if error != wrong]
+        if not blamed:
             return NO_ARGUMENTS, [*reasons, f"ignoring all its arguments: {wrong}"]
-        name, typed = entries[place]
+        name, typed = entries[blamed[0]]
         reasons.append(f"ignoring {name} {shown(as_text(typed.value))}: {wrong}")
-        entries = without[place]
+        entries = rests[blamed[0]]
     return read_arguments(TypedMap(entries)), reasons
 
 

@@ -17,12 +17,12 @@ class Depth:
         bytes_enqueued, bytes_dequeued: their headers and content.
         counters: its other counters (`totals`).
         watch: what follows from the depth: flow control and alerts (`depth_watch`); by default nothing.
-        uncommitted: messages on the queue whose transaction is not committed yet.
+        uncommitted, uncommitted_bytes: those on the queue whose transaction is not committed yet.
     """
 
     __slots__ = (
         "_acquired", "bytes_dequeued", "bytes_enqueued", "counters", "durable", "messages_dequeued",
-        "messages_enqueued", "name", "uncommitted", "watch",
+        "messages_enqueued", "name", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(self, name: str, *, durable: bool, watch: DepthWatch | None = None) -> None:
@@ -31,7 +31,7 @@ class Depth:
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.counters = QueueCounters()
         self._acquired = 0  # how often an entry became ACQUIRED
-        self.uncommitted = 0
+        self.uncommitted = self.uncommitted_bytes = 0
 
     @property
     def message_count(self) -> int:

@@ -23,9 +23,12 @@ class Displacing(Protocol):
 
     Attributes:
         counters: count displaced messages.
+        uncommitted, uncommitted_bytes: messages on the queue whose transaction is not committed yet.
     """
 
     counters: QueueCounters
+    uncommitted: int
+    uncommitted_bytes: int
 
     @property
     def message_count(self) -> int:

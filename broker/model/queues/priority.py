@@ -271,9 +271,7 @@ class PriorityOrder(PerConsumerOrder):
 
     def _has_more(self, limit: int) -> bool:
         """Whether there is a message that a kind was not asked for, before the position `limit`."""
-        return any(
-            reader.next_available(limit) is not None for readers in self._readers.values() for reader in readers
-        )
+        return any(reader.next_available(limit) is not None for readers in self._readers.values() for reader in readers)
 
     def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[Reader]:
         """A consumer of this kind is asked for the first time."""

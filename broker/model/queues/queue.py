@@ -208,6 +208,7 @@ class Queue(Contents):
         entry = self.enter(message, rid)
         entry.state = UNCOMMITTED
         self.uncommitted += 1
+        self.uncommitted_bytes += message.size
         return entry
 
     def commit(self, entry: Entry) -> None:
@@ -217,6 +218,7 @@ class Queue(Contents):
         else:
             entry.state = AVAILABLE
             self.uncommitted -= 1
+            self.uncommitted_bytes -= entry.message.size
             self.counters.txn_enqueued(entry.message.size)
             self._arrived(entry)
 
@@ -236,6 +238,7 @@ class Queue(Contents):
         """Remove an entry whose transaction has failed, or which the queue does not accept."""
         self.counters.withdrawn += 1
         self.uncommitted -= 1
+        self.uncommitted_bytes -= entry.message.size
         self.remove(entry)
 
     def raise_barrier(self) -> Barrier:

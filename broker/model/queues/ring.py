@@ -3,8 +3,9 @@
     ring          whether or not a consumer holds the oldest message
     ring_strict   if a consumer holds the oldest message, the new one is refused with resource-limit-exceeded
 
-A message larger than the whole ring is refused. Which message is discarded first is a matter of the queue's order: of a
-priority queue the oldest of the lowest priority, which may be the new message itself.
+A message larger than the whole ring is refused. One that is published in a transaction takes its place at the commit.
+Which message is discarded first is a matter of the queue's order: of a priority queue the oldest of the lowest
+priority, which may be the new message itself.
 
 Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
@@ -78,8 +79,10 @@ class Ring(Displacement):
         self._limit, self._order = limit, order
 
     def recovered(self, queue: Displacing) -> None:
-        """Discard messages until the queue is within its limit."""
-        while self._limit.is_exceeded(queue.message_count, queue.message_bytes):
+        """Discard messages until the queue is within its limit, but for what is not committed yet."""
+        while self._limit.is_exceeded(
+            queue.message_count - queue.uncommitted, queue.message_bytes - queue.uncommitted_bytes
+        ):
             first = self._order.first_to_discard()
             if first is None or not self.displace(queue, first):
                 return
