@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qstore.broker.client import Connection, Empty, Message, NotFound, Session
+from qstore.broker.client import Connection, Empty, Message, NotFound, Receiver, Session
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
@@ -70,6 +70,73 @@ def test_a_last_value_queue_has_the_last_values_after_a_kill(broker: RunningBrok
         assert browsed(session, "prices") == last
         session.sender("prices").send(Message("500", durable=True, properties={"ticker": "T3"}))
         assert browsed(session, "prices") == [each for each in last if int(each) % 7 != 3] + ["500"]
+
+
+def fetched(receiver: Receiver) -> list[object]:
+    """Everything that a receiver gets, without accepting it."""
+    found: list[object] = []
+    while True:
+        try:
+            found.append(receiver.fetch(timeout=0).content)
+        except Empty:
+            return found
+
+
+def send(session: Session, target: str, *messages: tuple[int, str]) -> None:
+    """Send messages: a priority and a content each."""
+    sender = session.sender(target)
+    for priority, content in messages:
+        properties = {"kind": content[0]}
+        sender.send(Message(content, durable=True, priority=priority, properties=properties), sync=False)
+    sender.sync()
+    sender.close()
+
+
+def test_a_priority_queue_keeps_its_order_after_a_kill(broker: RunningBroker) -> None:
+    priorities = [8, 9, 5, 1, 2, 2, 3, 4, 9, 7, 8, 9, 9, 2]
+    messages = [(priority, f"{number}") for number, priority in enumerate(priorities)]
+    in_order = [content for _, content in sorted(messages, key=lambda each: -each[0])]
+    with connect(broker) as connection:
+        session = connection.session()
+        send(session, address("jobs", "'qpid.priorities': 10"), *messages)
+        receiver = session.receiver("jobs")
+        taken = [receiver.fetch(timeout=0) for _ in range(4)]
+        assert [message.content for message in taken] == in_order[:4]
+        session.acknowledge(taken[0])
+        broker.kill()
+    broker.start()
+    with connect(broker) as connection:
+        session = connection.session()
+        assert browsed(session, "jobs") == [content for _, content in messages if content != in_order[0]]
+        receiver = session.receiver("jobs")
+        assert fetched(receiver) == in_order[1:]
+        session.release()
+        send(session, "jobs", (0, "last"), (9, "early"))
+        assert fetched(receiver) == [*in_order[1:4], "early", *in_order[4:], "last"]
+
+
+def test_selectors_and_fair_share_on_a_priority_queue(broker: RunningBroker) -> None:
+    arguments = "'qpid.priorities': 10, 'qpid.fairshare': 2, 'qpid.fairshare-9': 3"
+    with connect(broker) as connection:
+        session = connection.session()
+        urgent = [(9, f"a{number}") for number in range(5)]
+        others = [(5, f"{'ab'[number % 2]}-{number}") for number in range(6)]
+        send(session, address("shared", arguments), *others, *urgent)
+        receiver = session.receiver("shared; {link: {selector: \"kind = 'a'\"}}")
+        assert fetched(receiver) == ["a0", "a1", "a2", "a-0", "a-2", "a3", "a4", "a-4"]
+        assert fetched(session.receiver("shared")) == ["b-1", "b-3", "b-5"]
+
+
+def test_a_ring_by_priority_has_the_most_urgent_after_a_kill(broker: RunningBroker) -> None:
+    messages = [(number % 10, f"{number}") for number in range(200)]
+    with connect(broker) as connection:
+        arguments = "'qpid.priorities': 10, 'qpid.max_count': 30, 'qpid.policy_type': ring"
+        send(connection.session(), address("urgent", arguments), *messages)
+        broker.kill()
+    broker.start()
+    with connect(broker) as connection:
+        found = fetched(connection.session().receiver("urgent"))
+    assert found == [str(number) for number in (*range(9, 200, 10), *range(108, 200, 10))]
 
 
 def test_a_queue_that_destroys_itself(broker: RunningBroker) -> None:
