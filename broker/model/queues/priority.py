@@ -105,7 +105,7 @@ class Level:
         del self.head.newer, self.end.older
 
 
-class Reader:
+class LevelReader:
     """What one kind of consumers was not asked for yet, of one level.
 
     Args:
@@ -176,7 +176,7 @@ class PriorityOrder(PerConsumerOrder):
         self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
         self._descending = list(range(levels - 1, -1, -1))
         self._share = FairShare(limits) if any(limits) else None
-        self._readers: dict[Hashable, list[Reader]] = {}  # kind -> for each level
+        self._readers: dict[Hashable, list[LevelReader]] = {}  # kind -> for each level
         self._finished: set[Hashable] = set()  # kinds for which this `distribute` has found nothing more
 
     def __del__(self) -> None:
@@ -273,11 +273,11 @@ class PriorityOrder(PerConsumerOrder):
         """Whether there is a message that a kind was not asked for, before the position `limit`."""
         return any(reader.next_available(limit) is not None for readers in self._readers.values() for reader in readers)
 
-    def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[Reader]:
+    def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[LevelReader]:
         """A consumer of this kind is asked for the first time."""
         kinds = {each.kind for each in consumers.takers}
         if len(self._readers) >= len(kinds) + _MAX_SPARE_KINDS:
             for spare in self._readers.keys() - kinds:
                 del self._readers[spare]
-        readers = self._readers[kind] = [Reader(level) for level in self._levels]
+        readers = self._readers[kind] = [LevelReader(level) for level in self._levels]
         return readers
