@@ -114,6 +114,8 @@ def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
     (found,) = unsupported_arguments(typed_map({"qpid.group_header_key": "\n" + "g" * 60_000}))
     assert len(str(found)) < 300
     assert str(found).isprintable()
+    (found,) = unsupported_arguments(typed_map({"qpid.priorities": "9" * 60_000}))
+    assert len(str(found)) < 300
 
 
 def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import compress
 from typing import Final
 
+from qstore.broker.model.queues.argument_table import as_text
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.store.inspect.offline import RecoveredQueue
 from qstore.store.journal.journal import Journal
@@ -25,7 +26,9 @@ from qstore.tools.dump.selection import BodyForm
 
 _ARGUMENTS: Final = ("qpid.priorities", "x-qpid-priorities")
 _MAX_SHOWN: Final = 10
-_MAX_LEVELS: Final = 256  # a priority is one byte
+_MAX_LEVELS: Final = 10
+_MAX_LEVELS_OF_QPIDD: Final = 256  # a priority is one byte
+_MAX_DIGITS: Final = 20
 _ABSENT: Final = 4  # the default priority of AMQP 0-10 and 1.0 ...
 _ABSENT_IN_QPIDD: Final = 0  # ... of which qpidd has that of 1.0 only (MessageTransfer.cpp)
 
@@ -43,7 +46,7 @@ class DeliveryOrder:
 
     def of(self, queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
         """The outstanding messages of a queue, in the order in which its consumers would receive them."""
-        levels = _priority_levels(queue)
+        levels = min(_priority_levels(queue), _MAX_LEVELS_OF_QPIDD if self._is_qpidd else _MAX_LEVELS)
         return queue.outstanding() if levels < 2 else self._by_priority(queue, journal, levels)
 
     def notices(self) -> list[str]:
@@ -81,8 +84,9 @@ def _priority_levels(queue: RecoveredQueue) -> int:
         return 1
     for name in _ARGUMENTS:
         argument = queue.record.arguments.get(name)
-        if argument is not None and str(argument.value).isdecimal():
-            return min(int(argument.value), _MAX_LEVELS)
+        text = "" if argument is None else str(as_text(argument.value))
+        if text.isdecimal() and len(text) <= _MAX_DIGITS:
+            return int(text)
     return 1
 
 

@@ -68,7 +68,8 @@ def is_set(value: object) -> bool:
 
 
 def _above_ten(value: object) -> bool:
-    return str(value).isdecimal() and int(str(value)) > 10
+    text = str(value)
+    return text.isdecimal() and (len(text) > _MAX_DIGITS or int(text) > 10)
 
 
 def _to_disk(value: object) -> bool:
@@ -76,6 +77,7 @@ def _to_disk(value: object) -> bool:
 
 
 _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
+_MAX_DIGITS: Final = 20
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"

@@ -49,9 +49,9 @@ class PerConsumerOrder(Fifo):
             clock: seconds since 1970.
             drop_expired: removes an entry that has expired.
         """
+        consumers.taken = 0
         takers: dict[Consumer, None] = {}
         turn = deque(consumers.waiting)
-        consumers.taken = 0
         try:
             while turn and consumers.declined < MAX_DECLINED:
                 consumer = turn.popleft()
