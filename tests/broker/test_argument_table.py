@@ -11,6 +11,7 @@ import pytest
 from qstore.broker.log.logs import NOTICE
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.queues.argument_table import TABLE, Effect, unsupported_arguments
+from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.test_topology_storage import play
 from tests.broker.wired_broker import Wired
@@ -179,3 +180,36 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     assert [notice.partition(":")[0] for notice in notices] == [
         f'Queue "{name}" is served without features of its declaration' for name in ("old", "plain")
     ]
+
+
+def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """qpidd takes more levels than ten, and limits for levels that a queue does not have."""
+    arguments = {
+        "many": {"qpid.priorities": 16, "qpid.fairshare-15": 1, "qpid.max_count": 7},
+        "few": {"qpid.fairshare-9": 1, "qpid.priorities": 5, "qpid.max_count": 8},
+    }
+
+    async def elder(stage: Wired) -> None:
+        for name, values in arguments.items():
+            await stage.topology._storage.create_queue(name, "", typed_map(values), "", False)
+
+    async def later(stage: Wired) -> None:
+        for name, levels, most in (("many", 10, 7), ("few", 5, 8)):
+            queue = stage.broker.queues[name]
+            assert isinstance(queue._order, PriorityOrder)
+            assert len(queue._order._levels) == levels
+            assert queue.limit is not None
+            assert queue.limit.max_messages == most
+            assert queue.arguments == typed_map(arguments[name])
+
+    play(tmp_path, elder)
+    caplog.clear()
+    caplog.set_level(NOTICE)
+    play(tmp_path, later)
+    not_there = "qpid.priorities 16 is not implemented: it has 10 levels, one for each priority"
+    assert {record.getMessage() for record in caplog.records if "qpid." in record.getMessage()} == {
+        f'Queue "many" is served without features of its declaration: {not_there}',
+        'Queue "few": ignoring qpid.fairshare-9 1: qpid.fairshare-9 is 1, but qpid.priorities is 5',
+    }
