@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from qstore.broker.client import Connection, Empty, Message, NotFound, Receiver, Session
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.offline import open_store
+from qstore.tools.dump.delivery_order import DeliveryOrder
+from tests.support.dump import dump
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
@@ -113,6 +117,44 @@ def test_a_priority_queue_keeps_its_order_after_a_kill(broker: RunningBroker) ->
         session.release()
         send(session, "jobs", (0, "last"), (9, "early"))
         assert fetched(receiver) == [*in_order[1:4], "early", *in_order[4:], "last"]
+
+
+def test_a_dump_shows_the_order_of_the_broker_whose_store_it_is(broker: RunningBroker) -> None:
+    """Without a priority a message has 4 here; qpidd takes it for one of the lowest."""
+    with connect(broker) as connection:
+        session = connection.session()
+        sender = session.sender(address("jobs", "'qpid.priorities': 10"))
+        for number, priority in enumerate((None, 0, 9, 3, 5, None)):
+            sender.send(Message(str(number), durable=True, priority=priority))
+        in_order = fetched(session.receiver("jobs"))
+        assert in_order == ["2", "4", "0", "5", "3", "1"]
+    broker.kill()
+    found = dump(broker.data_directory, "--outstanding", "--json")
+    assert [message["body"] for message in found.messages("jobs")] == in_order
+    assert (
+        'queue "jobs": messages without a priority are listed as by qstore\'s broker, 4; by qpidd, low' in found.errors
+    )
+    broker.start()
+
+
+def test_a_dump_in_the_order_of_qpidd(broker: RunningBroker) -> None:
+    with connect(broker) as connection:
+        sender = connection.session().sender(address("jobs", "'x-qpid-priorities': 3"))
+        for priority in (None, 3, 4, 9):
+            sender.send(Message("", durable=True, priority=priority))
+    broker.kill()
+    store = open_store(OsDisk(), str(broker.data_directory))
+    (queue,) = [each for each in store.recover().queues if each.name == "jobs"]
+    assert queue.journal is not None
+    rids = [rid for rid, _, _, _ in queue.outstanding()]
+    for is_qpidd, places in ((False, [3, 0, 2, 1]), (True, [3, 2, 0, 1])):
+        order = DeliveryOrder(is_qpidd=is_qpidd)
+        assert [rids.index(rid) for rid, _, _, _ in order.of(queue, queue.journal)] == places
+        (notice,) = order.notices()
+        first, second = ("qpidd, lowest", "qstore's broker, 4") if is_qpidd else ("qstore's broker, 4", "qpidd, lowest")
+        assert notice == f'queue "jobs": messages without a priority are listed as by {first}; by {second}'
+    store.close()
+    broker.start()
 
 
 def test_selectors_and_fair_share_on_a_priority_queue(broker: RunningBroker) -> None:
