@@ -100,7 +100,9 @@ class Broker:
             self.events.emit,
             clock,
         )
-        self.queue_factory = QueueFactory(self.tick, store, settings.queue_limit_bytes, clock, watches)
+        self.queue_factory = QueueFactory(
+            self.tick, store, settings.queue_limit_bytes, clock, watches, settings.default_message_group
+        )
         self.distributed = DistributedTransactions(
             self.router,
             store,

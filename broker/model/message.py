@@ -118,6 +118,14 @@ class Message(ABC):
     def headers(self) -> TypedMap:
         """The application headers; empty if they cannot be decoded."""
 
+    def header_text(self, name: str) -> str | None:
+        """The value of an application header, as text; None without the header."""
+        typed = self.headers().get(name)
+        if typed is None:
+            return None
+        value = typed.value
+        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
     @abstractmethod
     def properties(self) -> Properties:
         """The properties, including headers; those that can be decoded."""

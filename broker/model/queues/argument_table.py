@@ -79,7 +79,7 @@ def _to_disk(value: object) -> bool:
 _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
 _MAX_DIGITS: Final = 20
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
-_NO_GROUPS: Final = "messages of one group may go to several consumers at the same time"
+_NO_GROUP_STATE: Final = "the state of message groups is not reported"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
 _NO_FLOW: Final = "the thresholds of flow control are qpid.flow_stop_size and qpid.flow_resume_size"
@@ -93,9 +93,7 @@ TABLE: Final = (
     Row("qpid.policy_type", _to_disk, _REFUSED, _AT_LIMIT),
     Row("qpid.priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("x-qpid-priorities", _above_ten, _LOGGED, _TEN_LEVELS),
-    Row("qpid.group_header_key", is_set, _REFUSED, _NO_GROUPS),
-    Row("qpid.shared_msg_group", is_set, _REFUSED, _NO_GROUPS),
-    Row("qpid.group_timestamp", is_set, _REFUSED, _NO_GROUPS),
+    Row("qpid.group_timestamp", is_set, _LOGGED, _NO_GROUP_STATE),
     Row("qpid.browse-only", is_set, _REFUSED, "a consumer that takes messages removes them"),
     Row("qpid.lifetime-policy", is_set, _REFUSED, "only the declaration's auto-delete decides when it is deleted"),
     Row("qpid.queue_event_generation", is_set, _REFUSED, _NO_COPY),

@@ -16,6 +16,8 @@
     qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
     x-qpid-priorities, x-qpid-fairshare, x-qpid-fairshare-N
                               other names of these
+    qpid.group_header_key            message groups, by the header of that name (`groups`); only together with
+    qpid.shared_msg_group            1: each group may go to any consumer, to one at a time
     qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
                               the thresholds of flow control, in messages and bytes (`flow_control`)
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
@@ -64,6 +66,9 @@ LAST_VALUE_NO_BROWSE: Final = "qpid.last_value_queue_no_browse"
 SEQUENCE: Final = "qpid.queue_msg_sequence"
 INSERT_SEQUENCE: Final = "qpid.insert_sequence_numbers"
 OLD_SEQUENCE_HEADER: Final = "qpid.msg_sequence"
+GROUP_HEADER: Final = "qpid.group_header_key"
+SHARED_GROUPS: Final = "qpid.shared_msg_group"
+GROUP_TIMESTAMP: Final = "qpid.group_timestamp"
 OLD_KEY: Final = "qpid.LVQ_key"
 """The header with the key of the deprecated last value queues."""
 
@@ -111,6 +116,7 @@ class QueueArguments(NamedTuple):
         last_value_key: the header by whose value a message displaces another; empty for none.
         keeps_browsed: whether messages that were browsed are not displaced.
         sequence_header: the header with a message's number on the queue; empty for none.
+        group_header: the header with the name of a message's group; empty for no groups.
         filter: selects the messages that the queue accepts; None for all.
         flow: the thresholds of flow control.
         alerts: the thresholds of alerts.
@@ -126,6 +132,7 @@ class QueueArguments(NamedTuple):
     last_value_key: str = ""
     keeps_browsed: bool = False
     sequence_header: str = ""
+    group_header: str = ""
     filter: Selector | None = None
     flow: FlowArguments = FlowArguments()
     alerts: AlertArguments = AlertArguments()
@@ -151,8 +158,13 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
     levels = _first(counts, PRIORITIES) or 0
     last_value_key, keeps_browsed = _last_value(given)
+    group_header = _group_header(given)
     if levels > 1 and last_value_key:
         raise InvalidArgumentError(f"a last value queue has no priorities, but {PRIORITIES[0]} is {levels}")
+    if group_header and last_value_key:
+        raise InvalidArgumentError(f"a last value queue has no message groups, but {GROUP_HEADER} is {group_header}")
+    if group_header and levels > 1:
+        raise InvalidArgumentError(f"a priority queue has no message groups, but {GROUP_HEADER} is {group_header}")
     return QueueArguments(
         counts.get(MAX_COUNT, 0),
         counts.get(MAX_SIZE),
@@ -162,6 +174,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         last_value_key,
         keeps_browsed,
         _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
+        group_header,
         read_selector(arguments, FILTER),
         FlowArguments(
             counts.get("qpid.flow_stop_count"),
@@ -251,6 +264,19 @@ def _last_value(given: Mapping[str, object]) -> tuple[str, bool]:
     if LAST_VALUE_NO_BROWSE in given:
         return OLD_KEY, False
     return (OLD_KEY, True) if LAST_VALUE in given else ("", False)
+
+
+def _group_header(given: Mapping[str, object]) -> str:
+    """The header with the name of a message's group; empty without message groups."""
+    header = _name_of_header(GROUP_HEADER, given)
+    if not header:
+        for argument in (SHARED_GROUPS, GROUP_TIMESTAMP):
+            if is_set(given.get(argument)):
+                raise InvalidArgumentError(f"{argument} is given without {GROUP_HEADER}")
+        return ""
+    if not is_set(given.get(SHARED_GROUPS)):
+        raise InvalidArgumentError(f"{GROUP_HEADER} is given without {SHARED_GROUPS}")
+    return header
 
 
 def _count(name: str, value: object, maximum: int) -> int:

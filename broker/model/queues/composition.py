@@ -4,6 +4,7 @@ part           decides                                         without it
 -------------  ----------------------------------------------  ----------------------------------
 `fifo`         which message is next: the oldest               (each queue has an order)
 `priority`     likewise: the oldest of the highest level       `fifo` decides
+`groups`       likewise, for each consumer                     messages have no groups
 `limits`       what happens to a message beyond the limit      the queue has no limit
 `displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
 `eligibility`  which messages the queue accepts                it accepts every message
@@ -33,6 +34,7 @@ from qstore.broker.model.queues.capacity import Capacity
 from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.queues.limits import Limit
 from qstore.broker.model.queues.priority import PriorityOrder
@@ -59,16 +61,23 @@ class QueueFactory:
             qpidd; this one counts memory.
         clock: seconds since 1970.
         watches: makes their watches.
+        default_group: the name of the default group.
 
     Attributes:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
     """
 
     def __init__(
-        self, tick: Tick, store: Store | None, max_bytes: int, clock: Callable[[], float], watches: WatchFactory
+        self,
+        tick: Tick,
+        store: Store | None,
+        max_bytes: int,
+        clock: Callable[[], float],
+        watches: WatchFactory,
+        default_group: str = DEFAULT_GROUP,
     ) -> None:
         self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
-        self._watches = watches
+        self._watches, self._default_group = watches, default_group
         self.self_destruct: Callable[[str], None] = lambda _name: None
 
     def read(self, name: str, arguments: TypedMap) -> QueueArguments:
@@ -88,7 +97,7 @@ class QueueFactory:
         journal: Any = None,
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
-        order = PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
+        order = self._order(parsed)
         capacity = self._capacity(parsed)
         limit, displacements = self._limit(name, order, parsed, capacity)
         if parsed.last_value_key:
@@ -111,6 +120,12 @@ class QueueFactory:
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         return queue
+
+    def _order(self, parsed: QueueArguments) -> Fifo:
+        """The order of a queue's messages; priorities and groups exclude each other."""
+        if parsed.group_header:
+            return GroupOrder(parsed.group_header, self._default_group)
+        return PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
 
     def _capacity(self, parsed: QueueArguments) -> Capacity:
         max_messages, max_bytes, overhead = 0, self._max_bytes, MESSAGE_OVERHEAD

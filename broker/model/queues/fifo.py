@@ -20,6 +20,7 @@ from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Ent
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.consumer import Consumer
 
 _new_entry: Final = Entry.__new__
 
@@ -108,6 +109,10 @@ class Fifo:
             entry = entry.next
         self._cursor = entry
         return None
+
+    def claim(self, entry: Entry, consumer: Consumer | None) -> bool:  # noqa: ARG002
+        """Whether a consumer may have an available entry, which is then acquired; None if it is for no consumer."""
+        return True
 
     def put_back(self, entry: Entry) -> None:
         """An entry is available again: move the cursor back to it, if it is past it."""

@@ -18,13 +18,8 @@ queue (Broker Book, 1.2.1.2); here it is kept, and after a crash the queue has e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qstore.broker.model.queues.displacement import Displacement, Displacing
 from qstore.broker.model.queues.entry import AVAILABLE, UNCOMMITTED, Entry
-
-if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
 
 
 class LastValues(Displacement):
@@ -44,7 +39,7 @@ class LastValues(Displacement):
 
     def arrived(self, queue: Displacing, entry: Entry) -> None:
         """Displace the message with the same key. A transaction may be committed after a newer one has arrived."""
-        key = self._key(entry.message)
+        key = entry.message.header_text(self._header)
         if key is None:
             return
         self._keys[entry] = key
@@ -77,10 +72,3 @@ class LastValues(Displacement):
         key = self._keys.pop(entry, None)
         if key is not None and self._last.get(key) is entry:
             del self._last[key]
-
-    def _key(self, message: Message) -> str | None:
-        typed = message.headers().get(self._header)
-        if typed is None:
-            return None
-        value = typed.value
-        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

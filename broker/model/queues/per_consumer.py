@@ -31,12 +31,22 @@ class PerConsumerOrder(Fifo):
         """
         raise NotImplementedError
 
+    def offered(self, entry: Entry, consumer: Consumer) -> None:
+        """The entry of `next_for` is about to be delivered, and may be released or removed meanwhile."""
+
     def took(self, entry: Entry) -> None:
         """The consumer has taken the entry of `next_for`."""
+
+    def refused(self, entry: Entry) -> None:
+        """The consumer has not taken the entry of `next_for`, which is available as before."""
 
     def declined(self, entry: Entry, consumer: Consumer) -> None:
         """The consumer can never take the available entry of `next_for`."""
         raise NotImplementedError
+
+    def has_more(self) -> bool:
+        """Whether there may be something, meanwhile, for consumers for which there was nothing. Each time is new."""
+        return False
 
     def distribute(
         self, consumers: Consumers, limit: int, clock: Callable[[], float], drop_expired: Callable[[Entry], object]
@@ -57,6 +67,8 @@ class PerConsumerOrder(Fifo):
                 consumer = turn.popleft()
                 entry = self.next_for(consumer, limit, consumers) if consumer.is_waiting else None
                 if entry is None:
+                    if not turn and self.has_more():
+                        turn.extend(consumers.waiting)
                     continue
                 if 0 < entry.message.expires_at <= clock():
                     drop_expired(entry)
@@ -81,6 +93,7 @@ class PerConsumerOrder(Fifo):
         """Offer a message to a consumer. Returns as `Consumer.deliver` does."""
         entry.state = ACQUIRED
         consumers.taken += 1  # already: an error may be raised after it was delivered
+        self.offered(entry, consumer)
         result = consumer.deliver(entry)
         if result in (TAKEN, TAKEN_LAST):
             self.took(entry)
@@ -90,6 +103,7 @@ class PerConsumerOrder(Fifo):
             if result == NOT_FOR_ME:
                 consumers.declined += 1
                 self.declined(entry, consumer)
+            self.refused(entry)
         if result in (REFUSED, TAKEN_LAST) and consumer.is_waiting:
             consumers.waiting.remove(consumer)
             consumer.is_waiting = False

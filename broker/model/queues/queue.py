@@ -56,7 +56,7 @@ class Queue(Contents):
         durable, auto_delete: whether it survives a restart, and whether it is deleted with its last consumer.
         arguments: of its declaration.
         store, journal: the store that persists it, and its journal there, of a type the store chooses; or None.
-        order: the order of messages (`fifo`); by default a new `Fifo`.
+        order: the order of messages (`fifo`, `per_consumer`); by default a new `Fifo`.
         limit: how much it holds, and what happens beyond that (`limits`); None for no limit.
         displacements: which messages leave it when others arrive (`displacement`).
         eligibility: which messages it accepts (`eligibility`); None for all.
@@ -298,9 +298,9 @@ class Queue(Contents):
             for displacement in self.displacements:
                 displacement.removed(entry)
 
-    def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
-        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if it is not available."""
-        if entry.state != AVAILABLE:
+    def acquire(self, entry: Entry, *, consumer: Consumer | None = None, is_consumed: bool = True) -> bool:
+        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if that is not possible."""
+        if entry.state != AVAILABLE or not self._order.claim(entry, consumer):
             return False
         entry.state = ACQUIRED
         self._acquired += 1

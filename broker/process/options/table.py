@@ -142,8 +142,8 @@ _QUEUES: Final = Group(
             maximum=(1 << 32) - 1,
         ),
         Option(
-            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group",
-            alias="default-msg-group", effect=Effect.LATER, reason="queues have no message groups yet",
+            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group, on queues "
+            "with message groups", alias="default-msg-group",
         ),
     ),
 )  # fmt: skip

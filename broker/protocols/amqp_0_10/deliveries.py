@@ -152,14 +152,14 @@ class Deliveries:
         self._accepted.clear()
 
     def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
-        """Acquire browsed messages. Returns the ranges of those that were still available."""
+        """Acquire browsed messages. Returns the ranges of those that could be acquired."""
         acquired: list[tuple[int, int]] = []
         for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed):
             if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
                 break
             delivery = self.browsed[number]
             queue = delivery.subscription.queue
-            if queue.is_deleted or not queue.acquire(delivery.entry):
+            if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
                 continue
             self.unsettled[number] = self.browsed.pop(number)
             if acquired and acquired[-1][1] == number - 1:

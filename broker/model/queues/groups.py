@@ -1,0 +1,383 @@
+"""Message groups: a header of each message names its group, and one consumer at a time has messages of a group.
+
+    head <-> A <-> A <-> B <-> A <-> C <-> end      all entries, linked in order of arrival (`fifo`)
+
+    group A    end <-> A <-> A <-> A <-> end        the same entries, a ring for each group
+                             ^ cursor               before it is nothing that its kind may have
+    group B    end <-> B <-> end
+    group C    end <-> C <-> end
+
+A group belongs to the consumer that was given a message of it, or has acquired one by its number, until nothing of it
+is outstanding: every message that the consumer has got was dequeued or released. Messages accepted in a transaction
+are outstanding until it is committed, rejected ones until they have moved. Meanwhile its owner may be given more of
+the group, and other consumers get nothing of it. Browsers see all messages.
+
+A free group is in a pool, ordered by its first message; there is one pool for each kind of consumers, because a message
+that one kind declines is left to the others, and does not hold up what follows it in its group. A group that belongs to
+a consumer is in that consumer's own pool. A consumer is given the oldest message of both pools, so messages of groups
+that belong to others cost nothing, however many they are. When a message of a group is released, each kind is asked
+once more for those that follow it there.
+
+Positions are numbers of arrival: a barrier holds back the later messages of all groups, and not the earlier ones. A
+start of the broker frees all groups.
+
+A group's name is compared as text. Messages without the header, or with an empty one, are in the default group.
+
+Sources: Qpid C++ Broker Book, 1.11; qpidd, MessageGroupManager.cpp (behaviour).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.queues.barriers import NO_LIMIT
+from qstore.broker.model.queues.entry import AVAILABLE, END, Entry
+from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.consumers import Consumers
+
+DEFAULT_GROUP: Final = "qpid.no-group"
+_MAX_STALE: Final = 64  # of the items in a heap, beyond the number of those that count
+_MAX_SPARE_KINDS: Final = 256  # remembered beyond those of the queue's consumers
+
+
+class GroupEntry(Entry):
+    """An entry that is linked with those of its group, too.
+
+    Attributes:
+        group: its group.
+        is_outstanding: whether the owner of the group has it.
+        older, newer: its neighbours in the group.
+    """
+
+    __slots__ = ("group", "is_outstanding", "newer", "older")
+    __deletable__ = ("group", "newer", "older")  # for the compiler
+
+    group: Group
+    is_outstanding: bool
+    newer: GroupEntry
+    older: GroupEntry
+
+
+def _end_entry(position: int) -> GroupEntry:
+    entry = GroupEntry()
+    entry.position, entry.rid, entry.state, entry.is_redelivered = position, 0, END, False
+    entry.is_outstanding = False
+    return entry
+
+
+class Group:
+    """The entries of one group, and whom it belongs to.
+
+    Args:
+        name: its name.
+
+    Attributes:
+        name: as above.
+        end: closes the ring of its entries; it is after all positions.
+        owner: the consumer it belongs to; None if it is free.
+        outstanding: how many messages its owner has.
+        cursors: kind -> the first entry that may be available, and was not declined by the kind. A kind that was not
+            asked for any has none.
+    """
+
+    __slots__ = ("cursors", "end", "name", "outstanding", "owner")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.end = _end_entry(NO_LIMIT)
+        self.end.older = self.end.newer = self.end
+        self.owner: Consumer | None = None
+        self.outstanding = 0
+        self.cursors: dict[Hashable, GroupEntry] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entries."""
+        return self.end.newer is self.end
+
+    def first_for(self, kind: Hashable) -> GroupEntry:
+        """The entry from which on there may be one to offer to a kind of consumers; the end if there is none."""
+        return self.cursors.get(kind, self.end.newer)
+
+    def next_for(self, kind: Hashable, limit: int) -> GroupEntry:
+        """Move the kind's cursor to the next available entry, or the first that is not before the position `limit`."""
+        entry = self.cursors.get(kind, self.end.newer)
+        while entry.position < limit and entry.state != AVAILABLE:
+            entry = entry.newer
+        self.cursors[kind] = entry
+        return entry
+
+    def append(self, entry: GroupEntry) -> None:
+        """Append an entry, which is later than all others."""
+        end = self.end
+        last = end.older
+        entry.older, entry.newer = last, end
+        last.newer = end.older = entry
+        for kind, cursor in self.cursors.items():
+            if cursor is end:
+                self.cursors[kind] = entry
+
+    def put_back(self, entry: GroupEntry) -> None:
+        """An entry is available again: move the cursors back that are past it."""
+        for kind, cursor in self.cursors.items():
+            if entry.position < cursor.position:
+                self.cursors[kind] = entry
+
+    def remove(self, entry: GroupEntry) -> None:
+        """Remove an entry."""
+        older, newer = entry.older, entry.newer
+        older.newer, newer.older = newer, older
+        for kind, cursor in self.cursors.items():
+            if cursor is entry:
+                self.cursors[kind] = newer
+        del entry.group, entry.older, entry.newer  # references to the entry would keep the whole group alive
+
+    def dissolve(self) -> None:
+        """It has no entries any more: break the cycle of the ring."""
+        self.cursors.clear()
+        del self.end.older, self.end.newer
+
+
+class Pool:
+    """Groups from which a consumer can be given messages, ordered by where it would find them.
+
+    Positions are those at which the search begins: there may be nothing until later in the group. Items of the heap
+    that no longer count are left there until they are the first, or too many.
+
+    Args:
+        kind: the kind of the consumers.
+        owner: the consumer to which the groups belong; None if they are free.
+
+    Attributes:
+        kind, owner: as above.
+        size: how many groups belong to the owner.
+    """
+
+    __slots__ = ("_heap", "_positions", "kind", "owner", "size")
+
+    def __init__(self, kind: Hashable, owner: Consumer | None = None) -> None:
+        self.kind, self.owner, self.size = kind, owner, 0
+        self._heap: list[tuple[int, Group]] = []  # no two groups have the same position
+        self._positions: dict[Group, int] = {}
+
+    def add(self, group: Group) -> bool:
+        """Add a group, if it may have a message for this kind, or correct its position. Returns whether it did."""
+        position, before = group.first_for(self.kind).position, self._positions.get(group)
+        if position == NO_LIMIT or (before is not None and before <= position):
+            return False
+        if len(self._heap) > 2 * len(self._positions) + _MAX_STALE:
+            self._heap = [(each, other) for other, each in self._positions.items()]
+            heapify(self._heap)
+        self._positions[group] = position
+        heappush(self._heap, (position, group))
+        return True
+
+    def discard(self, group: Group) -> None:
+        """Remove a group."""
+        self._positions.pop(group, None)
+
+    def first(self, limit: int) -> GroupEntry | None:
+        """The first message of all groups; None if there is none before the position `limit`."""
+        heap, positions = self._heap, self._positions
+        while heap:
+            position, group = heap[0]
+            if positions.get(group) != position:
+                heappop(heap)
+            elif group.owner is not self.owner:
+                heappop(heap)
+                del positions[group]
+            elif position >= limit:
+                return None
+            else:
+                entry = group.next_for(self.kind, limit)
+                if entry.position == position:
+                    return entry
+                if entry.state == END:
+                    heappop(heap)
+                    del positions[group]
+                else:
+                    positions[group] = entry.position
+                    heapreplace(heap, (entry.position, group))
+        return None
+
+
+class GroupOrder(PerConsumerOrder):
+    """The entries of one queue, and who may have them.
+
+    Args:
+        header: the name of the header with the group's name.
+        default: the name of the default group.
+    """
+
+    __slots__ = ("_default", "_free", "_groups", "_has_freed", "_header", "_own")
+
+    def __init__(self, header: str, default: str = DEFAULT_GROUP) -> None:
+        super().__init__()
+        self._end = self._cursor = _end_entry(1)
+        self._head.next, self._end.previous = self._end, self._head
+        self._header, self._default = header, default
+        self._groups: dict[str, Group] = {}
+        self._free: dict[Hashable, Pool] = {}  # kind -> free groups
+        self._own: dict[Consumer, Pool] = {}  # owner -> its groups
+        self._has_freed = False  # a group was added to a pool of free ones since this was last set to False
+
+    def __del__(self) -> None:
+        for entry in self:
+            assert isinstance(entry, GroupEntry)
+            del entry.group, entry.older, entry.newer
+        for group in self._groups.values():
+            group.dissolve()
+        super().__del__()
+
+    # ---- entries ----
+
+    def append(self, message: Message, rid: int) -> Entry:
+        """Append an available entry for a message.
+
+        Raises:
+            MemoryError: no message was added.
+        """
+        name = message.header_text(self._header) or self._default
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name)
+        entry = self._end
+        assert isinstance(entry, GroupEntry)
+        end = _end_entry(entry.position + 1)
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        entry.group = group
+        self._end = end
+        group.append(entry)
+        self._add_to_pools(group)
+        return entry
+
+    def put_back(self, entry: Entry) -> None:
+        """An entry is available again."""
+        assert isinstance(entry, GroupEntry)
+        group = entry.group
+        group.put_back(entry)
+        if entry.is_outstanding:
+            self._return(entry)
+        else:
+            self._add_to_pools(group)
+
+    def remove(self, entry: Entry) -> Entry:
+        """Remove an entry. Returns the one that followed it on the queue."""
+        assert isinstance(entry, GroupEntry)
+        group = entry.group
+        is_outstanding = entry.is_outstanding
+        group.remove(entry)
+        if is_outstanding:
+            entry.is_outstanding = False
+            self._has_returned(group)
+        if group.is_empty:
+            for pool in self._free.values():
+                pool.discard(group)
+            del self._groups[group.name]
+            group.dissolve()
+        return super().remove(entry)
+
+    # ---- owners ----
+
+    def claim(self, entry: Entry, consumer: Consumer | None) -> bool:
+        """Make an available entry outstanding to a consumer, if it may have it; None if it is acquired for nobody."""
+        assert isinstance(entry, GroupEntry)
+        if consumer is None:
+            return True
+        if entry.group.owner not in (None, consumer):
+            return False
+        self._give(entry, consumer)
+        return True
+
+    def _give(self, entry: GroupEntry, consumer: Consumer) -> None:
+        group = entry.group
+        entry.is_outstanding = True
+        group.outstanding += 1
+        if group.owner is None:
+            group.owner = consumer
+            pool = self._own.get(consumer)
+            if pool is None:
+                pool = self._own[consumer] = Pool(consumer.kind, consumer)
+            pool.size += 1
+            pool.add(group)
+
+    def _return(self, entry: GroupEntry) -> None:
+        entry.is_outstanding = False
+        self._has_returned(entry.group)
+
+    def _has_returned(self, group: Group) -> None:
+        """The owner of a group has one message less: the group is free if that was the last."""
+        group.outstanding -= 1
+        owner = group.owner
+        assert owner is not None
+        if not group.outstanding:
+            pool = self._own[owner]
+            pool.discard(group)
+            pool.size -= 1
+            if not pool.size:
+                del self._own[owner]
+            group.owner = None
+        self._add_to_pools(group)
+
+    def _add_to_pools(self, group: Group) -> None:
+        """A group has an available message that was not there, or is free."""
+        if group.owner is not None:
+            self._own[group.owner].add(group)
+            return
+        for pool in self._free.values():
+            self._has_freed = pool.add(group) or self._has_freed
+
+    # ---- delivery ----
+
+    def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
+        """The first entry that a consumer may have before the position `limit`; None if there is none."""
+        free = self._free.get(consumer.kind)
+        if free is None:
+            free = self._add_kind(consumer.kind, consumers)
+        entry = free.first(limit)
+        pool = self._own.get(consumer)
+        own = None if pool is None else pool.first(limit)
+        return own if entry is None or (own is not None and own.position < entry.position) else entry
+
+    def offered(self, entry: Entry, consumer: Consumer) -> None:
+        """The entry is about to be delivered: its group belongs to the consumer."""
+        assert isinstance(entry, GroupEntry)
+        self._give(entry, consumer)
+
+    def declined(self, entry: Entry, consumer: Consumer) -> None:
+        """The consumer can never take the entry: its kind is asked for those that follow it."""
+        assert isinstance(entry, GroupEntry)
+        entry.group.cursors[consumer.kind] = entry.newer
+
+    def refused(self, entry: Entry) -> None:
+        """The consumer has not taken the entry."""
+        assert isinstance(entry, GroupEntry)
+        self._return(entry)
+
+    def has_more(self) -> bool:
+        """Whether a group was freed since the last call."""
+        has_freed, self._has_freed = self._has_freed, False
+        return has_freed
+
+    def _add_kind(self, kind: Hashable, consumers: Consumers) -> Pool:
+        """A consumer of this kind is asked for the first time."""
+        kinds = {each.kind for each in consumers.takers}
+        if len(self._free) >= len(kinds) + _MAX_SPARE_KINDS:
+            for spare in self._free.keys() - kinds:
+                del self._free[spare]
+                for group in self._groups.values():
+                    group.cursors.pop(spare, None)
+        pool = self._free[kind] = Pool(kind)
+        for group in self._groups.values():
+            pool.add(group)
+        return pool
