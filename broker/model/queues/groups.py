@@ -3,7 +3,7 @@
     head <-> A <-> A <-> B <-> A <-> C <-> end      all entries, linked in order of arrival (`fifo`)
 
     group A    end <-> A <-> A <-> A <-> end        the same entries, a ring for each group
-                             ^ cursor               before it is nothing that its kind may have
+                             ^ cursor               no entry before it is for the kind of consumers it belongs to
     group B    end <-> B <-> end
     group C    end <-> C <-> end
 
