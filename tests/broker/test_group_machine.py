@@ -19,7 +19,7 @@ from tests.broker.test_queue_machine import StillTurn, TrackedMessage
 from tests.support.fake_store import Recorder
 from tests.support.profiles import examples
 
-WAITING, HELD, UNCOMMITTED = "waiting", "held", "uncommitted"
+WAITING, HELD, UNCOMMITTED, IN_DOUBT = "waiting", "held", "uncommitted", "in doubt"
 GROUPS = (0, 1, 2, 3)  # 0: without the header
 
 
@@ -137,6 +137,26 @@ class GroupMachine(RuleBasedStateMachine):
             self.queue.commit(item.entry)
             item.state = WAITING
         self.queue.lower(barrier)
+
+    @rule(groups=st.lists(st.sampled_from(GROUPS), min_size=1, max_size=2))
+    def branch_is_prepared(self, groups: list[int]) -> None:
+        """Later messages do not wait for those of a distributed transaction."""
+        for group in groups:
+            entry = self.queue.add_uncommitted(self.new_message(group), 0)
+            self.items[self.places] = Item(self.places, group, 0.0, entry, IN_DOUBT)
+
+    @precondition(lambda self: any(item.state == IN_DOUBT for item in self.items.values()))
+    @rule(data=st.data(), commits=st.booleans())
+    def branch_ends(self, data: st.DataObject, commits: bool) -> None:
+        in_doubt = sorted(place for place, item in self.items.items() if item.state == IN_DOUBT)
+        item = self.items[data.draw(st.sampled_from(in_doubt))]
+        if commits:
+            self.queue.commit(item.entry)
+            self.queue.put_back(item.entry)
+            item.state = WAITING
+        else:
+            self.queue.withdraw(item.entry)
+            self.is_gone(item.place)
 
     @rule(seconds=st.integers(1, 4))
     def time_goes_by(self, seconds: int) -> None:

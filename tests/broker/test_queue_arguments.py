@@ -218,3 +218,36 @@ def test_if_no_single_one_is_to_blame_all_are_left_out() -> None:
     found, reasons = read_usable(TypedMap((*twice, twice[-1])))
     assert found == NO_ARGUMENTS
     assert reasons == ["ignoring all its arguments: qpid.priorities is -1, not a whole number from 0 to 4294967295"]
+
+
+# ---- message groups ----
+
+
+def test_message_groups() -> None:
+    assert read({}).group_header == ""
+    assert read({"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}).group_header == "group"
+    assert read({"qpid.group_header_key": b"group", "qpid.shared_msg_group": "1"}).group_header == "group"
+    assert read({"qpid.group_header_key": "", "qpid.shared_msg_group": 0}).group_header == ""
+    assert read({"qpid.group_header_key": "g", "qpid.shared_msg_group": 1, "qpid.priorities": 1}).group_header == "g"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"qpid.group_header_key": "g"}, "qpid.group_header_key is given without qpid.shared_msg_group"),
+        ({"qpid.group_header_key": "g", "qpid.shared_msg_group": 0}, "is given without qpid.shared_msg_group"),
+        ({"qpid.shared_msg_group": 1}, "qpid.shared_msg_group is given without qpid.group_header_key"),
+        ({"qpid.group_timestamp": 1}, "qpid.group_timestamp is given without qpid.group_header_key"),
+        (
+            {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1, "qpid.last_value_queue_key": "k"},
+            "a last value queue has no message groups",
+        ),
+        (
+            {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1, "x-qpid-priorities": 2},
+            "a priority queue has no message groups",
+        ),
+    ],
+)
+def test_message_groups_that_are_refused(given: dict[str, object], text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        read(given)

@@ -197,3 +197,103 @@ def test_a_queue_that_destroys_itself(broker: RunningBroker) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert 'Queue "short" has exceeded its limit and is deleted' in broker.log_text()
+
+
+# ---- message groups: Qpid C++ Broker Book, 1.11 ----
+
+GROUPED = "'qpid.group_header_key': 'GROUP_KEY', 'qpid.shared_msg_group': 1"
+
+
+def send_grouped(session: Session, target: str, *contents: str) -> None:
+    """Send messages: `A-1` is of group A, `1` of none."""
+    sender = session.sender(target)
+    for content in contents:
+        group, dash, _ = content.partition("-")
+        sender.send(Message(content, durable=True, properties={"GROUP_KEY": group} if dash else {}), sync=False)
+    sender.sync()
+    sender.close()
+
+
+def test_a_group_is_with_one_consumer_at_a_time(broker: RunningBroker) -> None:
+    """The book's example: group A does not hold up group B behind it."""
+    contents = ("A-add", "A-remove", "B-add", "1", "A-add", "B-remove", "2")
+    with connect(broker) as connection:
+        sessions = [connection.session() for _ in range(3)]
+        send_grouped(sessions[0], address("carts", GROUPED), *contents)
+        receivers = [session.receiver("carts") for session in sessions]
+        assert [each.fetch(PATIENCE_SECONDS).content for each in receivers] == ["A-add", "B-add", "1"]
+        assert browsed(sessions[0], "carts") == ["A-remove", "A-add", "B-remove", "2"]
+        assert receivers[1].fetch(PATIENCE_SECONDS).content == "B-remove"
+        with pytest.raises(Empty):
+            receivers[1].fetch(timeout=0)
+        assert fetched(receivers[0]) == ["A-remove", "A-add"]
+        assert fetched(receivers[2]) == ["2"]
+
+
+def test_groups_go_on_when_everything_is_acknowledged_or_released(broker: RunningBroker) -> None:
+    with connect(broker) as connection:
+        one, two = connection.session(), connection.session()
+        send_grouped(one, address("carts", GROUPED), *(f"A-{number}" for number in range(5)))
+        first, second = one.receiver("carts"), two.receiver("carts")
+        taken = [first.fetch(PATIENCE_SECONDS) for _ in range(2)]
+        assert [message.content for message in taken] == ["A-0", "A-1"]
+        with pytest.raises(Empty):
+            second.fetch(timeout=0)
+        one.acknowledge(taken[0])
+        with pytest.raises(Empty):
+            second.fetch(timeout=0)
+        one.acknowledge(taken[1])
+        assert second.fetch(PATIENCE_SECONDS).content == "A-2"
+        with pytest.raises(Empty):
+            first.fetch(timeout=0)
+        two.release()
+        assert first.fetch(PATIENCE_SECONDS).content == "A-2"
+
+
+def test_a_transaction_keeps_a_group_until_its_commit(broker: RunningBroker) -> None:
+    with connect(broker) as connection:
+        one, two = connection.session(transactional=True), connection.session()
+        send_grouped(two, address("carts", GROUPED), "A-0", "A-1")
+        first, second = one.receiver("carts"), two.receiver("carts")
+        one.acknowledge(first.fetch(PATIENCE_SECONDS))
+        with pytest.raises(Empty):
+            second.fetch(timeout=0)
+        one.commit()
+        assert second.fetch(PATIENCE_SECONDS).content == "A-1"
+
+
+def test_groups_keep_their_order_after_a_kill(broker: RunningBroker) -> None:
+    contents = [f"{'ABC'[number % 3]}-{number}" for number in range(12)]
+    with connect(broker) as connection:
+        session = connection.session()
+        send_grouped(session, address("carts", GROUPED), *contents)
+        receiver = session.receiver("carts")
+        for content in contents[:3]:
+            message = receiver.fetch(PATIENCE_SECONDS)
+            assert message.content == content
+            session.acknowledge(message)
+        broker.kill()
+    broker.start()
+    with connect(broker) as connection:
+        one, two = connection.session(), connection.session()
+        first, second = one.receiver("carts"), two.receiver("carts")
+        assert first.fetch(PATIENCE_SECONDS).content == "A-3"
+        assert second.fetch(PATIENCE_SECONDS).content == "B-4"
+        assert fetched(first) == ["C-5", "A-6", "C-8", "A-9", "C-11"]
+        assert fetched(second) == ["B-7", "B-10"]
+
+
+def test_the_default_group(make_broker: BrokerMaker) -> None:
+    """A message whose header has that name is of the same group as those without the header."""
+    broker = make_broker("--default-msg-group", "EMPTY-GROUP").start()
+    with connect(broker) as connection:
+        one, two = connection.session(), connection.session()
+        sender = one.sender(address("carts", GROUPED))
+        for properties in ({}, {"GROUP_KEY": "EMPTY-GROUP"}, {"GROUP_KEY": "other"}):
+            sender.send(Message(str(len(properties)), properties=properties))
+        first, second = one.receiver("carts"), two.receiver("carts")
+        first.fetch(PATIENCE_SECONDS)
+        assert second.fetch(PATIENCE_SECONDS).properties["GROUP_KEY"] == "other"
+        with pytest.raises(Empty):
+            second.fetch(timeout=0)
+    assert broker.stop() == 0
