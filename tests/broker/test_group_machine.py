@@ -15,8 +15,9 @@ from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import typed_map
 from tests.broker.test_queue_machine import StillTurn, TrackedMessage
-from tests.support.fake_store import Recorder
+from tests.support.fake_store import Model, Recorder
 from tests.support.profiles import examples
 
 WAITING, HELD, UNCOMMITTED, IN_DOUBT = "waiting", "held", "uncommitted", "in doubt"
@@ -200,6 +201,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def dispatch(self) -> None:
+        self.tick.ready.clear()
         self.queue.dispatch()
         left = {entry.position for entry in self.queue.entries()}
         for place in [place for place in self.items if place not in left]:
@@ -267,10 +269,62 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.queue.acquired_count == len(held)
 
     @invariant()
+    def the_tick_knows_when_there_is_something_to_deliver(self) -> None:
+        if any(consumer.credit and self.for_consumer(consumer) for consumer in getattr(self, "consumers", [])):
+            assert self.queue in self.tick.ready
+
+    @invariant()
     def what_is_gone_is_freed(self) -> None:
         gone = getattr(self, "gone", [])
         assert [reference() for reference in gone if reference() is not None] == []
         gone.clear()
+
+
+def grouped(model: Model) -> Queue:
+    return model.queue("q", arguments=typed_map({"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}))
+
+
+def publish(model: Model, queue: Queue, *bodies: bytes) -> None:
+    """Messages of one group."""
+    for body in bodies:
+        message = model.message("q", body, persistent=False)
+        message.numbers = {"group": 1}
+        queue.add(message, 0)
+
+
+def test_who_waits_for_a_group_gets_it_when_it_is_freed() -> None:
+    model = Model()
+    queue = grouped(model)
+    publish(model, queue, b"1", b"2")
+    owner = model.consumer(queue, 1)
+    model.run()
+    other = model.consumer(queue)
+    model.run()
+    assert (owner.bodies, other.bodies) == ([b"1"], [])
+    queue.dequeue(owner.entries[0])
+    model.loop.run()
+    assert other.bodies == [b"2"]
+
+
+def test_a_group_that_is_freed_in_the_middle_goes_on_at_once() -> None:
+    """A consumer was asked in vain while another one had the group, which settles all it has when it gets more."""
+    model = Model()
+    queue = grouped(model)
+    publish(model, queue, b"1")
+    owner = model.consumer(queue, 1)
+    model.run()
+    other = model.consumer(queue)
+    model.run()
+
+    def settle_all(entry: Entry) -> None:
+        for each in (owner.entries.pop(), entry):
+            queue.dequeue(each)
+
+    owner.on_delivery = settle_all
+    owner.give(1)
+    publish(model, queue, b"2", b"3")
+    queue.dispatch()
+    assert other.bodies == [b"3"]
 
 
 TestGroupMachine = GroupMachine.TestCase

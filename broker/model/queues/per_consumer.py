@@ -63,12 +63,14 @@ class PerConsumerOrder(Fifo):
         takers: dict[Consumer, None] = {}
         turn = deque(consumers.waiting)
         try:
-            while turn and consumers.declined < MAX_DECLINED:
+            while consumers.declined < MAX_DECLINED:
+                if not turn and self.has_more():
+                    turn.extend(consumers.waiting)
+                if not turn:
+                    break
                 consumer = turn.popleft()
                 entry = self.next_for(consumer, limit, consumers) if consumer.is_waiting else None
                 if entry is None:
-                    if not turn and self.has_more():
-                        turn.extend(consumers.waiting)
                     continue
                 if 0 < entry.message.expires_at <= clock():
                     drop_expired(entry)

@@ -294,6 +294,9 @@ class Queue(Contents):
             self.watch.fallen(self, entry)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
+        if self._chooser is not None:  # other consumers may have messages now that it is gone
+            self._tick.ready[self] = None
+            self._tick.schedule()
         if self.displacements:
             for displacement in self.displacements:
                 displacement.removed(entry)
