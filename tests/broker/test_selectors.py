@@ -221,8 +221,8 @@ def like(pattern: str, text: str, escape: str = "") -> bool:
 
 
 @given(
-    st.text("ab%_!", max_size=8).filter(lambda text: not text.replace("!!", "").endswith("!")),
-    st.text("ab%_!", max_size=10),
+    st.text("ab\n%_!", max_size=8).filter(lambda text: not text.replace("!!", "").endswith("!")),
+    st.text("ab\n%_!", max_size=10),
     st.booleans(),
 )
 def test_like(pattern: str, text: str, has_escape: bool) -> None:
@@ -235,13 +235,65 @@ def test_like_of_longer_ones(pattern: str, text: str) -> None:
     assert Pattern(pattern).matches(text) is like(pattern, text)
 
 
-@pytest.mark.parametrize("part", ["a" * 50, "a%" * 500, "a_" * 500, "_%" * 500, "%a_" * 500, "a" * 4000 + "_"])
+@given(st.text("a_", min_size=50, max_size=90), st.text("ab", max_size=20), st.data())
+def test_like_with_a_long_part(part: str, before: str, data: st.DataObject) -> None:
+    """Parts of up to 64 characters are searched in another way than longer ones."""
+    text = before + "".join(data.draw(st.sampled_from("ab")) if each == "_" else each for each in part)
+    spoilt = text.replace("a", "b", data.draw(st.integers(0, 2)))
+    for each in (text, text[1:], spoilt, "b" + spoilt + "b"):
+        places = range(len(each) - len(part) + 1)
+        expected = any(all(p in ("_", c) for p, c in zip(part, each[at:], strict=False)) for at in places)
+        assert Pattern(f"%{part}%").matches(each) is expected
+
+
+@pytest.mark.parametrize(
+    "part", ["a" * 50, "_b", "a_" * 32 + "b", "a%" * 500, "a_" * 500, "_%" * 500, "%a_" * 500, "a" * 4000 + "_"]
+)
 def test_no_pattern_takes_long(part: str) -> None:
     text = "a" * 60_000
     begin = time.process_time()
     assert not Pattern(f"%{part}b%").matches(text)
     assert not Pattern(f"%{part}%b").matches(text)
     assert time.process_time() - begin < 2.0
+
+
+# ---- how much work they are ----
+
+
+def test_work_is_what_is_read() -> None:
+    found = message({"h": "a" * 60_000, "g": "b"})
+    compiled = selector("h = 'x' AND g = 'b'")
+    assert compiled is not None
+    candidate = Candidate(found, is_redelivered=False)
+    compiled.matches(candidate)
+    decoded = candidate.work
+    assert decoded > 60_000
+    compiled.matches(candidate)
+    assert candidate.work == decoded + len(compiled.text)  # it is decoded only once
+    begin = candidate.work
+    for pattern, least, most in (
+        ("x%", 0, 0),
+        ("%x%", 1000, 2000),
+        ("%_x%", 60_000, 60_000),
+        ("%_x%_x%", 120_000, 120_000),
+    ):
+        searching = selector(f"h LIKE '{pattern}'")
+        assert searching is not None
+        searching.matches(candidate)
+        assert least <= candidate.work - begin - len(searching.text) <= most
+        begin = candidate.work
+
+
+@pytest.mark.parametrize("name", ["h", "JMSCorrelationID"])
+def test_a_name_that_is_used_often_is_decoded_once(name: str) -> None:
+    large = "ä".encode() * 25_000
+    values = {"application_headers": typed_map({"h": large[:10_000]}), "correlation_id": large[:40_000]}
+    found = TransferReader().read(header(values, routing_key="q"), b"", "", lambda: NOW)
+    text = " AND ".join([f"{name}={name}"] * (MAX_LENGTH // (2 * len(name) + 6)))
+    begin = time.process_time()
+    for _ in range(20):
+        assert selects(text, found)
+    assert time.process_time() - begin < 1.0
 
 
 # ---- names ----

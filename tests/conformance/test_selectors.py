@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -252,6 +252,114 @@ def test_each_message_is_evaluated_once_for_equal_selectors(found: Clients, monk
         publish(there, 5)
     subscribe(here, "n = 999", to="third")
     assert len(evaluated) <= 20
+
+
+# ---- costly ones ----
+
+COSTLY: Final = " OR ".join(["h LIKE '%_b%'"] * 40)
+
+
+def publish_large(client: Client, *bodies: bytes, tail: str = "") -> None:
+    """Messages with a header for which `COSTLY` is much work; it selects those with the tail "b"."""
+    head = header({"application_headers": typed_map({"h": "a" * 50_000 + tail})}, routing_key="q")
+    for body in bodies:
+        client.command("message.transfer", destination="", header=head, body=body)
+    client.sync()
+
+
+@pytest.mark.parametrize("acquire_mode", [0, NOT_ACQUIRED])
+def test_others_are_served_between_costly_evaluations(found: Clients, acquire_mode: int) -> None:
+    world, here, there = found
+    publish_large(there, *[b"no"] * 20)
+    publish_large(there, b"yes", tail="b")
+    here.command(
+        "message.subscribe",
+        queue="q",
+        destination="s",
+        acquire_mode=acquire_mode,
+        arguments=typed_map({"x-apache-selector": COSTLY}),
+    )
+    for unit in (MESSAGES, BYTES):
+        here.flow("s", unit, UNLIMITED)
+    ticks = 0
+    while not here.deliveries:
+        world.soon.pop(0)()
+        ticks += 1
+        done = there.command("execution.sync")
+        here.read()
+        assert ticks < 200
+    assert ticks >= 20
+    there.sync()
+    assert done in there.completed
+    assert here.take() == [b"yes"]
+
+
+def test_all_that_a_costly_one_selects_is_delivered(found: Clients) -> None:
+    _world, here, there = found
+    bodies = [b"%d" % number for number in range(30)]
+    publish_large(there, *bodies[:15], tail="b")
+    subscribe(here, COSTLY)
+    publish_large(there, *bodies[15:], tail="b")
+    assert here.take() == bodies
+
+
+def test_a_flush_with_a_costly_one(found: Clients) -> None:
+    _world, here, there = found
+    publish_large(there, *[b"no"] * 5)
+    publish_large(there, b"1", b"2", tail="b")
+    here.command("message.subscribe", queue="q", destination="s", arguments=typed_map({"x-apache-selector": COSTLY}))
+    for unit in (MESSAGES, BYTES):
+        here.flow("s", unit, UNLIMITED)
+    flushed = here.command("message.flush", destination="s")
+    assert here.take() == [b"1", b"2"]
+    assert flushed in here.completed
+
+
+@pytest.mark.parametrize("flushes", [0, 3])
+def test_what_lacks_credit_of_bytes_waits_for_it(found: Clients, flushes: int) -> None:
+    """It takes the room of the connection, and must not be tried again and again."""
+    _world, here, there = found
+    publish_large(there, b"1", b"2", tail="b")
+    subscribe(here, COSTLY, size=10)
+    for _ in range(flushes):
+        here.flow("s", MESSAGES, 5)
+        here.flow("s", BYTES, 10)
+        done = here.command("message.flush", destination="s")
+        here.sync()
+        assert done in here.completed
+    assert here.take() == []
+    if flushes:
+        here.flow("s", MESSAGES, 5)
+    here.flow("s", BYTES, 60_000)
+    assert here.take() == [b"1"]
+    here.flow("s", BYTES, UNLIMITED)
+    assert here.take() == [b"2"]
+
+
+@replaces
+def test_what_lacks_credit_of_bytes_is_evaluated_once(found: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+    matches = Selector.matches
+
+    def counted(self: Selector, candidate: Any) -> bool:
+        evaluated.append(candidate.is_redelivered)
+        return matches(self, candidate)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+    _world, here, there = found
+    publish(there, 1)
+    subscribe(here, "n = 1 AND NOT JMSRedelivered", size=10)
+    for _ in range(5):
+        here.flow("s", BYTES, 1)
+        here.sync()
+    assert evaluated == [False]
+    there.subscribe("q", to="all")
+    there.command("message.release", transfers=ALL, set_redelivered=True)
+    there.command("message.cancel", destination="all")
+    there.sync()
+    here.flow("s", BYTES, UNLIMITED)
+    assert here.take() == []
+    assert evaluated == [False, True]
 
 
 @pytest.mark.parametrize(

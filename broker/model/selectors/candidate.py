@@ -1,5 +1,7 @@
 """A message as a selector sees it: headers and properties, decoded at the first use and only once.
 
+What selectors read of it is counted: a consumer whose selector reads much must let others be served in between.
+
     type of a header         value in a selector
     -----------------------  --------------------------------------------------------
     boolean                  boolean
@@ -13,6 +15,7 @@ Source: the types are those that qpidd compares; Apache Qpid C++, Selector.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from qstore.formats.values import Family, TypedValue
@@ -25,6 +28,7 @@ Value = bool | int | float | str | None
 
 _MAX_EXACT: Final = (1 << 63) - 1
 _MIN_EXACT: Final = -(1 << 63)
+_DECODING: Final = 4  # a byte that is decoded counts as so many that are compared
 
 
 def fitting(number: int) -> int | float:
@@ -57,30 +61,54 @@ class Candidate:
     Attributes:
         message: the message.
         is_redelivered: whether its delivery would be marked as redelivered.
+        work: how much selectors have read of it and of their own text, in characters: each takes up to 0.1 µs.
     """
 
-    __slots__ = ("_headers", "_properties", "is_redelivered", "message")
+    __slots__ = ("_headers", "_properties", "_values", "is_redelivered", "message", "work")
 
     def __init__(self, message: Message, *, is_redelivered: bool) -> None:
         self.message, self.is_redelivered = message, is_redelivered
         self._properties: Properties | None = None
         self._headers: dict[str, TypedValue] | None = None
+        self._values: dict[object, Value] = {}  # header, or function of `told_by` -> its value
+        self.work = 0
 
     @property
     def properties(self) -> Properties:
         """Its properties."""
         if self._properties is None:
+            self._count_decoding()
             self._properties = self.message.properties()
         return self._properties
 
+    def told_by(self, get: Callable[[Candidate], Value]) -> Value:
+        """What the function tells of it; called only once."""
+        values = self._values
+        if get in values:
+            return values[get]
+        value = values[get] = get(self)
+        return value
+
     def header(self, name: str) -> Value:
         """The value of an application header; None if it is absent."""
+        values = self._values
+        if name in values:
+            return values[name]
         headers = self._headers
         if headers is None:
-            found = self.message.headers() if self._properties is None else self._properties.headers
+            if self._properties is None:
+                self._count_decoding()
+                found = self.message.headers()
+            else:
+                found = self._properties.headers
             headers = self._headers = dict(found.entries)
         typed = headers.get(name)
-        return None if typed is None else as_value(typed)
+        value = values[name] = None if typed is None else as_value(typed)
+        return value
+
+    def _count_decoding(self) -> None:
+        message = self.message
+        self.work += _DECODING * (message.size - len(message.body))
 
 
 class LastCandidate:

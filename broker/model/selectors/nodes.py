@@ -103,7 +103,7 @@ class Property(Node):
 
     def value(self, candidate: Candidate) -> Value:
         """The property's value."""
-        return self._get(candidate)
+        return candidate.told_by(self._get)
 
 
 class AllOf(Node):
@@ -264,7 +264,10 @@ class Like(Node):
     def value(self, candidate: Candidate) -> Value:
         """Whether the operand matches the pattern."""
         value = self._operand.value(candidate)
-        return self._pattern.matches(value) if isinstance(value, str) else None
+        if not isinstance(value, str):
+            return None
+        candidate.work += self._pattern.work(value)
+        return self._pattern.matches(value)
 
 
 class Calculation(Node):

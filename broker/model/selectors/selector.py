@@ -30,13 +30,14 @@ class Selector:
         text: as it was given; equal texts are equal selectors.
     """
 
-    __slots__ = ("_condition", "text")
+    __slots__ = ("_condition", "_length", "text")
 
     def __init__(self, text: str, condition: Node) -> None:
-        self.text, self._condition = text, condition
+        self.text, self._condition, self._length = text, condition, len(text)
 
     def matches(self, candidate: Candidate) -> bool:
-        """Whether it selects a message: its condition is true, neither false nor unknown."""
+        """Whether it selects a message: its condition is true, neither false nor unknown. Adds to its work."""
+        candidate.work += self._length
         return self._condition.truth(candidate) is True
 
 
