@@ -252,3 +252,87 @@ def test_arguments_that_cannot_be_meant_make_no_queue() -> None:
         client.command("queue.declare", queue="q", arguments=arguments(values))
         assert client.failure()[0] == ErrorCode.INVALID_ARGUMENT
         assert "q" not in world.broker.queues
+
+
+# ---- qpid.lifetime-policy, qpid.browse-only ----
+
+
+@pytest.mark.parametrize(
+    ("policy", "auto_delete", "is_kept"),
+    [("manual", True, True), ("delete-if-unused", False, False), (b"delete-if-unused", False, False)],
+)
+def test_the_lifetime_policy_counts_more_than_auto_delete(policy: object, auto_delete: bool, is_kept: bool) -> None:
+    world, here, _there = clients()
+    here.declare("q", auto_delete=auto_delete, arguments=arguments({"qpid.lifetime-policy": policy}))
+    assert here.call("queue.query", queue="q")["auto_delete"] is (not is_kept)
+    here.subscribe("q")
+    here.command("message.cancel", destination="q")
+    here.sync()
+    assert ("q" in world.broker.queues) is is_kept
+
+
+def look_for_idle_queues(world: World) -> None:
+    """As the server does every second."""
+    world.now += 1
+    for queue in world.broker.idle_queues.take_due():
+        world.work.append((world.broker.topology.delete_if_unused(queue), lambda _: None))
+    world.run()
+
+
+def test_an_unused_queue_is_kept_until_it_is_empty() -> None:
+    world, here, there = clients()
+    here.declare("q", arguments=arguments({"qpid.lifetime-policy": "delete-if-unused-and-empty"}))
+    here.subscribe("q", messages=1)
+    there.publish("q", b"1", b"2")
+    assert here.take() == [b"1"]
+    here.command("message.cancel", destination="q")
+    here.sync()
+    for _ in range(3):
+        look_for_idle_queues(world)
+        assert "q" in world.broker.queues
+    there.command("queue.purge", queue="q")
+    there.sync()
+    look_for_idle_queues(world)
+    assert "q" in world.broker.queues  # a session has still one of its messages
+    here.command("message.accept", transfers=((0, 9),))
+    here.sync()
+    look_for_idle_queues(world)
+    assert "q" not in world.broker.queues
+    assert len(world.broker.idle_queues) == 0
+
+
+def test_an_empty_one_goes_at_once() -> None:
+    world, here, _there = clients()
+    here.declare("q", arguments=arguments({"qpid.lifetime-policy": "delete-if-unused-and-empty"}))
+    here.subscribe("q")
+    here.command("message.cancel", destination="q")
+    here.sync()
+    assert "q" not in world.broker.queues
+
+
+def test_one_that_is_used_again_is_kept() -> None:
+    world, here, there = clients()
+    here.declare("q", arguments=arguments({"qpid.lifetime-policy": "delete-if-unused-and-empty"}))
+    there.publish("q", b"1")
+    here.subscribe("q", messages=0)
+    here.command("message.cancel", destination="q")
+    here.sync()
+    there.subscribe("q")
+    there.command("message.accept", transfers=((0, 9),))
+    there.sync()
+    look_for_idle_queues(world)
+    assert "q" in world.broker.queues
+    there.command("message.cancel", destination="q")
+    there.sync()
+    assert "q" not in world.broker.queues
+
+
+def test_a_queue_that_is_only_browsed() -> None:
+    """Whoever would take its messages sees them instead, as in qpidd."""
+    world, here, there = clients()
+    here.declare("q", arguments=arguments({"qpid.browse-only": 1}))
+    here.publish("q", b"1", b"2")
+    here.subscribe("q")
+    there.subscribe("q")
+    assert here.take() == there.take() == [b"1", b"2"]
+    assert world.broker.queues["q"].message_count == 2

@@ -76,6 +76,10 @@ def _to_disk(value: object) -> bool:
     return value in ("flow_to_disk", "flow-to-disk")
 
 
+def _other_lifetime(value: object) -> bool:
+    return is_set(value) and value not in ("manual", "delete-if-unused", "delete-if-unused-and-empty")
+
+
 _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
 _MAX_DIGITS: Final = 20
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
@@ -94,8 +98,7 @@ TABLE: Final = (
     Row("qpid.priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("x-qpid-priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("qpid.group_timestamp", is_set, _LOGGED, _NO_GROUP_STATE),
-    Row("qpid.browse-only", is_set, _REFUSED, "a consumer that takes messages removes them"),
-    Row("qpid.lifetime-policy", is_set, _REFUSED, "only the declaration's auto-delete decides when it is deleted"),
+    Row("qpid.lifetime-policy", _other_lifetime, _REFUSED, "it can be deleted when it is unused, or unused and empty"),
     Row("qpid.queue_event_generation", is_set, _REFUSED, _NO_COPY),
     Row("qpid.replicate", is_set, _REFUSED, _NO_COPY),
     Row("qpid.trace.id", is_set, _REFUSED, _NO_TRACE),

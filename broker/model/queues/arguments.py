@@ -3,6 +3,9 @@
     no-local                  the queue drops messages from its owner's connection; any value counts
     qpid.filter               the queue drops messages that this selector does not select (`selectors`)
     qpid.auto_delete_timeout  seconds that an unused auto-delete queue is kept
+    qpid.lifetime-policy      instead of the declaration's auto-delete: manual is no, delete-if-unused is yes, and with
+                              delete-if-unused-and-empty an unused queue is kept as long as it has messages
+    qpid.browse-only          1: all consumers are browsers
     qpid.max_count            limit of messages on the queue; 0 for no limit
     qpid.max_size             limit of bytes of headers and content, likewise; by default the broker's limit applies
     qpid.policy_type          what happens at these two limits: reject (the default), ring, ring_strict, self-destruct
@@ -52,6 +55,10 @@ POLICY_TYPE: Final = "qpid.policy_type"
 NO_LOCAL: Final = "no-local"
 FILTER: Final = "qpid.filter"
 AUTO_DELETE_TIMEOUT: Final = "qpid.auto_delete_timeout"
+LIFETIME: Final = "qpid.lifetime-policy"
+BROWSE_ONLY: Final = "qpid.browse-only"
+UNTIL_EMPTY: Final = "delete-if-unused-and-empty"
+_IS_AUTO_DELETE: Final = {"manual": False, "delete-if-unused": True, UNTIL_EMPTY: True}
 
 REJECT: Final = "reject"
 FLOW_TO_DISK: Final = "flow_to_disk"
@@ -120,6 +127,9 @@ class QueueArguments(NamedTuple):
         filter: selects the messages that the queue accepts; None for all.
         flow: the thresholds of flow control.
         alerts: the thresholds of alerts.
+        auto_delete: whether the queue is auto-delete, whatever its declaration says; None if that counts.
+        is_kept_until_empty: whether an unused one is kept as long as it has messages.
+        is_browse_only: whether all consumers are browsers.
         levels: number of priority levels, at most 10; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
     """
@@ -136,6 +146,9 @@ class QueueArguments(NamedTuple):
     filter: Selector | None = None
     flow: FlowArguments = FlowArguments()
     alerts: AlertArguments = AlertArguments()
+    auto_delete: bool | None = None
+    is_kept_until_empty: bool = False
+    is_browse_only: bool = False
     levels: int = 0
     fair_share: tuple[int, ...] = ()
 
@@ -189,6 +202,9 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
             counts.get("qpid.alert_size_down"),
             counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
         ),
+        _IS_AUTO_DELETE.get(str(given.get(LIFETIME))),
+        given.get(LIFETIME) == UNTIL_EMPTY,
+        is_set(given.get(BROWSE_ONLY)),
         min(levels, MAX_LEVELS),
         _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
     )

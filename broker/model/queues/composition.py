@@ -107,7 +107,7 @@ class QueueFactory:
             name,
             self._tick,
             durable=durable,
-            auto_delete=auto_delete,
+            auto_delete=auto_delete if parsed.auto_delete is None else parsed.auto_delete,
             arguments=arguments,
             store=None if journal is None else self._store,
             journal=journal,
@@ -119,6 +119,7 @@ class QueueFactory:
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
+        queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 
     def _order(self, parsed: QueueArguments) -> Fifo:

@@ -36,6 +36,12 @@ class IdleQueues:
         until = self._until[queue] = self._clock() + queue.auto_delete_seconds
         self._next = min(self._next, until)
 
+    def keeps(self, queue: Queue) -> bool:
+        """Whether an unused queue stays for now: its timeout runs again, or it is kept until it is empty."""
+        if queue.is_kept_until_empty and not queue.is_empty:
+            self.begin(queue)
+        return queue in self._until
+
     def forget(self, queue: Queue) -> None:
         """Forget a queue that was deleted."""
         self._until.pop(queue, None)

@@ -72,7 +72,9 @@ class Queue(Contents):
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
         sequence_header: the header with each message's number (`numbering`); empty for none.
-        auto_delete_seconds: how long an unused auto-delete queue is kept.
+        auto_delete_seconds: how long an unused auto-delete queue is kept; with `is_kept_until_empty`, at least until
+            it has no messages.
+        is_browse_only: whether all its consumers are browsers.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
     """
@@ -80,8 +82,8 @@ class Queue(Contents):
     __slots__ = (
         "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "displacements", "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "owner",
-        "sequence_header", "store",
+        "displacements", "eligibility", "exclusive_consumer", "is_browse_only", "is_deleted", "is_kept_until_empty",
+        "journal", "limit", "owner", "sequence_header", "store",
     )  # fmt: skip
 
     def __init__(
@@ -111,7 +113,7 @@ class Queue(Contents):
         self.alternate: Alternate[Queue] | None = None
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
-        self.is_deleted = False
+        self.is_deleted = self.is_browse_only = self.is_kept_until_empty = False
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()

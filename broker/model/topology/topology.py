@@ -282,8 +282,8 @@ class Topology:
         """Delete an auto-delete queue that has lost its owner or a consumer, if it is unused. Errors are logged."""
         if not queue.auto_delete or not queue.is_unused or self._queues.get(queue.name) is not queue:
             return
-        if queue in self._idle_queues:
-            return  # it was used in the meantime, and its timeout runs again
+        if self._idle_queues.keeps(queue):
+            return
         await self._delete_or_log(queue)
 
     @_serialized

@@ -120,7 +120,7 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
-    acquires = acquire_mode == AcquireMode.PRE_ACQUIRED
+    acquires = acquire_mode == AcquireMode.PRE_ACQUIRED and not queue.is_browse_only
     subscription: Subscription
     if selector is None:
         subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)

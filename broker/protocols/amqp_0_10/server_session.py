@@ -349,7 +349,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         """A queue has lost a consumer or its owner: delete it, at once or later, if it is auto-delete and unused."""
         if not queue.auto_delete or not queue.is_unused or queue.is_deleted:
             return
-        if queue.auto_delete_seconds:
+        if queue.auto_delete_seconds or (queue.is_kept_until_empty and not queue.is_empty):
             self.broker.idle_queues.begin(queue)
         else:
             self.connection.run(self.broker.topology.delete_if_unused(queue), _ignore)
