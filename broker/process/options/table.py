@@ -134,16 +134,21 @@ _QUEUES: Final = Group(
             "limit, that raises an event and a warning in the log; 0: never", maximum=100,
         ),
         Option(
+            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group, on queues "
+            "with message groups", alias="default-msg-group",
+        ),
+    ),
+)  # fmt: skip
+_TRANSACTIONS: Final = Group(
+    "Transaction options",
+    (
+        Option(
             "dtx-default-timeout", _NUMBER, "SECONDS", "60", "Time after which a distributed transaction is rolled "
             "back unless it is prepared; clients can set another one. 0: never", maximum=(1 << 32) - 1,
         ),
         Option(
             "dtx-max-timeout", _NUMBER, "SECONDS", "3600", "Maximum time that clients can set; 0: no limit",
             maximum=(1 << 32) - 1,
-        ),
-        Option(
-            "default-message-group", _TEXT, "NAME", "qpid.no-group", "Group of messages without a group, on queues "
-            "with message groups", alias="default-msg-group",
         ),
     ),
 )  # fmt: skip
@@ -207,5 +212,5 @@ _SINKS: Final = Group(
     ),
 )  # fmt: skip
 
-GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _DAEMON, _LOGGING, _SINKS, *OTHERS)
+GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _TRANSACTIONS, _DAEMON, _LOGGING, _SINKS, *OTHERS)
 """All options of the broker itself, in the order of --help."""
