@@ -17,6 +17,7 @@ from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import typed_map
 from tests.broker.test_queue_machine import StillTurn, TrackedMessage
+from tests.support.compiled import replaces
 from tests.support.fake_store import Model, Recorder
 from tests.support.profiles import examples
 
@@ -327,5 +328,5 @@ def test_a_group_that_is_freed_in_the_middle_goes_on_at_once() -> None:
     assert other.bodies == [b"3"]
 
 
-TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine = replaces(GroupMachine.TestCase)
 TestGroupMachine.settings = examples(150, stateful_step_count=60)
