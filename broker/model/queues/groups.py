@@ -139,9 +139,15 @@ class Group:
         del entry.group, entry.older, entry.newer  # references to the entry would keep the whole group alive
 
     def dissolve(self) -> None:
-        """It has no entries any more: break the cycle of the ring."""
+        """The group is gone, or its queue: break the cycle of the ring."""
         self.cursors.clear()
-        del self.end.older, self.end.newer
+        end = self.end
+        entry = end.newer
+        while entry is not end:
+            following = entry.newer
+            del entry.group, entry.older, entry.newer
+            entry = following
+        del end.older, end.newer
 
 
 class Pool:
@@ -228,9 +234,6 @@ class GroupOrder(PerConsumerOrder):
         self._has_freed = False  # a group was added to a pool of free ones since this was last set to False
 
     def __del__(self) -> None:
-        for entry in self:
-            assert isinstance(entry, GroupEntry)
-            del entry.group, entry.older, entry.newer
         for group in self._groups.values():
             group.dissolve()
         super().__del__()
