@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qstore.formats.amqp_0_10.codes import ErrorCode
-from tests.broker.protocols.world import World
+from tests.broker.protocols.world import MESSAGES, World
 from tests.conformance.queue_clients import BESIDE, arguments, bodies, clients, pass_time
 from tests.support.raw_peer import RawPeer
 from tests.support.served import client, served
@@ -336,3 +336,39 @@ def test_a_queue_that_is_only_browsed() -> None:
     there.subscribe("q")
     assert here.take() == there.take() == [b"1", b"2"]
     assert world.broker.queues["q"].message_count == 2
+
+
+# ---- alternate exchanges in a circle ----
+
+
+def test_a_rejected_message_that_comes_back_to_its_queue_is_one_message() -> None:
+    world, here, _there = clients()
+    here.declare("q", alternate_exchange="amq.fanout")
+    here.command("exchange.bind", queue="q", exchange="amq.fanout", binding_key="")
+    here.publish("q", b"1", b"2")
+    here.subscribe("q", messages=2)
+    assert here.take() == [b"1", b"2"]
+    for _ in range(3):
+        here.command("message.reject", transfers=((0, 99),))
+        here.flow("q", MESSAGES, 2)
+        assert here.take() == [b"1", b"2"]
+    here.command("message.accept", transfers=((0, 99),))
+    here.sync()
+    assert world.broker.queues["q"].is_empty
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_queues_that_are_each_other_s_alternate_can_be_deleted(durable: bool) -> None:
+    world, here, _there = clients()
+    for name in ("a", "b"):
+        here.declare(name, durable=durable, alternate_exchange="amq.fanout")
+        here.command("exchange.bind", queue=name, exchange="amq.fanout", binding_key="")
+    here.publish("a", b"1", b"2")
+    here.publish("b", b"3")
+    here.command("queue.delete", queue="a")
+    here.sync()
+    assert bodies(world, "b") == [b"3", b"1", b"2"]
+    here.command("queue.delete", queue="b")
+    here.sync()
+    assert here.exceptions == []
+    assert not world.broker.queues
