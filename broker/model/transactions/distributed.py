@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
     from qstore.broker.model.transactions.effects import Effects
 
-MAX_BRANCHES: Final = 100_000  # that are not over
+MAX_BRANCHES: Final = 50_000  # that are not over
+BRANCH_OVERHEAD: Final = 1300  # bytes of memory that a branch without work takes, with a long xid (measured)
 MAX_DOOMED: Final = 10_000  # that no session is associated with
 _MAX_STALE: Final = 64  # of the deadlines, beyond the number of branches
 
@@ -83,8 +84,8 @@ class DistributedTransactions:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that messages published in them take, while they are on no queue."""
-        return sum([branch.work.memory for branch in self._branches.values()])
+        """Bytes of memory that they take, with messages published in them while these are on no queue."""
+        return sum([branch.work.memory + BRANCH_OVERHEAD for branch in self._branches.values()])
 
     @property
     def in_doubt(self) -> list[bytes]:
