@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
-from qstore.formats.amqp_0_10.codes import ErrorCode, XaStatus
+from qstore.formats.amqp_0_10.codes import XaStatus
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, BranchId, encode_struct
 from qstore.formats.broker_records.xids import decode_xid
@@ -73,7 +73,7 @@ class Worker(ClientSession):
             self._results.pop(values["command_id"])(decode_result(values["value"])[1])
         elif command.name == "execution.exception":
             code = values["error_code"]
-            require(code == ErrorCode.RESOURCE_LIMIT_EXCEEDED, f"{code}: {values['description']}")
+            require(code in self._ledger.expected, f"{code}: {values['description']}")
             self.has_failed = True
 
     def on_detached(self, code: int) -> None:

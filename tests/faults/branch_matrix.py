@@ -6,6 +6,7 @@ ended what is in doubt, and both is held against the ledger (`branch_model`). Th
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.faults.branch_clients import Application, Worker, read_token, resolve
 from tests.faults.branch_model import Ledger, Place
 from tests.faults.broker_clients import OneSession, Watcher
@@ -116,16 +118,24 @@ class BranchLife:
                 seen.setdefault(token, []).append(place)
         return seen
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the broker has ended a session."""
+        return self._application is not None and self._application.has_failed
+
     # ---- work ----
 
     def work(self, steps: int) -> None:
-        """Some steps, by chance."""
+        """Some steps, by chance. With a disk that may fail, they end when a client has noticed: only a start helps."""
         rng, process = self._rng, self.process
+        may_fail = ErrorCode.INTERNAL_ERROR in self.ledger.expected
         for _ in range(steps):
             if self._application is None:
                 self._application = Application(process, self.ledger, list(QUEUES), rng, self._name())
+            if may_fail and self._application.has_failed:
+                return
             chance = rng.random()
-            if chance < 0.004 or self._application.has_failed:
+            if not may_fail and (chance < 0.004 or self._application.has_failed):
                 self._crash_application(self._application)
             elif chance < 0.25:
                 self._application.act()
@@ -192,6 +202,31 @@ class BranchMatrix:
         assert ledger is not None
         self.in_doubt += ledger.in_doubt
         self.ended += sum(ledger.ended.values())
+
+    def run_failing(self, seed: int, steps: int = 400) -> bool:
+        """A broker with a disk that fails in one call; the next one has to find all that was promised.
+
+        Returns:
+            Whether a client has noticed.
+        """
+        rng = random.Random(seed)
+        disk = SimulatedDisk(seed)
+        life = BranchLife(disk, None, rng)
+        ledger = life.ledger
+        try:
+            life.work(steps // 4)
+            ledger.expected.add(ErrorCode.INTERNAL_ERROR)
+            disk.fail_at = {disk.calls + rng.randrange(60): rng.choice((errno.EIO, errno.ENOSPC))}
+            life.work(steps)
+            has_noticed = life.has_failed
+        finally:
+            life.process.discard()
+        disk.fail_at = {}
+        ledger.expected.remove(ErrorCode.INTERNAL_ERROR)
+        disk.crash(power_loss=rng.random() < 0.5)
+        BranchLife(disk, ledger, rng).process.discard()
+        self.in_doubt += ledger.in_doubt
+        return has_noticed
 
     def _raise(self) -> None:
         if self.failure is not None:

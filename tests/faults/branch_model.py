@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.faults.store_model import require
 
 
@@ -60,6 +61,8 @@ class Ledger:
         places: token -> where it is, but for the branches that are under way.
         branches: number -> branch that is under way.
         ended: how many have ended, by how the manager asked for that.
+        in_doubt: how many were found in doubt.
+        expected: the error codes that a session may end with: there is no room; or the disk fails, too.
     """
 
     def __init__(self, places: Mapping[int, Place]) -> None:
@@ -67,6 +70,7 @@ class Ledger:
         self.branches: dict[int, BranchModel] = {}
         self.ended = dict.fromkeys(Stage, 0)
         self.in_doubt = 0
+        self.expected = {ErrorCode.RESOURCE_LIMIT_EXCEEDED}
         self._numbers = 0
 
     def begin(self) -> BranchModel:

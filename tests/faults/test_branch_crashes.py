@@ -54,6 +54,12 @@ def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
     assert matrix.ended > 0
 
 
+def test_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
+    matrix = BranchMatrix()
+    seeds = seeds_of_the_day(16)
+    assert sum(matrix.run_failing(seed) for seed in seeds) >= len(seeds) // 2
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_branches_are_whole_and_kept_for_hours(seed: int) -> None:

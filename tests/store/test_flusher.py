@@ -676,6 +676,32 @@ def test_what_comes_while_a_flush_is_under_way_and_has_no_waiters_is_not_flushed
     assert not journal.writer.is_dirty
 
 
+def test_who_is_not_in_a_hurry_begins_no_flush_and_waits_for_that_of_others(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    called: list[str] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    flusher.start()
+    assert not driver.waiting
+    append(flusher, journal, 3)
+    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    flusher.start()
+    append(flusher, journal, 4)
+    flusher.when_synced((journal,), lambda _: called.append("late"), is_urgent=False)
+    driver.let_go()
+    flusher.collect()
+    assert called == ["patient", "urgent"]
+    assert not driver.waiting, "no flush follows for the late one"
+    assert flusher.has_unfinished
+    flusher.start_aged()
+    flusher.start_aged()
+    driver.let_go()
+    flusher.collect()
+    assert called == ["patient", "urgent", "late"]
+    assert flusher.is_idle
+
+
 def test_a_flush_of_several_steps_goes_on_without_waiters(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
