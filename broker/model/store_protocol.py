@@ -210,7 +210,8 @@ class StoreTransactions(Protocol[_JournalUsed]):
     ) -> list[int]:
         """Commit all of this, or nothing. Returns the record ids of the enqueued messages. Raises `Store.errors`.
 
-        Call `Store.start` afterwards.
+        Call `Store.start` afterwards. If `done` gets `full_error`, there was no room for the commit: nothing of it is
+        left. After any other error the outcome is unknown until the next start.
         """
 
     def prepare(

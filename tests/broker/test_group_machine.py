@@ -8,9 +8,11 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from qstore.broker.model.queues import groups
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.groups import GroupOrder
@@ -326,6 +328,35 @@ def test_a_group_that_is_freed_in_the_middle_goes_on_at_once() -> None:
     publish(model, queue, b"2", b"3")
     queue.dispatch()
     assert other.bodies == [b"3"]
+
+
+@replaces
+@pytest.mark.parametrize("is_new", [True, False], ids=["of a new group", "of a group that is there"])
+def test_a_message_for_which_there_is_no_memory_was_never_there(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    queue = grouped(model)
+    consumer = model.consumer(queue)
+    model.run()
+    if not is_new:
+        publish(model, queue, b"0")
+        model.run()
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(groups, "heappush", no_memory)
+            with pytest.raises(MemoryError):
+                publish(model, queue, b"lost")
+    model.run()
+    publish(model, queue, b"1", b"2")
+    model.run()
+    assert consumer.bodies == [b"0", b"1", b"2"][is_new:]
+    for entry in consumer.entries:
+        queue.dequeue(entry)
+    assert queue.is_empty
+    assert list(queue.entries()) == []
 
 
 TestGroupMachine = replaces(GroupMachine.TestCase)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.entry import AVAILABLE, END, Entry
-from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+from qstore.broker.model.queues.per_consumer import MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP: Final = "qpid.no-group"
 _MAX_STALE: Final = 64  # of the items in a heap, beyond the number of those that count
-_MAX_SPARE_KINDS: Final = 256  # remembered beyond those of the queue's consumers
 
 
 class GroupEntry(Entry):
@@ -180,8 +179,8 @@ class Pool:
         if len(self._heap) > 2 * len(self._positions) + _MAX_STALE:
             self._heap = [(each, other) for other, each in self._positions.items()]
             heapify(self._heap)
+        heappush(self._heap, (position, group))  # first: if memory runs out now, it only does not count
         self._positions[group] = position
-        heappush(self._heap, (position, group))
         return True
 
     def discard(self, group: Group) -> None:
@@ -224,9 +223,7 @@ class GroupOrder(PerConsumerOrder):
     __slots__ = ("_default", "_free", "_groups", "_has_freed", "_header", "_own")
 
     def __init__(self, header: str, default: str = DEFAULT_GROUP) -> None:
-        super().__init__()
-        self._end = self._cursor = _end_entry(1)
-        self._head.next, self._end.previous = self._end, self._head
+        super().__init__(_end_entry(1))
         self._header, self._default = header, default
         self._groups: dict[str, Group] = {}
         self._free: dict[Hashable, Pool] = {}  # kind -> free groups
@@ -247,22 +244,30 @@ class GroupOrder(PerConsumerOrder):
             MemoryError: no message was added.
         """
         name = message.header_text(self._header) or self._default
+        end = _end_entry(self._end.position + 1)
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = Group(name)
-        entry = self._end
+        entry = self.link(message, rid, end)
         assert isinstance(entry, GroupEntry)
-        end = _end_entry(entry.position + 1)
-        end.previous = entry
-        entry.next = end
-        entry.message = message
-        entry.rid = rid
-        entry.state = AVAILABLE
         entry.group = group
-        self._end = end
         group.append(entry)
-        self._add_to_pools(group)
+        try:
+            self._add_to_pools(group)
+        except MemoryError:
+            self._unlink_last(entry)
+            raise
         return entry
+
+    def _unlink_last(self, entry: GroupEntry) -> None:
+        """Undo `append`: the entry is the end again, and keeps the message until it gets another one."""
+        group = entry.group
+        group.remove(entry)
+        self._end = entry
+        entry.state = END
+        del entry.next
+        if group.is_empty:
+            self._dissolve(group)
 
     def put_back(self, entry: Entry) -> None:
         """An entry is available again."""
@@ -284,11 +289,15 @@ class GroupOrder(PerConsumerOrder):
             entry.is_outstanding = False
             self._has_returned(group)
         if group.is_empty:
-            for pool in self._free.values():
-                pool.discard(group)
-            del self._groups[group.name]
-            group.dissolve()
+            self._dissolve(group)
         return super().remove(entry)
+
+    def _dissolve(self, group: Group) -> None:
+        """A group has no entries left, and so no owner."""
+        for pool in self._free.values():
+            pool.discard(group)
+        del self._groups[group.name]
+        group.dissolve()
 
     # ---- owners ----
 
@@ -375,7 +384,7 @@ class GroupOrder(PerConsumerOrder):
     def _add_kind(self, kind: Hashable, consumers: Consumers) -> Pool:
         """A consumer of this kind is asked for the first time."""
         kinds = {each.kind for each in consumers.takers}
-        if len(self._free) >= len(kinds) + _MAX_SPARE_KINDS:
+        if len(self._free) >= len(kinds) + MAX_SPARE_KINDS:
             for spare in self._free.keys() - kinds:
                 del self._free[spare]
                 for group in self._groups.values():

@@ -7,20 +7,49 @@ those that are given messages go to the end, in order of the last of these.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.fifo import Fifo
 
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
 
-class PerConsumerOrder(Fifo):
-    """The entries of one queue."""
+MAX_SPARE_KINDS: Final = 16
+"""Kinds of consumers that an order remembers beyond those that the queue has: each costs time for every message."""
+
+
+class PerConsumerOrder(Fifo, ABC):
+    """The entries of one queue, of a subclass of `Entry`.
+
+    Args:
+        end: the end entry.
+    """
 
     __slots__ = ()
 
+    def __init__(self, end: Entry) -> None:
+        super().__init__()
+        self._end = self._cursor = end
+        self._head.next, end.previous = end, self._head
+
+    def link(self, message: Message, rid: int, end: Entry) -> Entry:
+        """Append an available entry for a message: the end entry, which is followed by a new one, `end`."""
+        entry = self._end
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        self._end = end
+        return entry
+
+    @abstractmethod
     def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
         """The available entry to offer to a consumer; None if it can have none before the position `limit`.
 
@@ -29,7 +58,6 @@ class PerConsumerOrder(Fifo):
             limit: as above.
             consumers: all consumers of the queue.
         """
-        raise NotImplementedError
 
     def offered(self, entry: Entry, consumer: Consumer) -> None:
         """The entry of `next_for` is about to be delivered, and may be released or removed meanwhile."""
@@ -40,9 +68,9 @@ class PerConsumerOrder(Fifo):
     def refused(self, entry: Entry) -> None:
         """The consumer has not taken the entry of `next_for`, which is available as before."""
 
+    @abstractmethod
     def declined(self, entry: Entry, consumer: Consumer) -> None:
         """The consumer can never take the available entry of `next_for`."""
-        raise NotImplementedError
 
     def has_more(self) -> bool:
         """Whether there may be something, meanwhile, for consumers for which there was nothing. Each time is new."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
 from qstore.broker.model.queues.fair_share import FairShare
-from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+from qstore.broker.model.queues.per_consumer import MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumers
 
 MAX_LEVELS: Final = 10  # one for each priority
-_MAX_SPARE_KINDS: Final = 256  # remembered beyond those of the queue's consumers
 _MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
 
 
@@ -169,9 +168,7 @@ class PriorityOrder(PerConsumerOrder):
     __slots__ = ("_descending", "_finished", "_level_of", "_levels", "_readers", "_share")
 
     def __init__(self, levels: int, limits: Sequence[int] = ()) -> None:
-        super().__init__()
-        self._end = self._cursor = _entry_without_message(1, END)
-        self._head.next, self._end.previous = self._end, self._head
+        super().__init__(_entry_without_message(1, END))
         self._levels = [Level(number) for number in range(levels)]
         self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
         self._descending = list(range(levels - 1, -1, -1))
@@ -193,15 +190,8 @@ class PriorityOrder(PerConsumerOrder):
             MemoryError: nothing was changed: all allocations come first.
         """
         level = self._level_of[min(message.handling.priority, MAX_LEVELS - 1)]
-        entry = self._end
+        entry = self.link(message, rid, _entry_without_message(self._end.position + 1, END))
         assert isinstance(entry, LevelEntry)
-        end = _entry_without_message(entry.position + 1, END)
-        end.previous = entry
-        entry.next = end
-        entry.message = message
-        entry.rid = rid
-        entry.state = AVAILABLE
-        self._end = end
         level.append(entry)
         return entry
 
@@ -276,7 +266,7 @@ class PriorityOrder(PerConsumerOrder):
     def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[LevelReader]:
         """A consumer of this kind is asked for the first time."""
         kinds = {each.kind for each in consumers.takers}
-        if len(self._readers) >= len(kinds) + _MAX_SPARE_KINDS:
+        if len(self._readers) >= len(kinds) + MAX_SPARE_KINDS:
             for spare in self._readers.keys() - kinds:
                 del self._readers[spare]
         readers = self._readers[kind] = [LevelReader(level) for level in self._levels]

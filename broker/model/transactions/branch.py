@@ -193,7 +193,8 @@ class Branch:
         """Commit it.
 
         Args:
-            done: as of `prepare`. Afterwards the branch is over, unless there was an error.
+            done: as of `prepare`. Afterwards the branch is over, unless its outcome is unknown. If there was no room
+                for a commit in one phase after all, it was rolled back.
             one_phase: whether it is not prepared.
 
         Raises:
@@ -215,7 +216,7 @@ class Branch:
         """Roll it back.
 
         Args:
-            done: as of `commit`.
+            done: as of `prepare`. Afterwards the branch is over, unless its outcome is unknown.
 
         Raises:
             ModelError: it cannot be rolled back, and nothing was changed.

@@ -16,7 +16,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.budget import LogBudget
+from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotAllowedError,
@@ -37,8 +38,6 @@ MAX_BRANCHES: Final = 50_000  # that are not over
 BRANCH_OVERHEAD: Final = 1300  # bytes of memory that a branch without work takes, with a long xid (measured)
 MAX_DOOMED: Final = 10_000  # that no session is associated with
 _MAX_STALE: Final = 64  # of the deadlines, beyond the number of branches
-
-_LOG: Final = log_of("Broker")
 
 
 class DistributedTransactions:
@@ -76,6 +75,7 @@ class DistributedTransactions:
         self._deadlines: list[tuple[float, bytes]] = []  # a heap, with some that no longer count
         self._alarm = 0.0  # when the next call of `_ring` is due; 0 for none
         self._doomed: dict[Branch, None] = {}
+        self._timed_out = LogBudget(log_of("Broker"), WARNING, "distributed transactions that have timed out")
 
     @property
     def branches(self) -> Mapping[bytes, Branch]:
@@ -214,7 +214,8 @@ class DistributedTransactions:
         """Doom a branch whose time is up."""
         if branch.state is State.ACTIVE and 0 < branch.deadline <= self._clock():
             branch.time_out()
-            _LOG.warning("A distributed transaction has timed out after %d s: %s", branch.timeout, branch.title)
+            text = "A distributed transaction has timed out after %d s: %s"
+            self._timed_out.write(self._clock(), text, branch.timeout, branch.title)
             if not branch.associations:
                 self._keep_doomed(branch)
 

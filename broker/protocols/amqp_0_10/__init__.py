@@ -8,7 +8,8 @@ In the order in which a message passes through them, from the socket to the mode
     sequence            sets of command numbers
     transfer            a message in its 0-10 form: decoded once, stored as received, changed where the broker must
     server_connection   the broker's side: security, tuning, sessions that outlive their connection
-    commands            executes the commands of a client; message_commands, transaction_commands and declarations
+    commands            executes the commands of a client; message_commands, transaction_commands, distributed_commands
+                        and declarations
     server_session      the broker's side of a session: its state, and the objects it owns
     deliveries          the deliveries of a session, until they are settled
     subscription        one consumer: its credit, and sending messages to it
