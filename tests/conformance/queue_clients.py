@@ -1,4 +1,4 @@
-"""What the tests of queues have in common: two sessions of one connection, one of another, and time that goes by."""
+"""What the tests of queues have in common: clients, time that goes by, and ways in which a session ends."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def pass_time(world: World, seconds: float) -> None:
 def bodies(world: World, name: str) -> list[bytes]:
     """What is on a queue and nobody has."""
     return [bytes(entry.message.body) for entry in world.broker.queues[name].available()]
+
+
+# ---- ways in which the session on channel 1, `session`, ends ----
+
+
+def detach(client: Client) -> None:
+    """The client detaches it."""
+    client.control("session.detach", on=1, name=b"session")
+
+
+def lose(client: Client) -> None:
+    """The connection is lost."""
+    client.machine.closed()
+
+
+def fail(client: Client) -> None:
+    """A command of the client fails."""
+    client.command("message.cancel", destination="unknown")

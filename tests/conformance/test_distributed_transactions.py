@@ -12,6 +12,7 @@ from qstore.formats.amqp_0_10.codes import ErrorCode, XaStatus
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.broker_records.xids import decode_xid
 from tests.broker.protocols.world import Client, World
+from tests.conformance.queue_clients import detach, fail, lose
 
 X, Y = BranchId(1, b"global", b"x"), BranchId(1, b"global", b"y")
 
@@ -108,7 +109,7 @@ def test_what_was_accepted_in_a_branch_is_no_longer_the_session_s() -> None:
     world, client, other = furnished()
     moved(client)
     client.command("message.release", transfers=((0, client.deliveries[0].number),))
-    client.control("session.detach", on=1, name=b"session")
+    detach(client)
     world.run()
     assert counts(other) == (2, 0)
     assert status(other, "prepare") == OK
@@ -219,20 +220,8 @@ def test_an_association_that_ends_as_failed() -> None:
     refused(other, "rollback", ErrorCode.NOT_FOUND, xid=X)
 
 
-def _detach(client: Client) -> None:
-    client.control("session.detach", on=1, name=b"session")
-
-
-def _lose(client: Client) -> None:
-    client.machine.closed()
-
-
-def _fail(client: Client) -> None:
-    client.command("message.cancel", destination="unknown")
-
-
 @pytest.mark.parametrize("is_suspended", [False, True])
-@pytest.mark.parametrize("ending", [_detach, _lose, _fail])
+@pytest.mark.parametrize("ending", [detach, lose, fail])
 def test_a_session_that_ends_in_the_middle_dooms_its_branch(
     ending: Callable[[Client], None], is_suspended: bool
 ) -> None:
@@ -375,6 +364,6 @@ def test_a_result_for_a_session_that_is_gone_is_dropped() -> None:
     world, client, other = furnished()
     moved(client)
     client.command("dtx.prepare", xid=X)
-    client.control("session.detach", on=1, name=b"session")
+    detach(client)
     world.run()
     assert in_doubt(other) == [X]

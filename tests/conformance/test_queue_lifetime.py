@@ -271,14 +271,6 @@ def test_the_lifetime_policy_counts_more_than_auto_delete(policy: object, auto_d
     assert ("q" in world.broker.queues) is is_kept
 
 
-def look_for_idle_queues(world: World) -> None:
-    """As the server does every second."""
-    world.now += 1
-    for queue in world.broker.idle_queues.take_due():
-        world.work.append((world.broker.topology.delete_if_unused(queue), lambda _: None))
-    world.run()
-
-
 def test_an_unused_queue_is_kept_until_it_is_empty() -> None:
     world, here, there = clients()
     here.declare("q", arguments=arguments({"qpid.lifetime-policy": "delete-if-unused-and-empty"}))
@@ -288,15 +280,15 @@ def test_an_unused_queue_is_kept_until_it_is_empty() -> None:
     here.command("message.cancel", destination="q")
     here.sync()
     for _ in range(3):
-        look_for_idle_queues(world)
+        pass_time(world, 1)
         assert "q" in world.broker.queues
     there.command("queue.purge", queue="q")
     there.sync()
-    look_for_idle_queues(world)
+    pass_time(world, 1)
     assert "q" in world.broker.queues  # a session has still one of its messages
     here.command("message.accept", transfers=((0, 9),))
     here.sync()
-    look_for_idle_queues(world)
+    pass_time(world, 1)
     assert "q" not in world.broker.queues
     assert len(world.broker.idle_queues) == 0
 
@@ -320,7 +312,7 @@ def test_one_that_is_used_again_is_kept() -> None:
     there.subscribe("q")
     there.command("message.accept", transfers=((0, 9),))
     there.sync()
-    look_for_idle_queues(world)
+    pass_time(world, 1)
     assert "q" in world.broker.queues
     there.command("message.cancel", destination="q")
     there.sync()

@@ -8,6 +8,7 @@ import pytest
 
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import Client, World
+from tests.conformance.queue_clients import detach, fail, lose
 
 
 def furnished() -> tuple[World, Client, Client]:
@@ -64,24 +65,12 @@ def test_what_was_rolled_back_was_never_sent_and_is_still_held() -> None:
     client.sync()
     assert client.exceptions == []
     assert client.take() == [b"2", b"3"], "it has credit for what it has released"
-    _detach(client)
+    detach(client)
     client.sync()
     assert counts(other) == (2, 0)
 
 
-def _detach(client: Client) -> None:
-    client.control("session.detach", on=1, name=b"session")
-
-
-def _lose(client: Client) -> None:
-    client.machine.closed()
-
-
-def _fail(client: Client) -> None:
-    client.command("message.cancel", destination="unknown")
-
-
-@pytest.mark.parametrize("ending", [_detach, _lose, _fail])
+@pytest.mark.parametrize("ending", [detach, lose, fail])
 def test_a_session_that_ends_before_its_commit_has_done_nothing(ending: Callable[[Client], None]) -> None:
     world, client, other = furnished()
     moved(client)

@@ -7,7 +7,6 @@ the broker is back. Then every message is there once, and where it has to be.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -16,16 +15,16 @@ from qstore.formats.amqp_0_10.codes import XaStatus
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.broker_records.xids import decode_xid
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
 from tests.support.raw_peer import Delivery, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.system.test_broker_transactions_killed import Committer, look_at, set_out, wait_for_commits
 
 _KILLS: Final = 5
 _TOKENS: Final = 200
 _QUEUES: Final = ("one", "two", "three", "four")
 
 
-class Mover(threading.Thread):
+class Mover(Committer):
     """Takes messages from a queue and puts them on another, in one transaction after the other.
 
     Attributes:
@@ -33,36 +32,28 @@ class Mover(threading.Thread):
         place: token -> the queue that it was last known to be on.
         unsure: the tokens of the present transaction, and where it puts them; if its outcome is not known.
         decided: the xids of the branches that it has decided to commit.
-        commits, branches: how many transactions were committed; and how many of these were distributed.
-        error: what it failed with.
+        branches: how many of its transactions were distributed.
     """
 
     def __init__(self, port: int, number: int, source: random.Random, *, distributed: bool) -> None:
-        super().__init__(daemon=True)
+        super().__init__(port)
         self.number = number
         self.place: dict[int, str] = {}
         self.unsure: dict[int, str] = {}
         self.is_decided = False
         self.decided: set[BranchId] = set()
-        self.commits = self.branches = 0
-        self.error: BaseException | None = None
-        self._port, self._distributed = port, distributed
+        self.branches = 0
+        self._distributed = distributed
         self._random = random.Random(source.randrange(1 << 30))
         self.start()
 
-    def run(self) -> None:
-        try:
-            with RawPeer(self._port) as peer:
-                peer.call("dtx.select" if self._distributed else "tx.select")
-                for queue in _QUEUES:
-                    peer.subscribe(queue, queue, messages=5)
-                while True:
-                    taken = peer.take(self._random.randint(1, 4))
-                    (self._branch if self._distributed else self._local)(peer, taken)
-        except (PeerGoneError, ConnectionClosedError):
-            pass
-        except BaseException as error:
-            self.error = error
+    def work(self, peer: RawPeer) -> None:
+        peer.call("dtx.select" if self._distributed else "tx.select")
+        for queue in _QUEUES:
+            peer.subscribe(queue, queue, messages=5)
+        while True:
+            taken = peer.take(self._random.randint(1, 4))
+            (self._branch if self._distributed else self._local)(peer, taken)
 
     def _move(self, peer: RawPeer, taken: Sequence[Delivery]) -> dict[int, str]:
         targets: dict[int, str] = {}
@@ -106,19 +97,6 @@ class Mover(threading.Thread):
         self.commits += 1
 
 
-def set_out(broker: RunningBroker) -> dict[int, str]:
-    """Make the queues, with messages in them; where each is."""
-    place = {token: _QUEUES[token % len(_QUEUES)] for token in range(_TOKENS)}
-    with RawPeer(broker.port) as peer:
-        for queue in _QUEUES:
-            peer.declare(queue)
-        for token, queue in place.items():
-            peer.publish(queue, b"%d" % token)
-        peer.sync()
-        peer.end()
-    return place
-
-
 def end_what_is_in_doubt(broker: RunningBroker, decided: set[BranchId]) -> None:
     """As the clients have decided."""
     with RawPeer(broker.port) as peer:
@@ -128,29 +106,6 @@ def end_what_is_in_doubt(broker: RunningBroker, decided: set[BranchId]) -> None:
             assert peer.call(command, xid=xid)["status"] == XaStatus.XA_OK
         assert not peer.call("dtx.recover")["in_doubt"].values
         peer.end()
-
-
-def look_at(broker: RunningBroker) -> dict[int, str]:
-    """Where each message is, found by browsing."""
-    place: dict[int, str] = {}
-    with RawPeer(broker.port) as peer:
-        for queue in _QUEUES:
-            count = peer.message_count(queue)
-            peer.subscribe(queue, queue, acquire_mode=1, accept_mode=1)
-            for delivery in peer.take(count):
-                token = int(delivery.body)
-                assert token not in place, f"{token} is in {place[token]} and in {queue}"
-                place[token] = queue
-        assert peer.take_all() == []
-        peer.end()
-    return place
-
-
-def wait_for_commits(count: int, movers: Sequence[Mover]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while sum(mover.commits for mover in movers) < count and all(mover.is_alive() for mover in movers):
-        assert time.monotonic() < end, "nothing is committed"
-        time.sleep(0.002)
 
 
 def check(found: dict[int, str], movers: Sequence[Mover]) -> None:
@@ -167,7 +122,7 @@ def check(found: dict[int, str], movers: Sequence[Mover]) -> None:
 
 def test_every_message_is_there_once_whatever_dies(make_broker: BrokerMaker) -> None:
     broker, source = make_broker().start(), random.Random(11)
-    set_out(broker)
+    set_out(broker, _QUEUES, _TOKENS)
     branches = number = 0
     for _ in range(_KILLS):
         movers = []
@@ -184,7 +139,7 @@ def test_every_message_is_there_once_whatever_dies(make_broker: BrokerMaker) -> 
             branches += mover.branches
         broker.start()
         end_what_is_in_doubt(broker, set().union(*(mover.decided for mover in movers)))
-        found = look_at(broker)
+        found = look_at(broker, _QUEUES)
         assert sorted(found) == list(range(_TOKENS))
         check(found, movers)
     assert branches > 5 * _KILLS

@@ -18,37 +18,55 @@ TOKENS: Final = 400
 SIDES: Final = ("left", "right")
 
 
-class Mover(threading.Thread):
+class Committer(threading.Thread):
+    """A client that commits transactions until its connection is lost.
+
+    Attributes:
+        commits: how many were completed.
+        error: what it failed with.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.commits = 0
+        self.error: BaseException | None = None
+        self._port = port
+
+    def run(self) -> None:
+        try:
+            with RawPeer(self._port) as peer:
+                self.work(peer)
+        except (PeerGoneError, ConnectionClosedError):
+            pass
+        except BaseException as error:
+            self.error = error
+
+    def work(self, peer: RawPeer) -> None:
+        """Commit one transaction after the other."""
+        raise NotImplementedError
+
+
+class Mover(Committer):
     """Takes some messages from one queue, sends them to the other, accepts them, and commits or rolls back.
 
     Attributes:
         place: token -> the queue that it was last known to be in.
         unsure: the tokens of a commit that was not completed.
-        commits: how many were completed.
-        error: what it failed with.
     """
 
     def __init__(self, port: int, source: str, target: str, seed: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(port)
         self.place: dict[int, str] = {}
         self.unsure: set[int] = set()
-        self.commits = 0
-        self.error: BaseException | None = None
-        self._port, self._source, self._target = port, source, target
+        self._source, self._target = source, target
         self._random = random.Random(seed)
         self.start()
 
-    def run(self) -> None:
-        try:
-            with RawPeer(self._port) as peer:
-                peer.call("tx.select")
-                peer.subscribe(self._source, messages=20)
-                while True:
-                    self._move(peer, peer.take(self._random.randint(1, 12)))
-        except (PeerGoneError, ConnectionClosedError):
-            pass
-        except BaseException as error:
-            self.error = error
+    def work(self, peer: RawPeer) -> None:
+        peer.call("tx.select")
+        peer.subscribe(self._source, messages=20)
+        while True:
+            self._move(peer, peer.take(self._random.randint(1, 12)))
 
     def _move(self, peer: RawPeer, taken: Sequence[Delivery]) -> None:
         tokens = [int(delivery.body) for delivery in taken]
@@ -66,11 +84,11 @@ class Mover(threading.Thread):
         self.place.update(dict.fromkeys(tokens, self._target))
 
 
-def set_out(broker: RunningBroker) -> dict[int, str]:
-    """Make the queues, with messages in both; where each is."""
-    place = {token: SIDES[token % 2] for token in range(TOKENS)}
+def set_out(broker: RunningBroker, queues: Sequence[str] = SIDES, count: int = TOKENS) -> dict[int, str]:
+    """Make the queues, with messages in all of them; where each is."""
+    place = {token: queues[token % len(queues)] for token in range(count)}
     with RawPeer(broker.port) as peer:
-        for queue in SIDES:
+        for queue in queues:
             peer.declare(queue)
         for token, queue in place.items():
             peer.publish(queue, b"%d" % token)
@@ -79,11 +97,11 @@ def set_out(broker: RunningBroker) -> dict[int, str]:
     return place
 
 
-def look_at(broker: RunningBroker) -> dict[int, str]:
+def look_at(broker: RunningBroker, queues: Sequence[str] = SIDES) -> dict[int, str]:
     """Where each message is, found by browsing."""
     place: dict[int, str] = {}
     with RawPeer(broker.port) as peer:
-        for queue in SIDES:
+        for queue in queues:
             count = peer.message_count(queue)
             peer.subscribe(queue, queue, acquire_mode=1, accept_mode=1)
             for delivery in peer.take(count):
@@ -117,8 +135,8 @@ def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMake
     assert commits > 5 * _KILLS
 
 
-def wait_for_commits(count: int, movers: Sequence[Mover]) -> None:
-    """Until both together have committed so often, or one has ended."""
+def wait_for_commits(count: int, movers: Sequence[Committer]) -> None:
+    """Until they have together committed so often, or one has ended."""
     end = time.monotonic() + PATIENCE_SECONDS
     while sum(mover.commits for mover in movers) < count and all(mover.is_alive() for mover in movers):
         assert time.monotonic() < end, "nothing is committed"
