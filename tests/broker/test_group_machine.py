@@ -331,6 +331,26 @@ def test_a_group_that_is_freed_in_the_middle_goes_on_at_once() -> None:
 
 
 @replaces
+def test_kinds_that_are_gone_are_forgotten() -> None:
+    model = Model()
+    queue = grouped(model)
+    publish(model, queue, b"x")
+    stays = model.consumer(queue, wants=lambda entry: entry.message.body == b"s")
+    for _ in range(200):
+        kind = object()
+        consumer = model.consumer(queue, wants=lambda _entry, _kind=kind: False)
+        model.run()
+        queue.remove_consumer(consumer)
+    order = queue._order
+    assert isinstance(order, GroupOrder)
+    assert len(order._free) < 30
+    assert all(len(group.cursors) < 30 for group in order._groups.values())
+    publish(model, queue, b"s")
+    model.run()
+    assert stays.bodies == [b"s"]
+
+
+@replaces
 @pytest.mark.parametrize("is_new", [True, False], ids=["of a new group", "of a group that is there"])
 def test_a_message_for_which_there_is_no_memory_was_never_there(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
