@@ -219,7 +219,7 @@ def _log_recovery(broker: Broker, seconds: float) -> None:
     in_doubt = broker.distributed.branches
     if in_doubt:
         held = sum(branch.message_count for branch in in_doubt.values())
-        text = "%s in doubt hold %s until they are committed or rolled back; dtx.recover lists them"
+        text = "In doubt: %s with %s, until committed or rolled back; dtx.recover lists them"
         _LOG.notice(text, _counted(len(in_doubt), "transaction"), _counted(held, "message"))
 
 

@@ -126,8 +126,8 @@ def test_what_is_given_back_is_where_it_was(open_fixture: StoreOpener, make_brok
 
 def test_the_log_of_a_start_tells_how_many(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
     broker = start_on(make_broker, open_fixture("legacy-d-dtx"))
-    (line,) = [line for line in broker.log_text().splitlines() if "transactions in doubt hold" in line]
-    assert "notice 3 transactions in doubt hold 15 messages until they are committed or rolled back" in line
+    (line,) = [line for line in broker.log_text().splitlines() if "In doubt: " in line]
+    assert "notice In doubt: 3 transactions with 15 messages, until committed or rolled back; dtx.recover lists" in line
 
 
 def test_the_tools_agree_with_the_broker(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
