@@ -9,7 +9,7 @@ from typing import Final
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
-from qstore.formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
+from qstore.formats.rhm.records import BOUNDARY, COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
 
 VERSION_1 = struct.Struct("<IBBHQHHIQQII")
 VERSION_2 = struct.Struct("<IBBHQQQQIHHQI")
@@ -49,6 +49,7 @@ class FileHeader:
         incarnation: version 2: how often that queue's journal was rebuilt.
         flush_alignment: version 2: bytes to which each flush is padded.
         slot: version 2: which of the two slots of the sector contains the header.
+        is_boundary: version 2: whether nothing in this file, and nothing written before it, belongs to the journal.
     """
 
     version: int
@@ -65,6 +66,7 @@ class FileHeader:
     incarnation: int = 0
     flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
     slot: int = 0
+    is_boundary: bool = False
 
     @property
     def is_creation(self) -> bool:
@@ -75,8 +77,8 @@ class FileHeader:
 def decode_file_header(sector: bytes) -> FileHeader | None:
     """Decode the file header in the first sector of a file; None if the file was never written (magic 0).
 
-    Of a version-2 sector's two headers the one with the higher flush number is returned; a torn one is ignored, and so
-    is a creation header.
+    Of a version-2 sector's two headers the one with the higher flush number is returned, of two with the same number
+    the boundary; a torn one is ignored, and so is a creation header.
 
     Raises:
         RhmError: the sector is short, has no file header, an unknown version, or a wrong checksum.
@@ -90,7 +92,9 @@ def decode_file_header(sector: bytes) -> FileHeader | None:
         if second is None:
             raise
         return second
-    return first if second is None or (first is not None and first.first_flush > second.first_flush) else second
+    if first is None or second is None:
+        return first or second
+    return max(second, first, key=lambda header: (header.first_flush, header.is_boundary))
 
 
 def was_entered_again(sector: bytes) -> bool:
@@ -100,7 +104,7 @@ def was_entered_again(sector: bytes) -> bool:
         first = _decode_slot(sector, 0)
     except RhmError:
         return False
-    if second is None or second.is_creation or first is None:
+    if second is None or second.is_creation or first is None or first.is_boundary or second.is_boundary:
         return False
     return first.overwrite_indicator == second.overwrite_indicator
 
@@ -176,7 +180,13 @@ def _decode_version_2(sector: bytes, slot: int) -> FileHeader:
         incarnation=incarnation,
         flush_alignment=alignment,
         slot=slot,
+        is_boundary=bool(flags & BOUNDARY),
     )
+
+
+def other_slot(slot: int) -> int:
+    """The slot for the next header of a version-2 file whose present one is in `slot`."""
+    return (slot + 1) % SLOTS
 
 
 def encode_header_slot(header: FileHeader) -> bytes:
@@ -186,7 +196,7 @@ def encode_header_slot(header: FileHeader) -> bytes:
 
 def encode_file_header(header: FileHeader) -> bytes:
     """The whole first sector of a file, padded with 0xff; in version 2 with one header."""
-    flags = header.overwrite_indicator
+    flags = header.overwrite_indicator | (BOUNDARY if header.is_boundary else 0)
     if header.version == 1:
         sector = VERSION_1.pack(
             Kind.FILE, 1, 0, flags, header.rid, header.file_number, header.logical_number, 0,

@@ -10,6 +10,7 @@ PAGE_SIZE = 65536  # bytes: the unit of jfile-size-pgs
 FILE_HEADER_SIZE = SECTOR_SIZE
 DATA_OFFSET = FILE_HEADER_SIZE
 MAX_FILES = 64  # of num-jfiles
+MAX_RING_FILES = 1 << 16  # of version 2: a file's number has 16 bits
 MAX_FILE_SIZE = FILE_HEADER_SIZE + 32768 * PAGE_SIZE  # bytes: jfile-size-pgs is 32768 at most
 
 

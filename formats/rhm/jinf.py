@@ -12,8 +12,12 @@ queue.
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
 
-and `creation_headers`, which is 1, if each file was created with a header (formats/rhm/README.md, 8.2). Journals
-that are older than such headers do not have the key.
+and, where they are needed:
+
+    creation_headers      1, if each file was created with a header (formats/rhm/README.md, 8.2)
+    ring                  the numbers of the files in the order of the ring, if that is not 0, 1, 2 …: "0-3,8,4-7"
+    spare                 the numbers of files that may exist, but do not belong to the ring, in the same form
+    initial_jrnl_files    how many files the journal was created with, if it has another number now, or more than 64
 """
 
 from __future__ import annotations
@@ -22,13 +26,14 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
-from qstore.formats.rhm.geometry import MAX_FILES, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.geometry import MAX_FILES, MAX_RING_FILES, SECTOR_SIZE, Geometry
 
 DEFAULT_BASE_NAME: Final = "JournalData"
 TPL_BASE_NAME: Final = "tpl"
@@ -57,6 +62,9 @@ class JournalInfo:
         queue_record: version 2: the queue record as in the catalogue.
         flush_alignment: version 2: bytes to which flushes are padded.
         creation_headers: version 2: whether each file was created with a header, so that none can be all zeros.
+        ring: version 2: the numbers of the files in the order of the ring; empty for 0, 1, 2 and so on.
+        spare: version 2: numbers of files that may exist, but are not in the ring: they are being added or removed.
+        initial_files: version 2: how many files the journal was created with; 0 for as many as it has.
     """
 
     version: int
@@ -77,6 +85,23 @@ class JournalInfo:
     queue_record: bytes = b""
     flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
     creation_headers: bool = False
+    ring: tuple[int, ...] = ()
+    spare: tuple[int, ...] = ()
+    initial_files: int = 0
+
+    def numbers_of(self, files: int) -> Sequence[int]:
+        """The numbers of the files in the order of the ring; 0, 1, 2 … if there are not as many as it says."""
+        return self.numbers if files == self.geometry.files else range(files)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the files in the order of the ring."""
+        return self.ring or tuple(range(self.geometry.files))
+
+
+def is_plain_ring(numbers: Sequence[int]) -> bool:
+    """Whether the order of files is that of a ring that never grew: 0, 1, 2 and so on."""
+    return all(number == place for place, number in enumerate(numbers))
 
 
 def decode_jinf(content: bytes) -> JournalInfo:
@@ -225,9 +250,9 @@ def _decode_version_1(content: bytes) -> JournalInfo:
     )
 
 
-def _geometry(files: int, sectors: int) -> Geometry:
-    if not 1 <= files <= MAX_FILES:
-        raise RhmError(f"journal info file: {files} files is out of range (at most {MAX_FILES})")
+def _geometry(files: int, sectors: int, most: int = MAX_FILES) -> Geometry:
+    if not 1 <= files <= most:
+        raise RhmError(f"journal info file: {files} files is out of range (at most {most})")
     if not 1 <= sectors <= _NUMBER_LIMIT:
         raise RhmError(f"journal info file: file size of {sectors} sectors is out of range")
     return Geometry(files, sectors * SECTOR_SIZE)
@@ -252,6 +277,12 @@ def _encode_version_2(info: JournalInfo) -> bytes:
     }
     if info.creation_headers:
         fields["creation_headers"] = 1
+    if info.ring:
+        fields["ring"] = _ranges(info.ring)
+    if info.spare:
+        fields["spare"] = _ranges(info.spare)
+    if info.initial_files or info.geometry.files > MAX_FILES:
+        fields["initial_jrnl_files"] = info.initial_files or info.geometry.files
     fields["crc32c"] = extend_crc32c(0, _canonical(fields))
     return _canonical(fields)
 
@@ -280,11 +311,16 @@ def _decode_version_2(content: bytes) -> JournalInfo:
         record = base64.b64decode(_text(fields, "queue_record"), validate=True)
     except (binascii.Error, ValueError):
         raise RhmError("journal info file: queue_record is not base64") from None
+    files, sectors = _number(fields, "number_jrnl_files"), _number(fields, "jrnl_file_size_sblks")
+    initial = _number(fields, "initial_jrnl_files") if "initial_jrnl_files" in fields else 0
+    ring, spare = (_numbers(_text(fields, key)) if key in fields else () for key in ("ring", "spare"))
+    if (ring and len(ring) != files) or len({*ring, *spare}) < len(ring) + len(spare):
+        raise RhmError(f"journal info file: the ring does not consist of {files} different files")
     return JournalInfo(
         version=2,
         queue_name=_text(fields, "queue_name"),
         base_name=_text(fields, "base_filename"),
-        geometry=_geometry(_number(fields, "number_jrnl_files"), _number(fields, "jrnl_file_size_sblks")),
+        geometry=_geometry(files, sectors, MAX_RING_FILES if initial else MAX_FILES),
         seconds=_number(fields, "seconds"),
         nanoseconds=_number(fields, "nanoseconds"),
         queue_id=_number(fields, "queue_id"),
@@ -292,7 +328,33 @@ def _decode_version_2(content: bytes) -> JournalInfo:
         queue_record=record,
         flush_alignment=_number(fields, "flush_alignment"),
         creation_headers="creation_headers" in fields and _number(fields, "creation_headers") == 1,
+        ring=ring,
+        spare=spare,
+        initial_files=0 if initial == files else initial,
     )
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Numbers as text, ascending stretches as ranges: "0-3,8,4-7"."""
+    stretches: list[list[int]] = []
+    for number in numbers:
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
+        else:
+            stretches.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in stretches)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers of `_ranges`. Raises RhmError: they are not numbers of files, or one is there twice."""
+    numbers: dict[int, None] = {}
+    for stretch in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", stretch)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not first <= last < MAX_RING_FILES or not numbers.keys().isdisjoint(range(first, last + 1)):
+            raise RhmError(f"journal info file: {text[:40]!r} is not a list of file numbers")
+        numbers.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(numbers)
 
 
 def _text(fields: dict[str, object], name: str) -> str:

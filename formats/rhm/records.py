@@ -40,6 +40,7 @@ MOVED: Final = 0x0040
 COMPRESSED: Final = 0x0080
 LAST_OF_FLUSH: Final = 0x0100
 SEAL: Final = 0x0200
+BOUNDARY: Final = 0x0400  # of a file header
 
 TAIL_SIZE: Final = 12
 MAX_HEADER_SIZE: Final = 32

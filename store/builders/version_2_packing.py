@@ -12,6 +12,7 @@ from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import TAIL, Kind, RecordHeader
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import FlushQueue
 from qstore.store.journal.write.step import Step
 from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
@@ -36,10 +37,12 @@ class Version2Packer:
 
     def __init__(self, environment: Environment, info: JournalInfo) -> None:
         self.limit = info.geometry.capacity // BLOCK_SIZE
-        self._flushes = FlushQueue(info.geometry, page=WRITE_BYTES, synced=0, place=0)
+        ring = FileRing(range(info.geometry.files))
+        self._flushes = FlushQueue(info.geometry, ring, page=WRITE_BYTES, synced=0, place=0)
         self._batch = WriteBatch(
             JournalOwner(f'queue "{printable(info.queue_name)}"', info.queue_id, info.incarnation),
             info.geometry,
+            ring,
             alignment=info.flush_alignment,
             position=0,
             flush=0,

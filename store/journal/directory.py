@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILE_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.geometry import (
+    FILE_HEADER_SIZE,
+    MAX_FILE_SIZE,
+    MAX_FILES,
+    MAX_RING_FILES,
+    SECTOR_SIZE,
+    Geometry,
+)
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
@@ -74,12 +81,12 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
             raise UnmadeJournalError(f"{directory}: all files of the journal are empty")
         what = "neither an info file nor a journal file has a valid journal file size"
         raise NotAJournalError(f"{directory}: {what}")
-    for number in sorted(files):
-        if number >= geometry.files:
-            path = data_path(directory, base, number)
-            damage.append(Damage(path, None, None, DamageKind.FILE_BEYOND_LAST, files=geometry.files))
-    paths = [data_path(directory, base, number) for number in range(geometry.files)]
-    ring = read_ring(disk, paths, geometry, info)
+    numbers = range(geometry.files) if info is None else info.numbers_of(geometry.files)
+    for number in sorted(set(files).difference(numbers, () if info is None else info.spare)):
+        path = data_path(directory, base, number)
+        damage.append(Damage(path, None, None, DamageKind.FILE_BEYOND_LAST, files=geometry.files))
+    paths = [data_path(directory, base, number) for number in numbers]
+    ring = read_ring(disk, paths, geometry, info, numbers)
     damage.extend(ring.damage)
     damage.extend(_stranger(info, info_path, base, ring))
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
@@ -182,11 +189,13 @@ def _believed_geometry(
     """
     size, agreeing = _commonest_size(files)
     if info is None:
-        count = max((number for number in files if number < MAX_FILES), default=-1) + 1
+        # A stray file with a high number does not make a large ring: half of the files at least must be there.
+        dense = [n for at, n in enumerate(sorted(files)) if n < MAX_FILES or n < min(2 * at + 2, MAX_RING_FILES)]
+        count = max(dense, default=-1) + 1
         return Geometry(count, size - FILE_HEADER_SIZE) if count and size else None
     recorded = info.geometry
     count = recorded.files
-    while count in files and count < MAX_FILES:
+    while not info.ring and not info.spare and count in files and count < MAX_FILES:
         count += 1
     if recorded.file_size <= MAX_FILE_SIZE and (recorded.file_size in files.values() or agreeing < 2):
         size = recorded.file_size

@@ -38,6 +38,7 @@ from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.errors import StoreError
 from qstore.store.journal.directory import INFO_SUFFIX, data_path
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.space import Cut
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.flusher import Flusher
@@ -47,7 +48,7 @@ from qstore.store.writable_disk import WritableDisk
 
 
 class JournalSnapshot(NamedTuple):
-    """One journal at the moment of the cut. Files are counted over all laps: the number in the ring is the remainder.
+    """One journal at the moment of the cut. Files are counted over all laps, as its writer does.
 
     Attributes:
         queue_id: its queue's number; 0 for the prepared list.
@@ -73,13 +74,18 @@ class JournalSnapshot(NamedTuple):
         if self.cut is not None:
             self.cut.pin.holds = False
 
-    def file_at(self, number: int) -> int | None:
-        """The file, counted over all laps, with this number in the ring; None if it was never entered."""
+    @property
+    def ring(self) -> FileRing:
+        """The order of its files."""
+        return FileRing(range(self.geometry.files)) if self.cut is None else self.cut.ring
+
+    def file_at(self, place: int) -> int | None:
+        """The file, counted over all laps, at this position in the ring; None if it was never entered."""
         cut = self.cut
         if cut is None or not self.size:
             return None
         last = (cut.end - 1) // self._file_blocks
-        file = last - (last - number) % self.geometry.files
+        file = last - (cut.ring.place(last) - place) % self.geometry.files
         return None if file < cut.first and cut.is_whole else file
 
     def bytes_in(self, file: int) -> int:
@@ -99,7 +105,7 @@ class JournalSnapshot(NamedTuple):
 
     def path_of(self, file: int) -> str:
         """The path of a file, counted over all laps."""
-        return data_path(self.directory, self.base_name, file % self.geometry.files)
+        return data_path(self.directory, self.base_name, self.ring.number(file))
 
     @property
     def _file_blocks(self) -> int:

@@ -40,7 +40,7 @@ import qstore.store.outage as outage
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from qstore.formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
-from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring
 from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.environment import Environment
@@ -162,11 +162,12 @@ class _Copy:
         self._disk.make_directory(target)
         info = journal.base_name + INFO_SUFFIX
         content = read_whole(self._disk, posixpath.join(journal.directory, info), MAX_JINF_SIZE)
+        described, content = _with_ring(content, journal)
         self._write(posixpath.join(target, info), len(content), lambda file: file.write(0, content))
         first = self._header(journal, journal.cut.first) if journal.cut is not None and journal.size else None
-        created = _with_creation_headers(content)
-        for number in range(journal.geometry.files):
-            index = journal.file_at(number)
+        created = described if described is not None and described.creation_headers else None
+        for place, number in enumerate(journal.ring.numbers):
+            index = journal.file_at(place)
             if index is not None:
                 fill = partial(self._fill, journal, first, index)
             else:
@@ -185,8 +186,8 @@ class _Copy:
         size = journal.bytes_in(index)
         if not size:
             assert first is not None
-            lap, number = divmod(index, journal.geometry.files)
-            header = replace(first, overwrite_indicator=lap & 1, file_number=number, first_record_offset=0, slot=0)
+            number, indicator = journal.ring.number(index), journal.ring.indicator(index)
+            header = replace(first, overwrite_indicator=indicator, file_number=number, first_record_offset=0, slot=0)
             file.write(0, encode_file_header(header))
             return
         file.write(0, encode_file_header(replace(self._header(journal, index), slot=0)))
@@ -203,12 +204,12 @@ class _Copy:
         path = journal.path_of(index)
         sector = read_whole(self._disk, path, FILE_HEADER_SIZE)
         self._check(journal)
-        lap, number = divmod(index, journal.geometry.files)
+        number, indicator = journal.ring.number(index), journal.ring.indicator(index)
         try:
             header = decode_file_header(sector)
         except RhmError as error:
             raise StoreError(f"{path}: {error.what}: the journal is damaged and cannot be copied") from error
-        if header is None or (header.file_number, header.overwrite_indicator) != (number, lap & 1):
+        if header is None or (header.file_number, header.overwrite_indicator) != (number, indicator):
             raise StoreError(f"{path}: the header belongs to another file: the journal is damaged and cannot be copied")
         return header
 
@@ -222,13 +223,18 @@ class _Copy:
             )
 
 
-def _with_creation_headers(content: bytes) -> JournalInfo | None:
-    """The content of an info file, if its journal's files have creation headers; None if it is damaged."""
+def _with_ring(content: bytes, journal: JournalSnapshot) -> tuple[JournalInfo | None, bytes]:
+    """An info file, decoded and as bytes, with the ring of the snapshot; None and unchanged if it is damaged."""
     try:
         info = decode_jinf(content)
     except RhmError:
-        return None
-    return info if info.creation_headers else None
+        return None, content
+    numbers = tuple(journal.ring.numbers)
+    ring = () if is_plain_ring(numbers) else numbers
+    if (info.geometry, info.ring, info.spare) != (journal.geometry, ring, ()):
+        info = replace(info, geometry=journal.geometry, ring=ring, spare=())
+        content = encode_jinf(info)
+    return info, content
 
 
 def _fill_unentered(created: JournalInfo | None, number: int, file: WritableFile) -> None:

@@ -6,6 +6,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.journal.write.version_2_writer import open_writer
 from qstore.store.journal.write.write_batch import JournalOwner
@@ -62,11 +63,13 @@ def take_up(
         page: maximum bytes of one write.
         bound: maximum unsynced bytes.
     """
-    storage = JournalStorage(environment.disk, directory, info.base_name, geometry)
+    ring = FileRing(info.numbers_of(geometry.files), state.origin, state.lap)
+    storage = JournalStorage(environment.disk, directory, info.base_name, geometry, ring)
     title = f'queue "{printable(info.queue_name)}"'
     writer = open_writer(
         JournalOwner(title, info.queue_id, info.incarnation),
         geometry,
+        ring,
         alignment=info.flush_alignment,
         page=page,
         state=state,

@@ -22,6 +22,7 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.files import Line
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.files import Ring
 
 
 def torn_tail(journal: Journal, end: JournalEnd) -> str:
@@ -54,7 +55,10 @@ def missing_seal(journal: Journal, end: JournalEnd) -> Iterator[Damage]:
         file, offset = journal.stream.locate(end.place)
         yield Damage(file.path, offset, end.rid, DamageKind.SEAL_MISSING, problem=end.what)
     else:
-        path = data_path(journal.path, journal.base_name, (files.files[-1].number + 1) % files.geometry.files)
+        number = (files.files[-1].number + 1) % files.geometry.files
+        if isinstance(files, Ring) and files.numbers:
+            number = files.numbers[number]
+        path = data_path(journal.path, journal.base_name, number)
         yield Damage(path, files.geometry.header_size, None, DamageKind.SEAL_MISSING, problem=end.what)
 
 

@@ -32,6 +32,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
+from qstore.store.journal.write.ring_change import settle_ring
 from qstore.store.journal.write.storage import (
     create_journal,
     mark_deleted,
@@ -284,6 +285,7 @@ class _Start:
         except NotToBeTakenUpError as error:
             raise StoreDamagedError(f"{error}; run qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
+        settle_ring(self._disk, reader.path, reader.info)
         journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
         self._opened.callback(journal.close)
         if not self._plan.was_clean:

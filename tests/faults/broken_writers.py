@@ -6,6 +6,12 @@ lost dequeue               a dequeue that would begin a file is not written
 wrong overwrite indicator  every lap has the same
 flushes overlap            flush n + 1 is written before flush n is synced
 compaction without a sync  a file counts as free when its records are copied, not when the copies are on the disk
+
+And with rings that grow and shrink:
+
+files in use before they are in the ring   as if the info file was written at once
+no boundary                                free files before those removed look as if the oldest followed them
+ring in use before it is synced            a change that a kill interrupted is not synced by the next life
 """
 
 from __future__ import annotations
@@ -16,7 +22,9 @@ from typing import Any, Final
 from qstore.formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.store.journal.write.compaction import Compactor, blocks_in_passing
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import RingSpace
 from qstore.store.journal.write.step import Step, Write
@@ -24,6 +32,7 @@ from qstore.store.journal.write.version_2_writer import Version2Writer, open_wri
 from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
 from qstore.store.journal.write.writer_state import WriterState
 from tests.faults.journal_harness import JournalLife
+from tests.faults.simulated_disk import SimulatedDisk
 
 
 class NeverSyncs(JournalLife):
@@ -74,9 +83,9 @@ class SameIndicator(JournalLife):
     """Wrong overwrite indicator."""
 
     @staticmethod
-    def open_writer(identity: JournalOwner, geometry: Geometry, **options: Any) -> Version2Writer:
-        made = open_writer(identity, geometry, **options)
-        return _SameIndicator(identity, made.batch, made.flushes, made.space, made.records, made.compactor)
+    def open_writer(identity: JournalOwner, geometry: Geometry, ring: FileRing, **options: Any) -> Version2Writer:
+        made = open_writer(identity, geometry, ring, **options)
+        return _SameIndicator(identity, ring, made.batch, made.flushes, made.space, made.records, made.compactor)
 
 
 class OverlapsFlushes(JournalLife):
@@ -133,14 +142,50 @@ class FreesEarly(JournalLife):
     """Compaction without a sync."""
 
     @staticmethod
-    def open_writer(identity: JournalOwner, geometry: Geometry, **options: Any) -> Version2Writer:
-        made = open_writer(identity, geometry, **options)
+    def open_writer(identity: JournalOwner, geometry: Geometry, ring: FileRing, **options: Any) -> Version2Writer:
+        made = open_writer(identity, geometry, ring, **options)
         batch, flushes, in_passing = made.batch, made.flushes, blocks_in_passing(options["page"])
         chunk = max(geometry.data_size // BLOCK_SIZE, in_passing)
         space = _EagerSpace(geometry, 512, chunk)
         records = _EagerRecords(batch, space, options["state"], flushes)
         compactor = Compactor(batch, flushes, space, records, options["read"], in_passing=in_passing, chunk=chunk)
-        return Version2Writer(identity, batch, flushes, space, records, compactor)
+        return Version2Writer(identity, ring, batch, flushes, space, records, compactor)
+
+
+class GrowsEarly(JournalLife):
+    """The new files are used before the info file says that there are any."""
+
+    def begin_change(self, files: int) -> bool:
+        if self.writer.growth.change is not None or not super().begin_change(files):
+            return False
+        self.writer.growth.end(is_made=True)
+        self.writer.ring_changed()
+        return True
+
+    def make_change(self) -> None:
+        """Never."""
+
+
+class ForgetsBoundary(JournalLife):
+    """Free files before those removed still look as if they were followed by the oldest."""
+
+    def begin_change(self, files: int) -> bool:
+        begun = super().begin_change(files)
+        change = self.writer.growth.change
+        if begun and change is not None and change.removed:
+            self.writer.growth.change = change._replace(boundary=UNENTERED)
+        return begun
+
+
+class ForgetsToSync(JournalLife):
+    """A change that a crash interrupted is used before it is synced."""
+
+    def __init__(self, disk: SimulatedDisk, seed: int = 0) -> None:
+        watch, disk.sync_directory = disk.sync_directory, lambda path: None  # type: ignore[method-assign]
+        try:
+            super().__init__(disk, seed)
+        finally:
+            disk.sync_directory = watch  # type: ignore[method-assign]
 
 
 BROKEN: Final[dict[str, type[JournalLife]]] = {
@@ -150,4 +195,10 @@ BROKEN: Final[dict[str, type[JournalLife]]] = {
     "wrong overwrite indicator": SameIndicator,
     "flushes overlap": OverlapsFlushes,
     "compaction without a sync": FreesEarly,
+}
+
+BROKEN_GROWTH: Final[dict[str, type[JournalLife]]] = {
+    "files in use before they are in the ring": GrowsEarly,
+    "no boundary": ForgetsBoundary,
+    "ring in use before it is synced": ForgetsToSync,
 }

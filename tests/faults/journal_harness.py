@@ -19,7 +19,11 @@ from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.write.file_ring import FileRing
+from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.resumption import state_of
+from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change, settle_ring
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
 from qstore.store.journal.write.storage import JournalStorage, create_journal
@@ -148,13 +152,17 @@ class JournalLife:
         journal.close()
         self.geometry = journal.files.geometry
         assert journal.info is not None
-        self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, self.geometry)
+        assert isinstance(journal.files, Ring)
+        ring = FileRing(journal.files.numbers, state.origin, state.lap)
+        settle_ring(disk, DIRECTORY, journal.info)
+        self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, self.geometry, ring)
         self.storage.sync_end(state.position)
         self.moved_dequeues = 0
         rng = random.Random(seed)
         self.writer = self.open_writer(
             JournalOwner('queue "q"', 7, 1),
             self.geometry,
+            ring,
             alignment=journal.info.flush_alignment,
             page=PAGE,
             state=state,
@@ -270,6 +278,38 @@ class JournalLife:
                 return
             self.finish()
         raise AssertionError("never drained")
+
+    # ---- files ----
+
+    def begin_change(self, files: int) -> bool:
+        """Begin to add so many files, or to remove them if negative. Returns whether that is possible."""
+        growth = self.writer.growth
+        change = growth.begin(files) if files > 0 else growth.begin_removal(-files)
+        self.writer.ring_changed()
+        return change is not None
+
+    def make_change(self) -> None:
+        """Make the change that was begun. Raises OSError; the writer has been told then."""
+        growth = self.writer.growth
+        change = growth.change
+        if change is None:
+            return
+        try:
+            make_ring_change(self.disk, DIRECTORY, DEFAULT_BASE_NAME, change)
+        except RingUnknownError as error:
+            self.writer.failed(error)
+            raise
+        except OSError:
+            growth.end(is_made=False)
+            self.writer.ring_changed()
+            raise
+        growth.end(is_made=True)
+        self.writer.ring_changed()
+        self.storage.forget(change.removed)
+        self.geometry = Geometry(len(change.after), self.geometry.data_size)
+        self.counts["files added"] += len(change.added)
+        self.counts["files added in the middle"] += len(change.added) if change.anchor != UNENTERED else 0
+        self.counts["files removed"] += len(change.removed)
 
     def close(self) -> bool:
         """Close cleanly. Returns whether the journal is sealed."""

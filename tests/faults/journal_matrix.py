@@ -33,6 +33,8 @@ class Shape(NamedTuple):
         alignment: bytes to which flushes are padded.
         sector: bytes that the drive writes at once.
         powersafe: whether a power loss leaves alone what stood in a sector that is being written.
+        grows: how many of the operations begin or end a change of the ring.
+        most: files that the ring may grow to.
     """
 
     files: int
@@ -43,6 +45,8 @@ class Shape(NamedTuple):
     alignment: int = SECTOR_SIZE
     sector: int = SECTOR
     powersafe: bool = True
+    grows: float = 0.0
+    most: int = 24
 
     @property
     def geometry(self) -> Geometry:
@@ -162,6 +166,9 @@ class _History:
     def _operate(self) -> None:
         life, rng, shape = self.life, self.rng, self.matrix.shape
         assert life is not None
+        if shape.grows and rng.random() < shape.grows:
+            self._change_ring(life)
+            return
         chance = rng.random()
         if chance < 0.68:
             if rng.random() < shape.transactions:
@@ -208,6 +215,15 @@ class _History:
                 self.matrix.counts["own dequeues"] += life.dequeue(self.next_rid(), rng.choice(own), xid)
         elif life.now.open:
             (life.commit if chance < 0.93 else life.abort)(self.next_rid(), rng.choice(list(life.now.open)))
+
+    def _change_ring(self, life: JournalLife) -> None:
+        rng, files = self.rng, life.geometry.files
+        if life.writer.growth.change is not None:
+            life.make_change()
+        elif files < self.matrix.shape.most and rng.random() < 0.6:
+            life.begin_change(rng.randint(1, 3))
+        elif files > self.matrix.shape.files:
+            life.begin_change(-rng.randint(1, files - self.matrix.shape.files))
 
     def _close(self, life: JournalLife) -> None:
         """A clean close, and the next start."""

@@ -10,13 +10,14 @@ from typing import Final
 
 import pytest
 
+from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import decode_file_header
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
 from qstore.store.journal.directory import data_path
 from qstore.store.journal.write.step import JournalFailedError
-from tests.faults.broken_writers import BROKEN
+from tests.faults.broken_writers import BROKEN, BROKEN_GROWTH
 from tests.faults.journal_harness import DIRECTORY, JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape
 from tests.faults.simulated_disk import SimulatedDisk
@@ -38,6 +39,9 @@ SHAPES: Final = {
     "records of a block": Shape(4, 32, 90, "any", transactions=0.4),
     "alignment 4096": Shape(4, 128, 4000, "any", alignment=4096),
     "alignment and sector 4096": Shape(5, 128, 3000, "any", alignment=4096, sector=4096),
+    "rings that grow": Shape(4, 16, 300, "any", grows=0.1),
+    "rings that grow, long records": Shape(3, 16, 3000, "last", transactions=0.4, grows=0.06),
+    "rings that grow, first in, first out": Shape(4, 32, 1200, "first", grows=0.1),
 }
 
 
@@ -65,6 +69,8 @@ def seen_in_many(shape: Shape) -> dict[str, int]:
         "seals": 5,
         "busy": 10,
     }
+    if shape.grows:
+        least |= {"files added": 50, "files added in the middle": 50, "files removed": 50}
     if shape.transactions:
         for kind in ("enqueue", "dequeue", "commit", "abort"):
             least[f"{kind} in a transaction"] = 5
@@ -109,6 +115,7 @@ def test_many_shapes(block: int) -> None:
             rng.choice((0, 0.2, 0.2, 0.5)),
             alignment,
             rng.choice((512, alignment)),
+            grows=rng.choice((0, 0, 0.02, 0.05, 0.1)),
         )
         CrashMatrix(shape, share=0.3, continued=0.03).run(seed, 200)
 
@@ -129,6 +136,19 @@ def test_a_broken_writer_is_caught(name: str) -> None:
 
 def test_a_sound_writer_is_not() -> None:
     CrashMatrix(Shape(4, 16, 1500, "any"), share=0.1).run(0, 150)
+
+
+@pytest.mark.parametrize("name", BROKEN_GROWTH)
+def test_a_ring_that_grows_wrongly_is_caught(name: str) -> None:
+    """The matrix runs until it finds it; a sound writer passes far more of it (`SHAPES`, `test_many_shapes`)."""
+    matrix = CrashMatrix(Shape(4, 16, 600, "any", grows=0.1), life_class=BROKEN_GROWTH[name], share=0.3, continued=0.2)
+
+    def run() -> None:
+        for seed in range(40):
+            matrix.run(seed, 150)
+
+    with pytest.raises((AssertionError, JournalFailedError, RhmError, OSError)):
+        run()
 
 
 # ---- what the matrix found ----

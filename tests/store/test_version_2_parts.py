@@ -10,6 +10,7 @@ import pytest
 
 import qstore.store.journal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush, FlushQueue
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import RingSpace
@@ -82,7 +83,7 @@ def test_the_records_account_is_that_of_a_journal_opened_anew(seed: int) -> None
 
 
 def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None:
-    queue = FlushQueue(Geometry(4, 512), page=65536, synced=6, place=3)
+    queue = FlushQueue(Geometry(4, 512), FileRing(range(4)), page=65536, synced=6, place=3)
     assert queue.next_step() is None
     assert (queue.is_empty, queue.last, queue.synced_place) == (True, 6, 3)
     queue.add(Flush(7, 3, 6, bytes(3 * BLOCK_SIZE), {1: (0, b"header")}, {}, []))

@@ -7,8 +7,8 @@ derived from its number, its records and its neighbours (`order`), so that its r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from qstore.formats.rhm.errors import RhmError
@@ -21,7 +21,7 @@ from qstore.formats.rhm.file_header import (
     was_entered_again,
 )
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.jinf import JournalInfo, is_plain_ring
 from qstore.formats.rhm.records import (
     OVERWRITE_INDICATOR,
     RECORD_KINDS,
@@ -55,30 +55,44 @@ class Ring(OrderedFiles[RingFile]):
 
     Attributes:
         wasted: version 2: files that are skipped, because a torn flush had entered them (`order`).
+        free: version 2: files that are skipped, because the last of them is a boundary.
         lacks_creation_header: version 2: whether a file lacks even the header written at its creation.
+        numbers: the numbers of all files, in the order of the ring. A file's own `number` is its position there.
     """
 
     wasted: list[RingFile] = field(default_factory=list)
+    free: list[RingFile] = field(default_factory=list)
     lacks_creation_header: bool = False
+    numbers: Sequence[int] = ()
 
 
-def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: JournalInfo | None = None) -> Ring:
-    """Read the headers of a journal's files, `paths` by file number, and put the files in order.
+def read_ring(
+    disk: Disk,
+    paths: Sequence[str],
+    geometry: Geometry,
+    info: JournalInfo | None = None,
+    numbers: Sequence[int] | None = None,
+) -> Ring:
+    """Read the headers of a journal's files, `paths` in the order of the ring, and put the files in order of writing.
 
     Args:
         disk: reads the files.
         paths: the files; a single one is accepted with any number in its header.
         geometry: their number and size.
         info: the info file's version, queue and incarnation; without it the majority of the files decides.
+        numbers: the numbers of the files in the same order; 0, 1, 2 and so on by default.
     """
     damage: list[Damage] = []
-    files = [_read_file(disk, number, path, geometry, damage) for number, path in enumerate(paths)]
+    numbers = range(len(paths)) if numbers is None else numbers
+    places = {number: place for place, number in enumerate(numbers)} if not is_plain_ring(numbers) else {}
+    files = [_read_file(disk, place, path, geometry, damage, places) for place, path in enumerate(paths)]
     version = _version(files, info)
     has_creation_headers = info is not None and info.creation_headers
     lacks_one = has_creation_headers and any(file.is_blank for file in files)
     if version is None:
         tell_zeros(files, damage, has_creation_headers=has_creation_headers)
-        return Ring(None, geometry, [file for file in files if file.used], damage, lacks_creation_header=lacks_one)
+        used = [file for file in files if file.used]
+        return Ring(None, geometry, used, damage, lacks_creation_header=lacks_one, numbers=numbers)
     if version == 2:
         damage = [
             entry.with_effect(Effect.SALT_LOST) if entry.effect is Effect.PLACED_BY_NUMBER else entry
@@ -92,9 +106,12 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     wasted: list[RingFile] = []
     if version == 2:
         wasted = [file for file in wasted_files(placed) if not _holds_later_flush(disk, file)]
-        placed = [file for file in placed if file not in wasted]
+        skipped = {id(file) for file in wasted}
+        placed = [file for file in placed if id(file) not in skipped]
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
-    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, lacks_one)
+    free = ordered[: 1 + max((at for at, file in enumerate(ordered) if file.is_boundary), default=-1)]
+    ordered = ordered[len(free) :]
+    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, free, lacks_one, numbers)
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:
@@ -122,7 +139,9 @@ def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
 # ---- one file ----
 
 
-def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
+def _read_file(
+    disk: Disk, number: int, path: str, geometry: Geometry, damage: list[Damage], places: Mapping[int, int]
+) -> RingFile:
     try:
         opened = disk.open(path)
     except OSError as error:
@@ -130,12 +149,19 @@ def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: l
         damage.append(Damage(path, None, None, kind, number=number, files=files, reason=reason))
         return RingFile(number, path, -1, None, used=True)
     try:
-        return _examine(opened, number, path, geometry, damage)
+        return _examine(opened, number, path, geometry, damage, places)
     finally:
         opened.close()
 
 
-def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
+def _examine(
+    opened: ReadableFile,
+    number: int,
+    path: str,
+    geometry: Geometry,
+    damage: list[Damage],
+    places: Mapping[int, int],
+) -> RingFile:
     if opened.size != geometry.file_size:
         size, expected = opened.size, geometry.file_size
         effect = Effect.RECORDS_BEYOND_END_LOST if size < expected else Effect.EXCESS_NOT_READ
@@ -145,6 +171,9 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
         file.header = decode_file_header(sector)
+        if places and file.header is not None:
+            place = places.get(file.header.file_number, len(places))
+            file.header = replace(file.header, file_number=place)
         file.entered_again = was_entered_again(sector)
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # otherwise its size is reported

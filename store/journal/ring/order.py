@@ -62,6 +62,11 @@ class RingFile(JournalFile[FileHeader]):
     entered_again: bool = False
     is_blank: bool = False
 
+    @property
+    def is_boundary(self) -> bool:
+        """Version 2: whether nothing in it, and nothing written before it, belongs to the journal."""
+        return self.header is not None and self.header.is_boundary
+
     def leave_out(self) -> None:
         """Read nothing from the file, since its content does not belong here."""
         self.header, self.size, self.record_indicator = None, -1, None
@@ -119,6 +124,8 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     first_flush = min(header.first_flush for _, header in headers)
     tied = [(place, header.overwrite_indicator) for place, header in headers if header.first_flush == first_flush]
     oldest = next((place for place, indicator in tied if indicator != tied[0][1]), tied[0][0])
+    if _all_fit(written, oldest):
+        return _rotated(written, oldest)
     ordered, fitting = _rotated(written, oldest), _fitting(written, oldest)
     if len(fitting) < len(headers):
         ordered, fitting = _most_fitting(written)
@@ -145,11 +152,12 @@ def wasted_files(placed: list[RingFile]) -> list[RingFile]:
         if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
             break
         wasted.append(file)
-    rest = [file for file in written if file not in wasted and file.header is not None]
-    oldest = min(rest, key=lambda file: numbers[written.index(file)], default=None)
-    if oldest is None or (oldest.number == 0 and oldest.entered_again):
+    passed = {id(file) for file in wasted}
+    rest = [at for at, file in enumerate(written) if id(file) not in passed and file.header is not None]
+    at_oldest = min(rest, key=lambda at: numbers[at], default=-1)
+    if at_oldest < 0 or (written[at_oldest].number == 0 and written[at_oldest].entered_again):
         return wasted
-    first = numbers[written.index(oldest)]
+    first = numbers[at_oldest]
     if first < highest and any(file.header is not None and file.header.first_flush < first for file in wasted):
         return []
     return wasted
@@ -164,6 +172,20 @@ def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[Rin
         rotations.append((len(fitting), newest, -rotation, fitting))
     _, _, rotation, fitting = max(rotations, key=lambda found: found[:3])
     return _rotated(written, -rotation), fitting
+
+
+def _all_fit(written: Sequence[RingFile], rotation: int) -> bool:
+    """Whether all files with a header fit, as `_fitting` finds them; a ring may have very many."""
+    last, first = 0, None
+    for at, file in enumerate(_rotated(written, rotation)):
+        if file.header is None:
+            continue
+        indicator = file.header.overwrite_indicator ^ (at >= len(written) - rotation)
+        first = indicator if first is None else first
+        if indicator != first or file.header.first_flush < last:
+            return False
+        last = file.header.first_flush
+    return True
 
 
 def _fitting(written: Sequence[RingFile], rotation: int) -> list[RingFile]:

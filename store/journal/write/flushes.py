@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.step import Step, Write
 
 
@@ -46,7 +47,8 @@ class FlushQueue:
     """The closed flushes that are not yet synced. One step is under way at a time.
 
     Args:
-        geometry: number and size of the files.
+        geometry: the size of the files.
+        ring: their order.
         page: maximum bytes of one write.
         synced: number of the last synced flush; 0 for none.
         place: log offset where it ends.
@@ -60,8 +62,8 @@ class FlushQueue:
 
     __slots__ = (
         "_file",
-        "_files",
         "_page",
+        "_ring",
         "_steps",
         "_waiting",
         "in_flight",
@@ -70,8 +72,8 @@ class FlushQueue:
         "synced_place",
     )
 
-    def __init__(self, geometry: Geometry, *, page: int, synced: int, place: int) -> None:
-        self._files, self._file, self._page = geometry.files, geometry.data_size // BLOCK_SIZE, page
+    def __init__(self, geometry: Geometry, ring: FileRing, *, page: int, synced: int, place: int) -> None:
+        self._ring, self._file, self._page = ring, geometry.data_size // BLOCK_SIZE, page
         self.synced, self.synced_place = synced, place
         self.in_flight: Flush | None = None
         self.is_under_way = False
@@ -102,7 +104,7 @@ class FlushQueue:
             if not self._waiting:
                 return None
             self.in_flight = self._waiting.popleft()
-            self._steps = deque(steps(self.in_flight, self._files, self._file, self._page))
+            self._steps = deque(steps(self.in_flight, self._ring, self._file, self._page))
         self.is_under_way = True
         return self._steps.popleft()
 
@@ -123,12 +125,12 @@ class FlushQueue:
         self.is_under_way = False
 
 
-def steps(flush: Flush, files: int, file_blocks: int, page: int) -> Iterator[Step]:
+def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator[Step]:
     """The steps of a flush.
 
     Args:
         flush: the flush to write.
-        files: number of files in the ring.
+        ring: the order of the files.
         file_blocks: blocks of data area in each.
         page: maximum bytes of one write.
     """
@@ -137,7 +139,7 @@ def steps(flush: Flush, files: int, file_blocks: int, page: int) -> Iterator[Ste
     content, at, place = memoryview(flush.content), 0, flush.start
     while place < flush.end:
         index, block = divmod(place, file_blocks)
-        number = index % files
+        number = ring.number(index)
         header = flush.headers.get(index) if block == 0 else None
         if header is not None:
             writes.append(Write(number, *header))

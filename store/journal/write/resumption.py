@@ -65,14 +65,21 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
                     opened.commit_decisions.add(header.rid)
                 kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
-    wasted = journal.files.wasted if isinstance(journal.files, Ring) else []
-    slots = {file.number: file.header.slot for file in [*files, *wasted] if file.header is not None}
+    ring = journal.files
+    assert isinstance(ring, Ring)
+    entered = [*files, *ring.wasted, *ring.free]
+    slots = {ring.numbers[file.number]: file.header.slot for file in entered if file.header is not None}
     # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
     # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
     is_sealed = end.sealed and not end.torn
     position = base + end.place // BLOCK_SIZE
-    return WriterState(position, flush, end.flush, is_sealed, salts, slots, live, transactions)
+    last = files[-1]
+    assert last.header is not None
+    origin, lap = first + len(files) - 1 - last.number, last.header.overwrite_indicator
+    return WriterState(
+        position, flush, end.flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap
+    )
 
 
 def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:

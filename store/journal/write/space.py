@@ -37,6 +37,9 @@ Only with four files, and rarely with five, are messages of five to eleven block
 because neither of the other rules holds. Such a ring can also be so full that no file can be copied: new messages then
 wait until those of the oldest file are dequeued.
 
+Growth. While files are added or removed, the *anchor*, the file before which that happens, must not be entered again:
+the end of the free blocks stays before it, even if it is free by now (`file_ring`).
+
 Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it counts as held, and so do those
 after it. A pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for
 that.
@@ -48,6 +51,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
 
 #: A live record's log offset and size as one number: offset << SIZE_BITS | blocks.
@@ -80,6 +84,7 @@ class Cut(NamedTuple):
         end: log offset where the last flush ends.
         flush: its number.
         is_whole: whether nothing was ever overwritten, and no file after the end was ever entered.
+        ring: the order of the files at that moment.
         pin: protects `first`, and all later files, from being overwritten.
     """
 
@@ -87,6 +92,7 @@ class Cut(NamedTuple):
     end: int
     flush: int
     is_whole: bool
+    ring: FileRing
     pin: Pin
 
 
@@ -103,15 +109,18 @@ class RingSpace:
         file: blocks in one.
         flush: blocks of the smallest flush, which is also the maximum padding of a larger one.
         oldest: the oldest file that holds a live record, or the one in which the first unsynced flush begins.
+        anchor: the file before which files are being added or removed, counted over all laps; -1 if none are.
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
         reserve: blocks that enqueues leave in addition, for the dequeues of open transactions.
     """
 
     __slots__ = (
+        "_chunk",
         "_held",
         "_padding",
         "_pins",
+        "anchor",
         "file",
         "files",
         "flush",
@@ -124,17 +133,23 @@ class RingSpace:
     def __init__(self, geometry: Geometry, alignment: int, chunk: int) -> None:
         if geometry.files < 2:
             raise ValueError(f"a ring must have at least two files, not {geometry.files}")
-        self.files = geometry.files
         self.file = geometry.data_size // BLOCK_SIZE
         self.flush = alignment // BLOCK_SIZE
         self.oldest = 0
-        self.threshold = geometry.capacity * THRESHOLD_PERCENT // 100 // BLOCK_SIZE
+        self.anchor = -1
         self.margin = max(4 * self.flush, min(_SPARE_FLUSHES * self.flush, self.file // 8))
         self.reserve = self.file // 16
-        flushes = 2 * (self.files + 1) + self.files * self.file // chunk
-        self._padding = (self.flush - 1) * flushes  # of one pass
+        self._chunk = chunk
         self._held: dict[int, int] = {}
         self._pins: list[Pin] = []
+        self.resize(geometry.files)
+
+    def resize(self, files: int) -> None:
+        """The ring has that many files from now on."""
+        self.files = files
+        self.threshold = files * self.file * THRESHOLD_PERCENT // 100
+        flushes = 2 * (files + 1) + files * self.file // self._chunk
+        self._padding = (self.flush - 1) * flushes  # of one pass
 
     # ---- held files ----
 
@@ -202,7 +217,8 @@ class RingSpace:
     @property
     def end(self) -> int:
         """The log offset that may not be passed."""
-        return (self.oldest + self.files) * self.file
+        first = self.oldest if self.anchor < 0 else min(self.oldest, self.anchor)
+        return (first + self.files) * self.file
 
     def free(self, position: int) -> int:
         """Free blocks after the position, less the padding of this flush; negative if not even that has room."""

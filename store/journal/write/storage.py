@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+from collections.abc import Iterable
 
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
@@ -14,6 +15,7 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZ
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
 from qstore.store.disk import Disk
 from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.step import Step
 from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
@@ -130,13 +132,17 @@ class JournalStorage:
         disk: where they are.
         directory: the journal's.
         base_name: the common prefix of their names.
-        geometry: their number and size.
+        geometry: their size.
+        ring: their order; 0, 1, 2 and so on by default.
     """
 
-    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open")
+    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open", "_ring")
 
-    def __init__(self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry) -> None:
+    def __init__(
+        self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry, ring: FileRing | None = None
+    ) -> None:
         self._disk, self._directory, self._base_name, self._geometry = disk, directory, base_name, geometry
+        self._ring = FileRing(range(geometry.files)) if ring is None else ring
         self._file_blocks = geometry.data_size // BLOCK_SIZE
         self._open: dict[int, WritableFile] = {}
 
@@ -160,7 +166,7 @@ class JournalStorage:
         offset = DATA_OFFSET + rest * BLOCK_SIZE
         while size > 0:
             count = min(size, self._geometry.file_size - offset)
-            parts.append(self.file(index % self._geometry.files).read(offset, count))
+            parts.append(self.file(self._ring.number(index)).read(offset, count))
             size -= count
             index, offset = index + 1, DATA_OFFSET
         return b"".join(parts)
@@ -179,14 +185,14 @@ class JournalStorage:
             return
         index = (position - 1) // self._file_blocks
         for last in sorted({max(0, position - 2) // self._file_blocks, index}):
-            self.file(last % self._geometry.files).sync()
-        for ahead in range(index + 1, index + self._geometry.files):
-            file = self.file(ahead % self._geometry.files)
+            self.file(self._ring.number(last)).sync()
+        for ahead in range(index + 1, index + len(self._ring.numbers)):
+            file = self.file(self._ring.number(ahead))
             try:
                 header = decode_file_header(file.read(0, FILE_HEADER_SIZE))
             except RhmError:
                 header = None
-            if header is None or header.overwrite_indicator != ahead // self._geometry.files & 1:
+            if header is None or header.overwrite_indicator != self._ring.indicator(ahead):
                 break
             file.sync()
         self.trim()
@@ -195,6 +201,13 @@ class JournalStorage:
         """Close files that have not been used recently. Nothing may be under way."""
         while len(self._open) > _OPEN_FILES:
             self._open.pop(next(iter(self._open))).close()
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Close files that are no longer in the ring."""
+        for number in numbers:
+            file = self._open.pop(number, None)
+            if file is not None:
+                file.close()
 
     def close(self) -> None:
         """Close all files. Nothing may be under way."""

@@ -34,7 +34,9 @@ from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDIN
 from qstore.formats.rhm.records import COMMIT_DECISION, TAIL, Kind
 from qstore.store.journal.write.admission import NOWHERE, Admission
 from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush, FlushQueue
+from qstore.store.journal.write.growth import RingGrowth
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
@@ -52,6 +54,7 @@ _DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
 def open_writer(
     owner: JournalOwner,
     geometry: Geometry,
+    ring: FileRing | None = None,
     *,
     alignment: int,
     page: int,
@@ -65,6 +68,7 @@ def open_writer(
     Args:
         owner: whose journal it is.
         geometry: number and size of the files.
+        ring: their order, which changes when the journal grows; 0, 1, 2 and so on by default.
         alignment: bytes to which flushes are padded.
         page: maximum bytes of one write.
         state: the existing content. The writer takes it over.
@@ -72,9 +76,11 @@ def open_writer(
         salt: returns 64 random bits.
         clock: returns nanoseconds since the epoch.
     """
+    ring = FileRing(range(geometry.files)) if ring is None else ring
     batch = WriteBatch(
         owner,
         geometry,
+        ring,
         alignment=alignment,
         position=state.position,
         flush=state.flush,
@@ -86,11 +92,13 @@ def open_writer(
     )
     in_passing = blocks_in_passing(page)
     chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
-    flushes = FlushQueue(geometry, page=page, synced=state.flush, place=state.position)
+    flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position)
     space = RingSpace(geometry, alignment, chunk)
     records = LiveRecords(batch, space, state.live, state.transactions)
     compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
-    return Version2Writer(owner, batch, flushes, space, records, compactor, last_flush=state.last_flush)
+    return Version2Writer(
+        owner, ring, batch, flushes, space, records, compactor, last_flush=state.last_flush, wasted=state.wasted
+    )
 
 
 class Version2Writer:
@@ -98,11 +106,13 @@ class Version2Writer:
 
     Args:
         owner: whose journal it is.
-        batch, flushes, space, records, compactor: its parts.
+        ring, batch, flushes, space, records, compactor: its parts.
         last_flush: number of the flush of the journal's last record.
+        wasted: number of files after the current one that a torn flush had entered.
 
     Attributes:
-        owner, batch, flushes, space, records, compactor: as above.
+        owner, ring, batch, flushes, space, records, compactor: as above.
+        growth: changes the ring; `ring_changed` must follow each of its calls.
         live: record id -> log offset and blocks, packed, of all live records, in log order: that of `records`.
         transactions: xid -> open transaction: that of `records`.
         last_flush: number of the last synced flush; of a resumed journal that was not written to, that of its last
@@ -119,10 +129,12 @@ class Version2Writer:
         "compactor",
         "failure",
         "flushes",
+        "growth",
         "last_flush",
         "live",
         "owner",
         "records",
+        "ring",
         "space",
         "transactions",
     )
@@ -130,6 +142,7 @@ class Version2Writer:
     def __init__(
         self,
         owner: JournalOwner,
+        ring: FileRing,
         batch: WriteBatch,
         flushes: FlushQueue,
         space: RingSpace,
@@ -137,12 +150,14 @@ class Version2Writer:
         compactor: Compactor,
         *,
         last_flush: int = 0,
+        wasted: int = 0,
     ) -> None:
-        self.owner, self.batch, self.flushes = owner, batch, flushes
+        self.owner, self.ring, self.batch, self.flushes = owner, ring, batch, flushes
         self.space, self.records, self.compactor = space, records, compactor
         self.live, self.transactions, self._locked = records.live, records.transactions, records.locked
         self.last_flush = last_flush
         self.failure: JournalFailedError | None = None
+        self.growth = RingGrowth(ring, batch, flushes, space, records, wasted)
         self._admission = Admission(owner.title, batch, flushes, space, records, compactor)
         self._enqueue_end, self._dequeue_end = NOWHERE  # the first record takes the slow path
 
@@ -369,6 +384,11 @@ class Version2Writer:
         """Recalculate the ends after the position, the end of the ring or the live records changed on the slow path."""
         self._enqueue_end, self._dequeue_end = self._admission.ends()
 
+    def ring_changed(self) -> None:
+        """A change of the ring has begun or ended (`growth`)."""
+        if self.failure is None and not self.batch.needs_restart:
+            self._set_ends()
+
     # ---- unsynced data ----
 
     @property
@@ -420,8 +440,9 @@ class Version2Writer:
         space, end = self.space, self.flushes.synced_place
         space.reclaim(end)
         used = (end - 1) // space.file + 1
-        is_whole = space.oldest == 0 and all(number < used for number in self.batch.slots)
-        return Cut(space.oldest, end, self.flushes.synced, is_whole, space.pin())
+        entered = {self.ring.number(index) for index in range(used)} if space.oldest == 0 else set()
+        is_whole = space.oldest == 0 and entered.issuperset(self.batch.slots)
+        return Cut(space.oldest, end, self.flushes.synced, is_whole, self.ring.copy(), space.pin())
 
     # ---- steps ----
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
+from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (
     BLOCK_SHIFT,
@@ -35,6 +35,7 @@ from qstore.formats.rhm.headers import (
     word,
 )
 from qstore.formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
+from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush
 
 #: A message to be enqueued: its data in parts, how many bytes they are, and their `data_crc`.
@@ -71,7 +72,8 @@ class WriteBatch:
 
     Args:
         owner: the journal's owner.
-        geometry: number and size of the files.
+        geometry: the size of the files.
+        ring: their order.
         alignment: bytes to which flushes are padded.
         position: log offset of the next record: where the journal ended.
         flush: number of the last synced flush; 0 for none.
@@ -102,11 +104,11 @@ class WriteBatch:
         "_alignment",
         "_clock",
         "_file",
-        "_files",
         "_headers",
         "_identity",
         "_new_salt",
         "_placed",
+        "_ring",
         "file_end",
         "index",
         "is_sealed",
@@ -128,6 +130,7 @@ class WriteBatch:
         self,
         owner: JournalOwner,
         geometry: Geometry,
+        ring: FileRing,
         *,
         alignment: int,
         position: int,
@@ -139,7 +142,7 @@ class WriteBatch:
         clock: Callable[[], int],
     ) -> None:
         self._identity = owner
-        self._files, self._file = geometry.files, geometry.data_size // BLOCK_SIZE
+        self._ring, self._file = ring, geometry.data_size // BLOCK_SIZE
         self._alignment = alignment // BLOCK_SIZE
         self._new_salt, self._clock = salt, clock
         self.needs_restart, self.is_sealed = flush > 0, is_sealed
@@ -260,12 +263,12 @@ class WriteBatch:
         salt = self._new_salt()
         self.salts[self.index] = salt
         seconds, nanoseconds = divmod(self._clock(), 1_000_000_000)
-        lap, number = divmod(self.index, self._files)
+        number = self._ring.number(self.index)
         slot = self.slots.get(number)
-        self.slots[number] = 0 if slot is None else (slot + 1) % SLOTS
+        self.slots[number] = 0 if slot is None else other_slot(slot)
         header = FileHeader(
             2,
-            lap & 1,
+            self._ring.indicator(self.index),
             number,
             offset,
             seconds,

@@ -36,6 +36,9 @@ class WriterState(NamedTuple):
         live: record id -> log offset and blocks, packed, of every live record in log order, those of open transactions
             and their dequeues included.
         transactions: xid -> the open transaction.
+        wasted: number of files after the current one that a torn flush had entered.
+        origin: the first file of the ring in the lap of the current one, counted over all laps.
+        lap: the overwrite indicator of that lap.
     """
 
     position: int
@@ -46,6 +49,9 @@ class WriterState(NamedTuple):
     slots: dict[int, int]
     live: dict[int, int]
     transactions: dict[bytes, OpenTransaction]
+    wasted: int = 0
+    origin: int = 0
+    lap: int = 0
 
 
 def new_state() -> WriterState:
