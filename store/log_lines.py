@@ -18,6 +18,7 @@ wherever a document gives it, since people search logs, and scripts watch them, 
     no store of a cluster is clean          critical  MRG 2 Messaging User Guide, 7.5.4
     an enqueue is over the threshold        warning   formats/rhm/README.md, 3.5
     a journal is full                       critical  formats/rhm/README.md, 3.5
+    a journal has grown or shrunk           info      own
     a journal has failed                    critical  own
     MST-1001 to MST-1006                    notice    Qpid wiki, "Configure Operational Status Logging"
 
@@ -214,6 +215,11 @@ def threshold_exceeded(queue: str) -> LogLine:
 def journal_full(queue: str) -> LogLine:
     """A record was refused, `RHM_IORES_FULL`; the client's error has the same text."""
     return LogLine(Level.CRITICAL, f'Journal full on queue "{printable(queue)}".')
+
+
+def journal_has_files(queue: str, files: int, size: int) -> LogLine:
+    """A journal has grown or shrunk to that many files, of `size` bytes in all."""
+    return LogLine(Level.INFO, f'The journal of queue "{printable(queue)}" has {files} files now, {size >> 20} MiB')
 
 
 def journal_failed(failure: str) -> LogLine:

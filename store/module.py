@@ -29,6 +29,7 @@ from qstore.store.parameters import (
     StoreOption,
     parse_parameters,
     queue_geometry,
+    queue_max_files,
     store_directory,
 )
 
@@ -104,7 +105,8 @@ class PluggedStore(MessageStore):
             ParameterError: an argument is not a number.
         """
         geometry, lines = queue_geometry(arguments, self.parameters)
-        for line in lines:
+        _, more = queue_max_files(arguments, self.parameters, geometry)
+        for line in (*lines, *more):
             self._log(line)
         return geometry
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry
+from qstore.formats.rhm.geometry import MAX_FILES, MAX_RING_FILES, PAGE_SIZE, Geometry
 from qstore.formats.wording import printable
 from qstore.store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
 from qstore.store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
@@ -124,7 +124,6 @@ _EXPAND: Final = "formats/rhm/README.md, 7.2"
 _RING: Final = "formats/rhm/README.md, 9"
 _LINEAR: Final = "formats/qls/README.md, 7"
 _ONE_MODE: Final = "messages are always written asynchronously, and only truncate deletes data."
-_FIXED: Final = "a journal's number of files is fixed; qstore-size calculates the size it needs."
 _NO_TIMER: Final = "a flush starts as soon as the previous one is synced."
 _NO_POOL: Final = "this store has no pool of empty files."
 
@@ -138,6 +137,21 @@ _PAGE: Final = StoreOption(
 )
 _CACHE: Final = StoreOption(
     "wcache-num-pages", _NUMBER, None, "Pages that may be unsynced in a journal", _LINEAR, "pages", _PAGES
+)
+
+_EXPANDS: Final = StoreOption("auto-expand", _SWITCH, True, "Add files to a journal before it is full", _EXPAND)
+_MAX_FILES: Final = StoreOption(
+    "auto-expand-max-jfiles",
+    _NUMBER,
+    0,
+    "Files that a journal may grow to, 0 for no limit",
+    _EXPAND,
+    "files",
+    range(MAX_RING_FILES + 1),
+    alias="max-auto-expand-jfiles",
+)
+_MAX_SIZE: Final = StoreOption(
+    "max-journal-size", _NUMBER, 0, "Size that a journal may grow to, 0 for no limit", "own", "MiB", range(1 << 27)
 )
 
 OPTIONS: Final = (
@@ -157,6 +171,12 @@ OPTIONS: Final = (
     _SIZE._replace(name="tpl-jfile-size-pgs", help="Size of the files of the prepared list's journal"),
     _PAGE._replace(name="tpl-wcache-page-size", default=4, help="Size of a write to the prepared list", source=_RING),
     _CACHE._replace(name="tpl-wcache-num-pages", help="Pages that may be unsynced in the prepared list"),
+    _EXPANDS,
+    _MAX_FILES,
+    _MAX_SIZE,
+    StoreOption(
+        "disk-free-limit", _NUMBER, 5, "Share of the disk that journals leave free", "own", "percent", range(96)
+    ),
     StoreOption("truncate", _SWITCH, False, "Discard the content of the store before opening it", _TABLE),
     StoreOption(
         "on-damage", _CHOICE, OnDamage.QUARANTINE, "Quarantine damage, or refuse to start", "own", words=tuple(OnDamage)
@@ -166,16 +186,6 @@ OPTIONS: Final = (
     StoreOption("mst-log", _SWITCH, False, "Also log the Java broker's messages, MST-1001 to MST-1006", _MST),
     StoreOption("store-async", _SWITCH, True, "Write asynchronously", _OLD, not_needed=_ONE_MODE),
     StoreOption("store-force", _SWITCH, False, "Delete all data if the mode has changed", _OLD, not_needed=_ONE_MODE),
-    StoreOption("auto-expand", _SWITCH, False, "Add files to a full journal", _EXPAND, not_needed=_FIXED),
-    StoreOption(
-        "auto-expand-max-jfiles",
-        _NUMBER,
-        0,
-        "Maximum files",
-        _EXPAND,
-        alias="max-auto-expand-jfiles",
-        not_needed=_FIXED,
-    ),
     StoreOption("journal-flush-timeout", _TEXT, "500ms", "Flush when idle for", _LINEAR, not_needed=_NO_TIMER),
     StoreOption("efp-partition", _NUMBER, 1, "Partition of the file pool", _LINEAR, not_needed=_NO_POOL),
     StoreOption("efp-file-size", _NUMBER, 2048, "Size of the pool's files in KiB", _LINEAR, not_needed=_NO_POOL),
@@ -188,6 +198,13 @@ QUEUE_ARGUMENTS: Final = (
     _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source=_CONFIGURING),
 )
 """The arguments of a queue's declaration that set the size of its journal; they default to the store's options."""
+
+GROWTH_ARGUMENTS: Final = (
+    _EXPANDS._replace(name="qpid.auto_expand"),
+    _MAX_FILES._replace(name="qpid.auto_expand_max_jfiles", alias=""),
+    _MAX_SIZE._replace(name="qpid.max_journal_size"),
+)
+"""The arguments that say how far it may grow; likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +224,10 @@ class StoreParameters:
     tpl_jfile_size_pgs: int = 24
     tpl_wcache_page_size: int = 4
     tpl_wcache_num_pages: int = _PAGES_BY_SIZE[4]
+    auto_expand: bool = True
+    auto_expand_max_jfiles: int = 0
+    max_journal_size: int = 0
+    disk_free_limit: int = 5
     truncate: bool = False
     on_damage: OnDamage = OnDamage.QUARANTINE
     sync: str = AUTO
@@ -365,6 +386,33 @@ def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) ->
         pages = correct_number(size, _number("queue argument", size, arguments[size.name]))
     fitting = correct_file(size.name, pages.value, parameters.wcache_page_size)
     return Geometry.from_pages(files.value, fitting.value), files.warnings + pages.warnings + fitting.warnings
+
+
+def queue_max_files(
+    arguments: Mapping[str, Any], parameters: StoreParameters, geometry: Geometry
+) -> tuple[int, tuple[LogLine, ...]]:
+    """How many files a queue's journal may grow to, 0 if it has a fixed size; and the lines to log about it.
+
+    Args:
+        arguments: the arguments of the queue's declaration, as plain values.
+        parameters: the store's, for whatever the declaration does not set.
+        geometry: the size of the journal.
+
+    Raises:
+        ParameterError: an argument is not valid; the text can be sent to the client.
+    """
+    expands, max_files, max_size = GROWTH_ARGUMENTS
+    may_grow = parameters.auto_expand
+    if expands.name in arguments:
+        may_grow = _switch(expands, arguments[expands.name])
+    files, size = Correction(parameters.auto_expand_max_jfiles, ()), Correction(parameters.max_journal_size, ())
+    if max_files.name in arguments:
+        files = correct_number(max_files, _number("queue argument", max_files, arguments[max_files.name]))
+    if max_size.name in arguments:
+        size = correct_number(max_size, _number("queue argument", max_size, arguments[max_size.name]))
+    limits = [MAX_RING_FILES, files.value, (size.value << 20) // geometry.file_size if size.value else 0]
+    most = min(limit for limit, is_set in zip(limits, (True, files.value, size.value), strict=True) if is_set)
+    return max(most, geometry.files) if may_grow else 0, files.warnings + size.warnings
 
 
 def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:

@@ -74,6 +74,9 @@ class WritableDisk(Disk, Protocol):
     def lock(self, path: str) -> DiskLock:
         """Take the lock on the file at `path`, which is created if missing. Raises BlockingIOError if it is held."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free for this process on the disk of the directory `path`, and bytes that it has in all."""
+
 
 class OsWritableFile(OsFile):
     """A `WritableFile` on the operating system."""
@@ -205,3 +208,8 @@ class OsWritableDisk(OsDisk):
     def lock(self, path: str) -> OsLock:
         """Take the lock on the file at `path`."""
         return OsLock(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free on the disk of the directory `path`, and in all."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize

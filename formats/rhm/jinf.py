@@ -17,7 +17,7 @@ and, where they are needed:
     creation_headers      1, if each file was created with a header (formats/rhm/README.md, 8.2)
     ring                  the numbers of the files in the order of the ring, if that is not 0, 1, 2 …: "0-3,8,4-7"
     spare                 the numbers of files that may exist, but do not belong to the ring, in the same form
-    initial_jrnl_files    how many files the journal was created with, if it has another number now, or more than 64
+    initial_jrnl_files    how many files the journal was created with, if it has another number now
 """
 
 from __future__ import annotations
@@ -281,8 +281,8 @@ def _encode_version_2(info: JournalInfo) -> bytes:
         fields["ring"] = _ranges(info.ring)
     if info.spare:
         fields["spare"] = _ranges(info.spare)
-    if info.initial_files or info.geometry.files > MAX_FILES:
-        fields["initial_jrnl_files"] = info.initial_files or info.geometry.files
+    if info.initial_files:
+        fields["initial_jrnl_files"] = info.initial_files
     fields["crc32c"] = extend_crc32c(0, _canonical(fields))
     return _canonical(fields)
 
@@ -330,7 +330,7 @@ def _decode_version_2(content: bytes) -> JournalInfo:
         creation_headers="creation_headers" in fields and _number(fields, "creation_headers") == 1,
         ring=ring,
         spare=spare,
-        initial_files=0 if initial == files else initial,
+        initial_files=initial,
     )
 
 

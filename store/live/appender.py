@@ -6,7 +6,7 @@ caller does once per batch.
 A journal may have `bound` unsynced bytes: the pages of its write cache. If it exceeds them, it is written and synced
 immediately, while the caller waits, so that memory stays bounded; a broker checks `gathered` and stops reading before
 that happens. A journal that is short of room (JournalBusyError) is likewise flushed, while the caller waits and
-compaction copies old records forward.
+compaction copies old records forward. One that is full (JournalFullError) gets more files, if it may have them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Final
 import qstore.store.log_lines as log_lines
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError, RecordTooLongError, ThresholdError
+from qstore.store.live.expansion import Expansion, threshold_error
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.rids import RecordIds
@@ -34,13 +35,14 @@ class Appender:
     Args:
         ids: source of record ids.
         flusher: writes the journals to disk.
+        expansion: lets them grow.
         log: receives log lines.
     """
 
-    __slots__ = ("_dirty", "_flusher", "_ids", "_log")
+    __slots__ = ("_dirty", "_expansion", "_flusher", "_ids", "_log")
 
-    def __init__(self, ids: RecordIds, flusher: Flusher, log: Callable[[LogLine], None]) -> None:
-        self._ids, self._flusher, self._log = ids, flusher, log
+    def __init__(self, ids: RecordIds, flusher: Flusher, expansion: Expansion, log: Callable[[LogLine], None]) -> None:
+        self._ids, self._flusher, self._expansion, self._log = ids, flusher, expansion, log
         self._dirty = flusher.dirty
 
     # ---- records outside of transactions ----
@@ -142,8 +144,7 @@ class Appender:
             except JournalBusyError:
                 self._flusher.drain((journal,))
             except JournalFullError as error:
-                self._tell_refusal(journal, error)
-                raise
+                self._grow(journal, error)
         raise JournalFullError(f'queue "{journal.name}": gave up making room')
 
     def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
@@ -159,11 +160,18 @@ class Appender:
                     self._flusher.drain((journal,))
                     break
                 except JournalFullError as error:
-                    self._tell_refusal(journal, error)
-                    raise
+                    self._grow(journal, error)
+                    break
             else:
                 return
         raise JournalFullError(f'queue "{admissions[0][0].name}": gave up making room')
+
+    def _grow(self, journal: QueueJournal, error: JournalFullError) -> None:
+        """Make room by more files. Raises `error`, or why that is not possible."""
+        reason = "" if isinstance(error, RecordTooLongError) else self._expansion.make_room(journal)
+        if reason is not None:
+            self._tell_refusal(journal, error)
+            raise threshold_error(journal, reason) if reason else error
 
     def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
         """Log that a journal is full: once, until it accepts something again."""

@@ -41,6 +41,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
 from qstore.store.live.changes import Changes
 from qstore.store.live.delivered import read_delivered, remove_delivered, write_delivered
+from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.rids import RecordIds
@@ -210,13 +211,18 @@ class MessageStore:
         self._flusher.moved = self._driver_moved
         self._opened.callback(self._flusher.close)
         self._ids = self._record_ids(started, catalogue)
-        self.append = Appender(self._ids, self._flusher, self._log)
+        self._expansion = Expansion(
+            self._environment.disk, self.directory.path, self.parameters, self._background, self._flusher, self._log
+        )
+        for queue in started.queues:
+            self._expansion.adopt(queue.journal, queue.record.arguments)
+        self.append = Appender(self._ids, self._flusher, self._expansion, self._log)
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
             self._environment, self.directory, self.parameters, catalogue, TakenNames(self.topology), self._background,
-            self._flusher, self.journals, self._log,
+            self._flusher, self._expansion, self.journals, self._log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             self._environment.disk, self.directory, catalogue, self._background, self._flusher,
@@ -344,8 +350,9 @@ class MessageStore:
         return self._flusher.failure
 
     def look(self) -> None:
-        """Check that the disk makes progress, and log if it does not. Call it about every second."""
+        """Check that the disk makes progress, and give back unneeded files. Call it about every second."""
         self._flusher.look()
+        self._expansion.look()
 
     def will_close(self) -> None:
         """Put a time limit on all waiting from now on. Thread-safe; `close` does it too."""

@@ -61,9 +61,13 @@ class QueueJournal:
         writer: its writer.
         storage: its files.
         bound: maximum unsynced bytes: the pages of its write cache.
+        initial_files: how many files it was created with.
 
     Attributes:
-        queue_id, name, directory, geometry, bound: as above.
+        queue_id, name, directory, geometry, bound, initial_files: as above. The geometry changes when the ring does.
+        max_files: how many files it may grow to; 0 if its size is fixed.
+        low_room: `runs_low` is called if fewer blocks than that are left below the threshold; -1 for never.
+        runs_low: called with the journal.
         writer: appends records. Only the store uses it, so that it knows which journals to flush.
         enqueues, dequeues: number of records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: number of records of transactions.
@@ -86,11 +90,15 @@ class QueueJournal:
         "enqueues",
         "gathered",
         "geometry",
+        "initial_files",
         "is_deleted",
         "is_leaving",
+        "low_room",
+        "max_files",
         "name",
         "queue_id",
         "refused_at",
+        "runs_low",
         "storage",
         "transaction_dequeues",
         "transaction_enqueues",
@@ -107,12 +115,16 @@ class QueueJournal:
         writer: Version2Writer,
         storage: JournalStorage,
         bound: int,
+        initial_files: int = 0,
     ) -> None:
         self.queue_id, self.name, self.directory, self.base_name = queue_id, name, directory, base_name
         self.geometry = geometry
         self.writer = writer
         self.storage = storage
         self.bound = bound
+        self.initial_files = initial_files or geometry.files
+        self.max_files, self.low_room = 0, -1
+        self.runs_low: Callable[[QueueJournal], None] = lambda _: None
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
@@ -223,6 +235,8 @@ class QueueJournal:
             else:
                 self.writer.flushed()
                 self.storage.trim()
+                if self.writer.records.room < self.low_room:
+                    self.runs_low(self)
         except MemoryError:
             self.out_of_memory()
         if self.is_deleted:

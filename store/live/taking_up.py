@@ -6,9 +6,9 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
+from qstore.store.journal.write.assembly import open_writer
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.storage import JournalStorage
-from qstore.store.journal.write.version_2_writer import open_writer
 from qstore.store.journal.write.write_batch import JournalOwner
 from qstore.store.journal.write.writer_state import WriterState
 from qstore.store.live.queue_journal import QueueJournal
@@ -77,4 +77,14 @@ def take_up(
         salt=lambda: environment.random_bits(64),
         clock=environment.clock,
     )
-    return QueueJournal(info.queue_id, info.queue_name, directory, info.base_name, geometry, writer, storage, bound)
+    return QueueJournal(
+        info.queue_id,
+        info.queue_name,
+        directory,
+        info.base_name,
+        geometry,
+        writer,
+        storage,
+        bound,
+        info.initial_files,
+    )

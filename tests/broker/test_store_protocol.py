@@ -63,7 +63,9 @@ class Waiting:
 
 
 def opened(path: Path, log: Log | None = None) -> Store:
-    return as_module(Module()).open({"num-jfiles": "4", "jfile-size-pgs": "1"}, str(path), "0", log or Log())
+    return as_module(Module()).open(
+        {"auto-expand": "no", "num-jfiles": "4", "jfile-size-pgs": "1"}, str(path), "0", log or Log()
+    )
 
 
 def enqueue(store: Store, journal: protocol.Journal, data: bytes) -> int:

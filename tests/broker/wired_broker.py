@@ -19,7 +19,13 @@ from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import TypedMap, typed_map
 from qstore.store.module import Module
 
-OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "wcache-num-pages": "4"}
+OPTIONS = {
+    "auto-expand": "no",
+    "num-jfiles": "4",
+    "jfile-size-pgs": "1",
+    "wcache-page-size": "4",
+    "wcache-num-pages": "4",
+}
 
 
 class Somebody:

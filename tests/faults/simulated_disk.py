@@ -250,6 +250,10 @@ class SimulatedDisk:
             refuse(code, path)
         folder.sync()
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free, and in all."""
+        return max(0, self.tree.capacity - self.tree.used), self.tree.capacity
+
     def lock(self, path: str) -> SimulatedLock:
         """Take the lock that the file at `path`, made if need be, stands for. Raises BlockingIOError if it is held."""
         self.check_alive(self.life)

@@ -174,6 +174,7 @@ def test_ring_flags() -> None:
         "COMPRESSED",
         "LAST_OF_FLUSH",
         "SEAL",
+        "BOUNDARY",
     ]
     assert {row["name"] for row in rows} == set(flags)
     for row in rows:
@@ -189,7 +190,16 @@ def test_ring_info_file_of_version_1_has_the_leaves_in_this_order() -> None:
 
 
 def test_ring_info_file_of_version_2_has_these_keys() -> None:
-    info = jinf.JournalInfo(2, "q", "JournalData", geometry.Geometry(4, 65536), creation_headers=True)
+    info = jinf.JournalInfo(
+        2,
+        "q",
+        "JournalData",
+        geometry.Geometry(4, 65536),
+        creation_headers=True,
+        ring=(0, 1, 4, 2),
+        spare=(3,),
+        initial_files=3,
+    )
     assert {row["key"] for row in table("rhm", "4.3")} == json.loads(jinf.encode_jinf(info)).keys()
 
 

@@ -262,3 +262,51 @@ def test_version_2_tells_of_creation_headers() -> None:
     assert decode_jinf(encode_jinf(created)) == created
     assert "creation_headers" not in json.loads(encode_jinf(INFO_2))
     assert not decode_jinf(encode_jinf(INFO_2)).creation_headers
+
+
+@given(st.lists(st.integers(0, 65535), unique=True, min_size=1, max_size=200), st.integers(1, 100), st.integers(0, 64))
+def test_rings_that_grew_round_trip(numbers: list[int], files: int, initial: int) -> None:
+    ring, spare = tuple(numbers[:files]), tuple(numbers[files:])
+    info = dataclasses.replace(
+        INFO_2, geometry=Geometry(len(ring), 65536), ring=ring, spare=spare, initial_files=max(initial, len(ring) > 64)
+    )
+    assert decode_jinf(encode_jinf(info)) == info
+    assert info.numbers == ring
+
+
+def test_a_ring_that_grew_as_text() -> None:
+    ring = (0, 1, 2, 3, 8, 4, 5, 6, 7)
+    info = dataclasses.replace(INFO_2, geometry=Geometry(9, 65536), ring=ring, spare=(12, 9), initial_files=8)
+    fields = json.loads(encode_jinf(info))
+    assert (fields["ring"], fields["spare"], fields["initial_jrnl_files"]) == ("0-3,8,4-7", "12,9", 8)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ring": "0-3,3"},
+        {"ring": "0-2"},
+        {"ring": "0-4"},
+        {"ring": "0-3", "spare": "3"},
+        {"ring": "3-0"},
+        {"ring": ""},
+        {"ring": "a-b"},
+        {"ring": "0-65536"},
+        {"spare": "99999"},
+        {"ring": 7},
+        {"number_jrnl_files": 65},
+        {"number_jrnl_files": 65537, "initial_jrnl_files": 4},
+        {"initial_jrnl_files": "4"},
+    ],
+    ids=str,
+)
+def test_rings_that_cannot_be(changed: dict[str, object]) -> None:
+    fields = {**json.loads(encode_jinf(INFO_2)), **changed}
+    del fields["crc32c"]
+
+    def line() -> bytes:
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+    fields["crc32c"] = extend_crc32c(0, line())
+    with pytest.raises(RhmError, match="journal info file"):
+        decode_jinf(line())

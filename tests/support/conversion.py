@@ -15,7 +15,9 @@ from qstore.store.parameters import StoreParameters
 from qstore.store.repair.conversion import ConversionReport, convert
 
 # Small journals where the old store says nothing: the disk is spared.
-PARAMETERS: Final = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+PARAMETERS: Final = StoreParameters(
+    auto_expand=False, num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1
+)
 
 
 class Content(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
+from qstore.store.journal.write.assembly import open_writer
 from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
-from qstore.store.journal.write.version_2_writer import open_writer
 from qstore.store.journal.write.write_batch import JournalOwner
 from qstore.store.journal.write.writer_state import WriterState, new_state
 

@@ -18,7 +18,13 @@ from qstore.store.parameters import StoreParameters
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(
-    num_jfiles=4, jfile_size_pgs=1, wcache_page_size=4, wcache_num_pages=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1
+    auto_expand=False,
+    num_jfiles=4,
+    jfile_size_pgs=1,
+    wcache_page_size=4,
+    wcache_num_pages=4,
+    tpl_num_jfiles=4,
+    tpl_jfile_size_pgs=1,
 )
 PATIENCE_SECONDS: Final = 30.0
 """No test waits longer for what must happen."""

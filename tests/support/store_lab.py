@@ -25,7 +25,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.tools.qstore_check import command as check
 
-PARAMETERS: Final = StoreParameters(wcache_page_size=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+PARAMETERS: Final = StoreParameters(auto_expand=False, wcache_page_size=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # 256 KiB
 MAX_TURNS: Final = 2000
 Content = dict[str, dict[int, bytes]]

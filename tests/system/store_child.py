@@ -46,7 +46,13 @@ from qstore.store.parameters import StoreParameters
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
 PARAMETERS: Final = StoreParameters(
-    num_jfiles=4, jfile_size_pgs=1, wcache_page_size=4, wcache_num_pages=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1
+    auto_expand=False,
+    num_jfiles=4,
+    jfile_size_pgs=1,
+    wcache_page_size=4,
+    wcache_num_pages=4,
+    tpl_num_jfiles=4,
+    tpl_jfile_size_pgs=1,
 )
 MAX_QUEUES: Final = 5
 _HEADER: Final = encode_message(b"", destination="amq.direct", delivery_properties={"delivery_mode": 2})

@@ -7,7 +7,7 @@ import pytest
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker
 
-_SMALL = ("--num-jfiles", "4", "--jfile-size-pgs", "1")
+_SMALL = ("--auto-expand", "no", "--num-jfiles", "4", "--jfile-size-pgs", "1")
 _RESOURCE_LIMIT_EXCEEDED = 506
 
 

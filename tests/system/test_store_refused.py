@@ -33,7 +33,9 @@ from tests.support.processes import children_of
 
 ROOT: Final = Path(__file__).parents[2]
 GEOMETRY: Final = Geometry.from_pages(4, 1)
-PARAMETERS: Final = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+PARAMETERS: Final = StoreParameters(
+    auto_expand=False, num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1
+)
 REFUSE: Final = StoreParameters(tpl_num_jfiles=4, tpl_jfile_size_pgs=1, on_damage=OnDamage.REFUSE)
 NOBODY: Final = 65534
 

@@ -17,7 +17,13 @@ from qstore.store.journal.write.compaction import Compactor
 from qstore.store.journal.write.flushes import FlushQueue
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import MAX_BLOCKS, RingSpace
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError, over_threshold
+from qstore.store.journal.write.step import (
+    JournalBusyError,
+    JournalFullError,
+    RecordTooLongError,
+    ThresholdError,
+    over_threshold,
+)
 from qstore.store.journal.write.write_batch import WriteBatch
 
 #: A result of `Admission.ends`: no plain record may be appended without a check.
@@ -49,7 +55,7 @@ class Admission:
     def threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
         """Check the first rule of `space` for `count` messages of `blocks` in all, and for their outcome."""
         if largest > MAX_BLOCKS:
-            raise ThresholdError(f"{self._title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
+            raise RecordTooLongError(f"{self._title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self._records.room:
             raise self._over_threshold()
 

@@ -51,6 +51,10 @@ class ThresholdError(JournalFullError):
     """An enqueue exceeds the threshold or the limit on one record; dequeues are still accepted."""
 
 
+class RecordTooLongError(ThresholdError):
+    """A record is longer than any journal can have."""
+
+
 def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
     """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then advice.
 

@@ -24,16 +24,16 @@ records, and none is issued that would overwrite anything live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, TAIL, Kind
 from qstore.store.journal.write.admission import NOWHERE, Admission
-from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
+from qstore.store.journal.write.compaction import Compactor
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush, FlushQueue
 from qstore.store.journal.write.growth import RingGrowth
@@ -41,7 +41,6 @@ from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
 from qstore.store.journal.write.write_batch import JournalOwner, StoredMessage, WriteBatch, transaction_blocks
-from qstore.store.journal.write.writer_state import WriterState
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
@@ -51,58 +50,8 @@ _ABORT: Final = word(Kind.ABORT, 2)
 _DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
 
 
-def open_writer(
-    owner: JournalOwner,
-    geometry: Geometry,
-    ring: FileRing | None = None,
-    *,
-    alignment: int,
-    page: int,
-    state: WriterState,
-    read: Callable[[int, int], bytes],
-    salt: Callable[[], int],
-    clock: Callable[[], int],
-) -> Version2Writer:
-    """Create the writer of one journal.
-
-    Args:
-        owner: whose journal it is.
-        geometry: number and size of the files.
-        ring: their order, which changes when the journal grows; 0, 1, 2 and so on by default.
-        alignment: bytes to which flushes are padded.
-        page: maximum bytes of one write.
-        state: the existing content. The writer takes it over.
-        read: reads bytes of the stream: (block, number of bytes). Used for compaction.
-        salt: returns 64 random bits.
-        clock: returns nanoseconds since the epoch.
-    """
-    ring = FileRing(range(geometry.files)) if ring is None else ring
-    batch = WriteBatch(
-        owner,
-        geometry,
-        ring,
-        alignment=alignment,
-        position=state.position,
-        flush=state.flush,
-        is_sealed=state.is_sealed,
-        salts=state.salts,
-        slots=state.slots,
-        salt=salt,
-        clock=clock,
-    )
-    in_passing = blocks_in_passing(page)
-    chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
-    flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position)
-    space = RingSpace(geometry, alignment, chunk)
-    records = LiveRecords(batch, space, state.live, state.transactions)
-    compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
-    return Version2Writer(
-        owner, ring, batch, flushes, space, records, compactor, last_flush=state.last_flush, wasted=state.wasted
-    )
-
-
 class Version2Writer:
-    """The writer of one journal; use `open_writer` to create it.
+    """The writer of one journal; `assembly.open_writer` creates it.
 
     Args:
         owner: whose journal it is.

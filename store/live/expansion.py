@@ -1,0 +1,227 @@
+"""Lets the journals of a running store grow before they run short of room, and gives files back that they do not need.
+
+    low         fewer blocks than `low_room` are left below the threshold: files are added in the background, so that
+                publishers do not notice. As many as half of the ring, 4 at least and 64 at most
+    short       a record does not fit, because the background was too slow, or the record is very long: its publisher
+                waits until there are files enough
+    idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
+                needed, and never below the number with which the journal was created
+
+A journal grows up to its own limit, and as long as the disk keeps the share free that the option disk-free-limit says.
+Beyond that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.values import TypedMap
+from qstore.formats.wording import printable
+from qstore.store.background import Background
+from qstore.store.errors import advice
+from qstore.store.journal.write.growth import RingChange
+from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change
+from qstore.store.journal.write.step import ThresholdError
+from qstore.store.live.flusher import Flusher
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.log_lines import LogLine, journal_has_files
+from qstore.store.outage import Outage
+from qstore.store.parameters import ParameterError, StoreParameters, queue_max_files
+from qstore.store.writable_disk import WritableDisk
+
+MIN_STEP: Final = 4  # files added at once ...
+MAX_STEP: Final = 64
+_IDLE_LOOKS: Final = 10  # seconds for which files are not needed before they are removed
+_SPARE_FILES: Final = 4  # that a ring has in addition to what its live records need
+
+
+def step_of(files: int) -> int:
+    """How many files a ring of `files` gets at once."""
+    return min(max(files // 2, MIN_STEP), MAX_STEP)
+
+
+class Expansion:
+    """Changes the rings of a store's journals.
+
+    Args:
+        disk: where they are.
+        path: a directory on the same disk.
+        parameters: the store's options.
+        background: makes the changes.
+        flusher: flushes journals.
+        log: receives log lines.
+    """
+
+    __slots__ = ("_background", "_disk", "_flusher", "_grown", "_log", "_outage", "_parameters", "_path", "_results")
+
+    def __init__(
+        self,
+        disk: WritableDisk,
+        path: str,
+        parameters: StoreParameters,
+        background: Background,
+        flusher: Flusher,
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._disk, self._path, self._parameters = disk, path, parameters
+        self._background, self._flusher, self._log = background, flusher, log
+        self._outage = Outage("journals cannot grow", "journals can grow again", log)
+        self._grown: dict[QueueJournal, int] = {}  # and for how many looks half of the ring was not needed
+        self._results: dict[QueueJournal, Exception | None] = {}  # of changes made, that the writer has not heard of
+
+    def adopt(self, journal: QueueJournal, arguments: TypedMap) -> None:
+        """Let a journal grow as far as the arguments of its queue's declaration say."""
+        try:
+            given = {name: typed.value for name, typed in arguments.entries}
+            journal.max_files, _ = queue_max_files(given, self._parameters, journal.geometry)
+        except ParameterError:  # of a store that another software wrote
+            journal.max_files, _ = queue_max_files({}, self._parameters, journal.geometry)
+        journal.runs_low = self._grow
+        if journal.geometry.files > journal.initial_files:
+            self._grown[journal] = 0
+        _set_low_room(journal)
+
+    def make_room(self, journal: QueueJournal) -> str | None:
+        """Add files now, because a record does not fit.
+
+        Returns:
+            Why there are no more files, in words for the publisher, empty if the journal does not grow; None if there
+            are more.
+        """
+        if journal.writer.growth.change is None:
+            if not journal.max_files:
+                return ""
+            files = journal.geometry.files
+            if files >= journal.max_files:
+                size = journal.max_files * journal.geometry.file_size >> 20
+                return f"Consume messages: its journal has reached its limit of {journal.max_files} files ({size} MiB)"
+            if (reason := self._short_of_disk(journal)) is not None:
+                return reason
+            self._grow(journal)
+            if journal.writer.growth.change is None:  # what is in the batch prevents it
+                self._flusher.drain((journal,))
+                self._grow(journal)
+            if journal.writer.growth.change is None:
+                return ""
+        before = journal.geometry.files
+        self._background.wait()
+        error = self._finish(journal)
+        if journal.geometry.files > before:
+            return None
+        return "" if error is None else f"Its journal cannot grow: {error}"
+
+    def look(self) -> None:
+        """Begin to remove files that are not needed. Call it about every second."""
+        for journal, looks in list(self._grown.items()):
+            spare = journal.geometry.files - _files_kept(journal)
+            if journal.is_deleted or journal.writer.failure is not None:
+                del self._grown[journal]
+            elif spare <= 0 or journal.writer.growth.change is not None:
+                self._grown[journal] = 0
+            elif looks < _IDLE_LOOKS:
+                self._grown[journal] = looks + 1
+            else:
+                self._begin(journal, journal.writer.growth.begin_removal(spare))
+
+    # ---- one change ----
+
+    def _grow(self, journal: QueueJournal) -> None:
+        """Begin to add files, if there is no reason against it."""
+        files = journal.geometry.files
+        count = min(step_of(files), journal.max_files - files)
+        if count > 0 and not journal.is_leaving and self._short_of_disk(journal) is None:
+            self._begin(journal, journal.writer.growth.begin(count))
+
+    def _begin(self, journal: QueueJournal, change: RingChange | None) -> None:
+        if change is None:
+            return
+        journal.writer.ring_changed()
+        make = partial(make_ring_change, self._disk, journal.directory, journal.base_name, change)
+
+        def work() -> None:
+            try:
+                make()
+            except (OSError, RhmError) as error:
+                self._results[journal] = error
+            else:
+                self._results[journal] = None
+
+        def done(_: object) -> None:
+            self._finish(journal)
+
+        self._background.run(work, done, done)
+
+    def _finish(self, journal: QueueJournal) -> str | None:
+        """Tell the writer what became of a change, unless it knows. Returns the error, if there was one."""
+        growth = journal.writer.growth
+        change = growth.change
+        if change is None or journal not in self._results:
+            return None
+        error = self._results.pop(journal)
+        if isinstance(error, RingUnknownError):
+            journal.writer.failed(error)
+            self._flusher.when_synced((journal,), lambda _: None)  # it logs the failure, and tells the waiters
+            return error.strerror
+        growth.end(is_made=error is None)
+        journal.writer.ring_changed()
+        if error is None:
+            self._changed(journal, change)
+            return None
+        if journal.is_leaving or journal.is_deleted:
+            return None
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        self._outage.failed(
+            reason, advice(error).removeprefix("; ") if isinstance(error, OSError) else "run qstore-check"
+        )
+        return reason
+
+    def _changed(self, journal: QueueJournal, change: RingChange) -> None:
+        journal.storage.forget(change.removed)
+        files = len(change.after)
+        journal.geometry = Geometry(files, journal.geometry.data_size)
+        if files > journal.initial_files:
+            self._grown[journal] = 0
+        else:
+            self._grown.pop(journal, None)
+        _set_low_room(journal)
+        self._outage.worked()
+        self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
+
+    def _short_of_disk(self, journal: QueueJournal) -> str | None:
+        """Why the disk has no room for more files; None if it has, or does not say."""
+        try:
+            free, total = self._disk.space(self._path)
+        except OSError:
+            return None
+        wanted = step_of(journal.geometry.files) * journal.geometry.file_size
+        percent = self._parameters.disk_free_limit
+        if free - wanted >= total * percent // 100:
+            return None
+        reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
+        self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")
+        return f"Consume messages: its journal cannot grow: {reason}"
+
+
+def threshold_error(journal: QueueJournal, reason: str) -> ThresholdError:
+    """The error of an enqueue for which there is no room, and why there cannot be more; first qpidd's sentence."""
+    name = printable(journal.name)
+    return ThresholdError(f'Enqueue capacity threshold exceeded on queue "{name}". {reason}')
+
+
+def _files_kept(journal: QueueJournal) -> int:
+    """The number of files below which a ring does not shrink: twice of what its live records need."""
+    geometry = journal.geometry
+    needed = journal.writer.records.blocks * BLOCK_SIZE // geometry.data_size
+    return max(journal.initial_files, 2 * needed + _SPARE_FILES)
+
+
+def _set_low_room(journal: QueueJournal) -> None:
+    """Determine below which room the journal needs more files: the size of the next step, at most half of the ring."""
+    files = journal.geometry.files
+    is_limited = files >= journal.max_files
+    room = min(step_of(files), files // 2) * journal.geometry.data_size // BLOCK_SIZE
+    journal.low_room = -1 if is_limited else room
