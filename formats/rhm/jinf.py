@@ -89,6 +89,11 @@ class JournalInfo:
     spare: tuple[int, ...] = ()
     initial_files: int = 0
 
+    @property
+    def has_changed_ring(self) -> bool:
+        """Whether files were ever added to the ring, or removed."""
+        return bool(self.ring or self.spare or self.initial_files)
+
     def numbers_of(self, files: int) -> Sequence[int]:
         """The numbers of the files in the order of the ring; 0, 1, 2 … if there are not as many as it says."""
         return self.numbers if files == self.geometry.files else range(files)

@@ -144,7 +144,11 @@ class Appender:
             except JournalBusyError:
                 self._flusher.drain((journal,))
             except JournalFullError as error:
-                self._grow(journal, error)
+                refusal = self._refusal(journal, error)
+                if refusal:
+                    raise threshold_error(journal, refusal) from None
+                if refusal is not None:
+                    raise
         raise JournalFullError(f'queue "{journal.name}": gave up making room')
 
     def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
@@ -160,18 +164,22 @@ class Appender:
                     self._flusher.drain((journal,))
                     break
                 except JournalFullError as error:
-                    self._grow(journal, error)
+                    refusal = self._refusal(journal, error)
+                    if refusal:
+                        raise threshold_error(journal, refusal) from None
+                    if refusal is not None:
+                        raise
                     break
             else:
                 return
         raise JournalFullError(f'queue "{admissions[0][0].name}": gave up making room')
 
-    def _grow(self, journal: QueueJournal, error: JournalFullError) -> None:
-        """Make room by more files. Raises `error`, or why that is not possible."""
+    def _refusal(self, journal: QueueJournal, error: JournalFullError) -> str | None:
+        """Make room by more files. Returns None if there are more; or why not, empty if the error says so itself."""
         reason = "" if isinstance(error, RecordTooLongError) else self._expansion.make_room(journal)
         if reason is not None:
             self._tell_refusal(journal, error)
-            raise threshold_error(journal, reason) if reason else error
+        return reason
 
     def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
         """Log that a journal is full: once, until it accepts something again."""

@@ -40,6 +40,7 @@ from qstore.formats.broker_records.topology import decode_queue
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import MAX_FILES
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from qstore.formats.wording import plural, printable
 from qstore.store.builders.rebuild import Rebuilt, rebuild
@@ -320,7 +321,16 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _build(self, plan: JournalPlan) -> _Built:
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-        info = replace(plan.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True)
+        info = replace(
+            plan.info,
+            geometry=plan.after,
+            seconds=seconds,
+            nanoseconds=nanoseconds,
+            creation_headers=True,
+            ring=(),
+            spare=(),
+            initial_files=MAX_FILES if plan.after.files > MAX_FILES else 0,  # it has grown
+        )
         moved, name = None, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
             moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)

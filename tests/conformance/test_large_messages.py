@@ -30,7 +30,7 @@ _DURABLE: Final = 2  # delivery-mode
 @pytest.fixture
 def broker(make_broker: BrokerMaker) -> RunningBroker:
     """A broker that takes messages of 64 MiB."""
-    return make_broker("--max-message-size", str(64 << 20)).start()
+    return make_broker("--max-message-size", str(64 << 20), "--max-journal-size", "20").start()
 
 
 def _declared(broker: RunningBroker) -> RawPeer:

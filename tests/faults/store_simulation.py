@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 from qstore.formats.rhm.geometry import Geometry
@@ -37,6 +37,9 @@ class TinyParameters(StoreParameters):
     """Sizes below what is legal, so that everything happens soon."""
 
     __slots__ = ()
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{"auto_expand": False, **values})
 
     @property
     def geometry(self) -> Geometry:

@@ -311,10 +311,10 @@ def test_options_without_use_are_accepted_with_a_notice(option: StoreOption, val
 
 
 def test_the_documents_options_are_known() -> None:
-    assert {option.name for option in NOT_NEEDED} >= {"store-async", "store-force", "auto-expand"}
+    assert {option.name for option in NOT_NEEDED} >= {"store-async", "store-force"}
     for alias, name in (("store-directory", "store-dir"), ("max-auto-expand-jfiles", "auto-expand-max-jfiles")):
         assert named(name).alias == alias
-    assert parse_parameters({"max-auto-expand-jfiles": 16})[0] == StoreParameters()
+    assert parse_parameters({"max-auto-expand-jfiles": 16})[0] == StoreParameters(auto_expand_max_jfiles=16)
 
 
 # ---- values that cannot be understood ----

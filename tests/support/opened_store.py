@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
+from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.store.environment import Environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
@@ -88,10 +89,10 @@ class OpenedStore:
 
     # ---- queues and messages ----
 
-    def make_queue(self, name: str, geometry: Geometry = GEOMETRY) -> QueueJournal:
+    def make_queue(self, name: str, geometry: Geometry = GEOMETRY, arguments: TypedMap = EMPTY_MAP) -> QueueJournal:
         """A queue, when it is made."""
         calls = Calls()
-        self.store.changes.create_queue(Queue(name), geometry, calls)
+        self.store.changes.create_queue(Queue(name, arguments), geometry, calls)
         self.wait(calls)
         journal, error = calls[0]
         assert error is None

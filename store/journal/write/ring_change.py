@@ -77,7 +77,7 @@ def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
     A process that died in the middle of a change may have renamed the info file, but not synced that.
     """
-    if info.ring or info.spare or info.initial_files:
+    if info.has_changed_ring:
         disk.sync_directory(directory)
         _remove(disk, directory, info.base_name, info.spare)
 
