@@ -220,8 +220,8 @@ def _files_kept(journal: QueueJournal) -> int:
 
 
 def _set_low_room(journal: QueueJournal) -> None:
-    """Determine below which room the journal needs more files: the size of the next step, at most half of the ring."""
+    """Determine below which room the journal needs more files: a quarter of the ring, 4 files at least, 32 at most."""
     files = journal.geometry.files
     is_limited = files >= journal.max_files
-    room = min(step_of(files), files // 2) * journal.geometry.data_size // BLOCK_SIZE
+    room = min(max(files // 4, min(MIN_STEP, files // 2)), MAX_STEP // 2) * journal.geometry.data_size // BLOCK_SIZE
     journal.low_room = -1 if is_limited else room

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.rhm.geometry import Geometry
@@ -59,6 +59,8 @@ class StoreLife:
         BrokenPromiseError: it may not be as it is.
     """
 
+    parameters: ClassVar = TinyParameters()
+
     def __init__(
         self,
         disk: SimulatedDisk,
@@ -76,7 +78,7 @@ class StoreLife:
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
-            self.store = MessageStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+            self.store = MessageStore.open(environment, PATH, self.parameters, "test", log=self.lines.append)
         except StoreError as error:
             require(faults, f"the store cannot be opened: {error}")
             raise
@@ -148,9 +150,16 @@ class StoreLife:
             (self.store.collect, 8),
             (self.quiesce, 2),
         ]
+        if self.parameters.auto_expand:
+            deeds += [(self.store.look, 8), (self.enqueue, 14)]
         chosen = self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps)
         for deed in chosen:
             deed()
+
+    @property
+    def grown(self) -> int:
+        """How often a journal grew or shrank."""
+        return sum(" files now, " in line.text for line in self.lines)
 
     def queues(self) -> list[QueueModel]:
         """The queues that take messages."""
@@ -497,3 +506,9 @@ def journal_of(queue: QueueModel) -> QueueJournal:
     """The journal of a queue that is there."""
     assert queue.journal is not None
     return queue.journal
+
+
+class GrowingLife(StoreLife):
+    """A store whose journals grow, and give files back as soon as they do not need them."""
+
+    parameters = TinyParameters(auto_expand=True)

@@ -24,12 +24,14 @@ class CrashMatrix:
 
     Attributes:
         share: of the calls, how many are kill points.
+        life_class: the life of one process with the store.
         driver: makes the sync drivers of the runs, if they are special ones; those that are killed have usual ones.
         kill_points: how many processes were killed.
         counts: what happened.
     """
 
     share: float = 1.0
+    life_class: type[StoreLife] = StoreLife
     driver: Callable[[random.Random, SimulatedDisk], SyncDriver] | None = None
     kill_points: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -43,7 +45,7 @@ class CrashMatrix:
             disk.watch = partial(self._visit, state, rng)
             state.is_closed = model.is_closed
             driver = None if self.driver is None else partial(self.driver, rng, disk)
-            life = state.life = StoreLife(disk, model, rng, must_be_clean=model.is_closed, driver=driver)
+            life = state.life = self.life_class(disk, model, rng, must_be_clean=model.is_closed, driver=driver)
             life.work(rng.randint(steps // 2, steps))
             life.close()
             self._count(life)
@@ -53,7 +55,8 @@ class CrashMatrix:
 
     def _count(self, life: StoreLife) -> None:
         relocated = sum(journal_of(queue).writer.compactor.copied for queue in life.queues())
-        for name, count in (("refused", life.refused), ("relocated", relocated), ("answered", life.answered)):
+        counts = {"refused": life.refused, "relocated": relocated, "answered": life.answered, "grown": life.grown}
+        for name, count in counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
 
     def _visit(self, state: _State, rng: random.Random, call: Call) -> None:
@@ -78,7 +81,7 @@ class CrashMatrix:
             disk.kill_at = rng.randrange(60)
             life = None
             try:
-                life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
+                life = self.life_class(disk, model, rng, must_be_clean=must_be_clean)
                 model, must_be_clean = life.model, False
                 life.work(rng.randint(0, 12))
                 life.highest()
@@ -91,13 +94,13 @@ class CrashMatrix:
                 if life is not None:
                     life.highest()
             disk.crash(power_loss=rng.random() < 0.5)
-        life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
+        life = self.life_class(disk, model, rng, must_be_clean=must_be_clean)
         if rng.random() < 0.3:
             life.work(rng.randint(0, 10))
             life.quiesce()
             life.close()
             disk.crash(power_loss=True)
-            StoreLife(disk, life.model, rng, must_be_clean=True)
+            self.life_class(disk, life.model, rng, must_be_clean=True)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,9 @@ from typing import Final
 
 import pytest
 
+import qstore.store.live.expansion as expansion
 from tests.faults.broken_stores import BROKEN
+from tests.faults.store_harness import GrowingLife
 from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
@@ -42,6 +44,25 @@ def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
         matrix.run(seed)
     assert matrix.kill_points > 50
     assert matrix.counts["answered"] > 0 or not is_nightly()
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    matrix = CrashMatrix(share=0.3, life_class=GrowingLife)
+    for seed in seeds_of_the_day(2)[part::2]:
+        matrix.run(seed, steps=120)
+    assert matrix.kill_points > 50
+    assert matrix.counts["grown"] > 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
+def test_journals_that_grow_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    matrix = CrashMatrix(life_class=GrowingLife)
+    matrix.run(seed, steps=120)
+    assert matrix.kill_points
 
 
 @pytest.mark.soak

@@ -21,9 +21,8 @@ from tests.support.running_broker import RunningBroker
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(
-        tmp_path_factory.mktemp("broker"), "--auto-expand", "no", "--num-jfiles", "4", "--jfile-size-pgs", "1"
-    )
+    fixed = ("--auto-expand", "no", "--num-jfiles", "4", "--jfile-size-pgs", "1")
+    running = RunningBroker(tmp_path_factory.mktemp("broker"), *fixed)
     running.start()
     yield running
     running.close()
