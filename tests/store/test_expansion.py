@@ -48,6 +48,7 @@ def fill(store: OpenedStore, journal: QueueJournal, messages: int = MESSAGES) ->
             store.store.start()
             store.store.collect()
     store.flush(journal)
+    store.store.collect()
     return rids
 
 
