@@ -145,7 +145,7 @@ class Expansion:
         def work() -> None:
             try:
                 make()
-            except (OSError, RhmError) as error:
+            except (OSError, RhmError, RingUnknownError) as error:
                 self._results[journal] = error
             else:
                 self._results[journal] = None
@@ -163,9 +163,9 @@ class Expansion:
             return None
         error = self._results.pop(journal)
         if isinstance(error, RingUnknownError):
-            journal.writer.failed(error)
+            journal.writer.failed(error.error)
             self._flusher.when_synced((journal,), lambda _: None)  # it logs the failure, and tells the waiters
-            return error.strerror
+            return error.error.strerror
         growth.end(is_made=error is None)
         journal.writer.ring_changed()
         if error is None:

@@ -298,8 +298,8 @@ class JournalLife:
         try:
             make_ring_change(self.disk, DIRECTORY, DEFAULT_BASE_NAME, change)
         except RingUnknownError as error:
-            self.writer.failed(error)
-            raise
+            self.writer.failed(error.error)
+            raise error.error from None
         except OSError:
             growth.end(is_made=False)
             self.writer.ring_changed()

@@ -30,8 +30,16 @@ from qstore.store.writable_disk import WritableDisk, write_new
 _NEW = ".new"
 
 
-class RingUnknownError(OSError):
-    """The disk failed when the info file was replaced: it is unknown which ring the journal has after a restart."""
+class RingUnknownError(Exception):
+    """The disk failed when the info file was replaced: it is unknown which ring the journal has after a restart.
+
+    Attributes:
+        error: what the disk said.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change: RingChange) -> None:
@@ -68,7 +76,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
             _write_header(disk, directory, base_name, boundary)
         _rename(disk, path)
     except OSError as error:
-        raise RingUnknownError(error.errno, error.strerror, error.filename or path) from error
+        raise RingUnknownError(error) from error
     _remove(disk, directory, base_name, change.removed)
 
 
