@@ -72,7 +72,7 @@ def test_sized(grown: tuple[Path, list[int]]) -> None:
 @pytest.mark.parametrize("options", [(), ("--num-jfiles", 64, "--jfile-size-pgs", 4)], ids=str)
 def test_resized(grown: tuple[Path, list[int]], options: tuple[object, ...]) -> None:
     path, waiting = grown
-    run(resize, path, "q", *(options or ("--jfile-size-pgs", 2)))
+    run(resize, path, "q", *(options or ("--auto",)))
     again = OpenedStore(tool_environment(), path, GROWING)
     assert [each.rid for each in again.recovered()["q"]] == waiting
     journal = again.journal("q")
