@@ -151,7 +151,7 @@ _MAX_FILES: Final = StoreOption(
     alias="max-auto-expand-jfiles",
 )
 _MAX_SIZE: Final = StoreOption(
-    "max-journal-size", _NUMBER, 0, "Size that a journal may grow to, 0 for no limit", "own", "MiB", range(1 << 27)
+    "max-journal-size", _NUMBER, 0, "Size that a journal may grow to, 0 for no limit", "own", "MiB", range(1 << 20)
 )
 
 OPTIONS: Final = (

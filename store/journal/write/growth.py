@@ -17,7 +17,6 @@ by the oldest file.
 
 from __future__ import annotations
 
-from itertools import count, islice
 from typing import Final, NamedTuple
 
 from qstore.formats.rhm.file_header import other_slot
@@ -88,9 +87,9 @@ class RingGrowth:
             return None
         ring = self._ring
         taken = set(ring.numbers)
-        numbers = tuple(islice((number for number in count() if number not in taken), files))
-        if numbers[-1] >= MAX_RING_FILES:
+        if len(taken) + files > MAX_RING_FILES:
             return None
+        numbers = tuple([number for number in range(len(taken) + files) if number not in taken][:files])
         of_lap = ring.place(anchor) > 0
         return self._begun(
             anchor,
@@ -165,8 +164,11 @@ class RingGrowth:
 
     def _next_entered(self, index: int) -> int:
         """The number of the next file after a free one that was entered."""
-        number = self._ring.number
-        return next(number(after) for after in count(index + 1) if number(after) in self._batch.slots)
+        ring, slots = self._ring, self._batch.slots
+        index += 1
+        while ring.number(index) not in slots:
+            index += 1
+        return ring.number(index)
 
     def _resize(self, files: int) -> None:
         space = self._space
