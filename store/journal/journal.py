@@ -125,7 +125,7 @@ class Journal:
             return False
         if self.format is JournalFormat.LINEAR:
             return files[0].number == 1
-        if self.info is not None and self.info.has_changed_ring:
+        if isinstance(self.files, Ring) and self.files.has_changed:
             return False  # new files may have come after the last one in any lap
         return files[0].number == 0 and len(files) < self.files.geometry.files
 

@@ -55,9 +55,8 @@ def missing_seal(journal: Journal, end: JournalEnd) -> Iterator[Damage]:
         file, offset = journal.stream.locate(end.place)
         yield Damage(file.path, offset, end.rid, DamageKind.SEAL_MISSING, problem=end.what)
     else:
-        number = (files.files[-1].number + 1) % files.geometry.files
-        if isinstance(files, Ring) and files.numbers:
-            number = files.numbers[number]
+        assert isinstance(files, Ring)
+        number = files.numbers[(files.place(files.files[-1]) + 1) % len(files.numbers)]
         path = data_path(journal.path, journal.base_name, number)
         yield Damage(path, files.geometry.header_size, None, DamageKind.SEAL_MISSING, problem=end.what)
 

@@ -7,8 +7,8 @@ derived from its number, its records and its neighbours (`order`), so that its r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from qstore.formats.rhm.errors import RhmError
@@ -21,7 +21,7 @@ from qstore.formats.rhm.file_header import (
     was_entered_again,
 )
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from qstore.formats.rhm.jinf import JournalInfo, is_plain_ring
+from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import (
     OVERWRITE_INDICATOR,
     RECORD_KINDS,
@@ -41,7 +41,12 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk, ReadableFile
 from qstore.store.journal.files import OrderedFiles
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.ring.order import RingFile, order_by_flush, order_by_indicator, wasted_files
+from qstore.store.journal.ring.order import (
+    RingFile,
+    order_by_flush,
+    order_by_indicator,
+    wasted_files,
+)
 from qstore.store.journal.ring.owner import by_number, leave_out_strangers, tell_zeros
 
 _SECTORS_PROBED: Final = 64  # read from a file without a header to decide whether it was ever written
@@ -57,13 +62,19 @@ class Ring(OrderedFiles[RingFile]):
         wasted: version 2: files that are skipped, because a torn flush had entered them (`order`).
         free: version 2: files that are skipped, because the last of them is a boundary.
         lacks_creation_header: version 2: whether a file lacks even the header written at its creation.
-        numbers: the numbers of all files, in the order of the ring. A file's own `number` is its position there.
+        numbers: the numbers of all files, in the order of the ring.
+        has_changed: version 2: whether files were ever added, or removed.
     """
 
     wasted: list[RingFile] = field(default_factory=list)
     free: list[RingFile] = field(default_factory=list)
     lacks_creation_header: bool = False
     numbers: Sequence[int] = ()
+    has_changed: bool = False
+
+    def place(self, file: RingFile) -> int:
+        """The position of a file in the ring."""
+        return self.numbers.index(file.number)
 
 
 def read_ring(
@@ -84,15 +95,17 @@ def read_ring(
     """
     damage: list[Damage] = []
     numbers = range(len(paths)) if numbers is None else numbers
-    places = {number: place for place, number in enumerate(numbers)} if not is_plain_ring(numbers) else {}
-    files = [_read_file(disk, place, path, geometry, damage, places) for place, path in enumerate(paths)]
+    files = [_read_file(disk, number, path, geometry, damage) for number, path in zip(numbers, paths, strict=True)]
     version = _version(files, info)
+    has_changed = info is not None and info.has_changed_ring
     has_creation_headers = info is not None and info.creation_headers
     lacks_one = has_creation_headers and any(file.is_blank for file in files)
     if version is None:
         tell_zeros(files, damage, has_creation_headers=has_creation_headers)
         used = [file for file in files if file.used]
-        return Ring(None, geometry, used, damage, lacks_creation_header=lacks_one, numbers=numbers)
+        return Ring(
+            None, geometry, used, damage, lacks_creation_header=lacks_one, numbers=numbers, has_changed=has_changed
+        )
     if version == 2:
         damage = [
             entry.with_effect(Effect.SALT_LOST) if entry.effect is Effect.PLACED_BY_NUMBER else entry
@@ -111,7 +124,7 @@ def read_ring(
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
     free = ordered[: 1 + max((at for at, file in enumerate(ordered) if file.is_boundary), default=-1)]
     ordered = ordered[len(free) :]
-    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, free, lacks_one, numbers)
+    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, free, lacks_one, numbers, has_changed)
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:
@@ -139,9 +152,7 @@ def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
 # ---- one file ----
 
 
-def _read_file(
-    disk: Disk, number: int, path: str, geometry: Geometry, damage: list[Damage], places: Mapping[int, int]
-) -> RingFile:
+def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
     try:
         opened = disk.open(path)
     except OSError as error:
@@ -149,19 +160,12 @@ def _read_file(
         damage.append(Damage(path, None, None, kind, number=number, files=files, reason=reason))
         return RingFile(number, path, -1, None, used=True)
     try:
-        return _examine(opened, number, path, geometry, damage, places)
+        return _examine(opened, number, path, geometry, damage)
     finally:
         opened.close()
 
 
-def _examine(
-    opened: ReadableFile,
-    number: int,
-    path: str,
-    geometry: Geometry,
-    damage: list[Damage],
-    places: Mapping[int, int],
-) -> RingFile:
+def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
     if opened.size != geometry.file_size:
         size, expected = opened.size, geometry.file_size
         effect = Effect.RECORDS_BEYOND_END_LOST if size < expected else Effect.EXCESS_NOT_READ
@@ -171,9 +175,6 @@ def _examine(
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
         file.header = decode_file_header(sector)
-        if places and file.header is not None:
-            place = places.get(file.header.file_number, len(places))
-            file.header = replace(file.header, file_number=place)
         file.entered_again = was_entered_again(sector)
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # otherwise its size is reported

@@ -25,11 +25,13 @@ A file whose header and records fit neither case is of another lap, restored by 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from qstore.formats.rhm.file_header import FileHeader
+from qstore.formats.rhm.geometry import MAX_FILES
 from qstore.formats.rhm.headers import RESTART_GAP
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
@@ -145,17 +147,18 @@ def wasted_files(placed: list[RingFile]) -> list[RingFile]:
     ends = [at for at, number in enumerate(numbers) if number == highest > numbers[(at + 1) % len(numbers)]]
     newest = written[ends[0]].header if len(ends) == 1 else None
     wasted: list[RingFile] = []
-    for file in [*written[ends[0] + 1 :], *written[: ends[0]]] if newest is not None else ():
-        header = file.header
+    after = [*range(ends[0] + 1, len(written)), *range(ends[0])] if newest is not None else []
+    for at in after:
+        header = written[at].header
         if newest is None or header is None or header.first_flush + RESTART_GAP > highest + 1:
             break
-        if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
+        if header.overwrite_indicator != newest.overwrite_indicator ^ (at < ends[0]):
             break
-        wasted.append(file)
+        wasted.append(written[at])
     passed = {id(file) for file in wasted}
     rest = [at for at, file in enumerate(written) if id(file) not in passed and file.header is not None]
     at_oldest = min(rest, key=lambda at: numbers[at], default=-1)
-    if at_oldest < 0 or (written[at_oldest].number == 0 and written[at_oldest].entered_again):
+    if at_oldest < 0 or (at_oldest == 0 and written[at_oldest].entered_again):
         return wasted
     first = numbers[at_oldest]
     if first < highest and any(file.header is not None and file.header.first_flush < first for file in wasted):
@@ -165,13 +168,22 @@ def wasted_files(placed: list[RingFile]) -> list[RingFile]:
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:
     """The rotation that most files fit, and those files. Of two, the one with the newer files: most strays are old."""
-    rotations = []
-    for rotation in range(len(written)):
+    best, chosen = (0, 0, 1), (0, list[RingFile]())
+    for rotation in _rotations(written):
         fitting = _fitting(written, rotation)
         newest = max((file.header.first_flush for file in fitting if file.header is not None), default=0)
-        rotations.append((len(fitting), newest, -rotation, fitting))
-    _, _, rotation, fitting = max(rotations, key=lambda found: found[:3])
-    return _rotated(written, -rotation), fitting
+        if (found := (len(fitting), newest, -rotation)) > best or not chosen[1]:
+            best, chosen = found, (rotation, fitting)
+    return _rotated(written, chosen[0]), chosen[1]
+
+
+def _rotations(written: Sequence[RingFile]) -> Sequence[int]:
+    """The rotations to compare: of a large ring only where the flush numbers turn back, the largest steps first."""
+    if len(written) <= MAX_FILES:
+        return range(len(written))
+    flushes = [(at, file.header.first_flush) for at, file in enumerate(written) if file.header is not None]
+    steps = sorted((later - earlier, at) for (_, earlier), (at, later) in pairwise(flushes) if later < earlier)
+    return sorted({0, *(at for _, at in steps[: MAX_FILES // 4])})
 
 
 def _all_fit(written: Sequence[RingFile], rotation: int) -> bool:
@@ -198,14 +210,33 @@ def _fitting(written: Sequence[RingFile], rotation: int) -> list[RingFile]:
 
 
 def _rising(files: Sequence[RingFile]) -> list[RingFile]:
-    """The longest sequence of files whose first flush numbers do not decrease; files without a header are omitted."""
-    best: list[list[RingFile]] = []  # for each file with a header, the longest such sequence that ends with it
-    for file in files:
-        if file.header is not None:
-            flush = file.header.first_flush
-            rows = [row for row in best if row[-1].header is not None and row[-1].header.first_flush <= flush]
-            best.append([*max(rows, key=len, default=[]), file])
-    return max(best, key=len, default=[])
+    """The longest sequence of files whose first flush numbers do not decrease; files without a header are omitted.
+
+    Of several, the one whose files come first. For each length there are the files with which such a sequence of that
+    length can end, in order: their numbers decrease.
+    """
+    ends: list[list[int]] = []  # for each length, of these files the numbers, negated, so that they ascend ...
+    at: list[list[int]] = []  # ... and their positions
+    before: list[int] = []  # position -> that of the previous file in the sequence; -1 for none
+    for position, file in enumerate(files):
+        before.append(-1)
+        if file.header is None:
+            continue
+        flush = file.header.first_flush
+        length = bisect_right(ends, flush, key=lambda numbers: -numbers[-1])
+        if length:
+            before[position] = at[length - 1][bisect_left(ends[length - 1], -flush)]
+        if length == len(ends):
+            ends.append([])
+            at.append([])
+        ends[length].append(-flush)
+        at[length].append(position)
+    row: list[RingFile] = []
+    last = at[-1][0] if at else -1
+    while last >= 0:
+        row.append(files[last])
+        last = before[last]
+    return row[::-1]
 
 
 def _written(files: list[RingFile]) -> list[RingFile]:

@@ -66,18 +66,20 @@ def _of_other_incarnation(path: str, header: FileHeader, believed: tuple[int, in
 
 
 def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]:
-    """The files of a ring ordered by their numbers, which may differ from those in their names."""
+    """The files of a ring in its order, by their numbers, which may differ from those in their names."""
     if len(files) == 1:
         return list(files)  # the name of a single file means nothing
     for file in files:
         _believe_second_number(file, damage)
+    numbers = [file.number for file in files]
     places = {file.number: file for file in files if file.header is not None and _number(file) == file.number}
     moved = [file for file in files if file.header is not None and _number(file) != file.number]
+    known = set(numbers)
     all_go = all(file.goes_with_header for file in moved)
     for file in moved:
         assert file.header is not None
         number, version = _number(file), file.header.version
-        if number >= len(files) or not (file.goes_with_header if version == 2 else all_go):
+        if number not in known or not (file.goes_with_header if version == 2 else all_go):
             effect = Effect.SALT_NOT_BELIEVED if version == 2 else Effect.NAME_BELIEVED_ONLY
             file.header = None
         elif number in places:
@@ -92,9 +94,9 @@ def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]
     for file in list(rest):
         if places.setdefault(file.number, file) is file:
             rest.remove(file)
-    free = (place for place in range(len(files)) if place not in places)
-    places.update(dict(zip(list(free), rest, strict=True)))
-    return [places[place] for place in range(len(files))]
+    free = [number for number in numbers if number not in places]
+    places.update(dict(zip(free, rest, strict=True)))
+    return [places[number] for number in numbers]
 
 
 def _number(file: RingFile) -> int:

@@ -37,7 +37,9 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     if end is None or not files:
         return new_state()
     file_blocks = journal.files.geometry.data_size // BLOCK_SIZE
-    first, salts = _laps(files, journal.files.geometry.files)
+    ring = journal.files
+    assert isinstance(ring, Ring)
+    first, salts = _laps(files, ring)
     base = first * file_blocks
 
     # Log offset, record id, blocks. Only the size of a message is read: there may be very many.
@@ -65,10 +67,8 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
                     opened.commit_decisions.add(header.rid)
                 kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
-    ring = journal.files
-    assert isinstance(ring, Ring)
     entered = [*files, *ring.wasted, *ring.free]
-    slots = {ring.numbers[file.number]: file.header.slot for file in entered if file.header is not None}
+    slots = {file.number: file.header.slot for file in entered if file.header is not None}
     # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
     # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
@@ -76,13 +76,13 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     position = base + end.place // BLOCK_SIZE
     last = files[-1]
     assert last.header is not None
-    origin, lap = first + len(files) - 1 - last.number, last.header.overwrite_indicator
+    origin, lap = first + len(files) - 1 - ring.place(last), last.header.overwrite_indicator
     return WriterState(
         position, flush, end.flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap
     )
 
 
-def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
+def _laps(files: list[RingFile], ring: Ring) -> tuple[int, dict[int, int]]:
     """The oldest file, counted over all laps, and the salts of all files."""
     salts = {}
     first = None
@@ -90,7 +90,7 @@ def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
         if file.header is None:
             raise NotToBeTakenUpError(f"{file.path}: the file's header is lost")
         if first is None:
-            first = file.header.overwrite_indicator * count + file.header.file_number
+            first = file.header.overwrite_indicator * ring.geometry.files + ring.place(file)
         salts[first + position] = file.header.salt
     assert first is not None
     return first, salts
