@@ -29,6 +29,7 @@ from qstore.store.journal.ring.files import Ring, read_ring
 from qstore.store.journal.ring.owner import owner_of
 
 INFO_SUFFIX: Final = ".jinf"
+COPY_SUFFIX: Final = ".copy"  # of the info file of a ring that has grown: its files are in no other order that is known
 DATA_SUFFIX: Final = ".jdat"
 RESIZING: Final = "_resize.new"  # where qpid-store-resize builds the new journal of version 1
 PUSHED_DOWN: Final = "bak"  # where it moves the old journal
@@ -74,6 +75,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     damage: list[Damage] = []
     info_path = posixpath.join(directory, base + INFO_SUFFIX)
     info = _read_info(disk, info_path, damage)
+    if info is None and disk.is_file(info_path + COPY_SUFFIX):
+        info = _read_info(disk, info_path + COPY_SUFFIX, damage)
     files = _look_at_files(disk, directory, base, names)
     geometry = _believed_geometry(info, files, info_path, damage)
     if geometry is None:

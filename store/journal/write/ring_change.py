@@ -5,7 +5,10 @@ The info file tells which files belong to the ring, and in which order. It is re
     add       1  the info file lists the new files as spare      remove    1  the file before them becomes a boundary
               2  they are created and synced                               2  the info file has the new ring, and lists
               3  the info file has the new ring                               the removed files as spare
-                                                                           3  they are removed
+              4  so has its copy                                           3  so has its copy
+                                                                           4  they are removed
+
+The copy is read if the info file is lost, since nothing else tells the order of the files.
 
 So a file that exists and is not in the ring is listed as spare: it is no damage. `settle_ring` removes such files.
 """
@@ -22,7 +25,7 @@ from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_he
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring
 from qstore.store.disk import read_whole
-from qstore.store.journal.directory import INFO_SUFFIX, data_path
+from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path
 from qstore.store.journal.write.growth import UNENTERED, RingChange
 from qstore.store.journal.write.storage import write_creation_header
 from qstore.store.writable_disk import WritableDisk, write_new
@@ -55,29 +58,42 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
         raise RhmError(f"{path}: the journal has other files than its info file says")
     if change.added:
         _replace(disk, path, replace(info, spare=_sorted({*info.spare, *change.added})))
-        try:
-            _create(disk, directory, info, change)
-        except BaseException:
-            _remove(disk, directory, base_name, change.added)
-            raise
-    files = len(change.after)
-    initial = info.initial_files or len(change.before)
-    changed = replace(
-        info,
-        geometry=Geometry(files, info.geometry.data_size),
-        ring=() if is_plain_ring(change.after) else change.after,
-        spare=_sorted({*info.spare, *change.removed} - {*change.added}),
-        initial_files=0 if files == initial else initial,
-    )
-    _write(disk, path + _NEW, changed)
-    boundary = _boundary(disk, directory, info, change) if change.boundary != UNENTERED else None
+    try:
+        _create(disk, directory, info, change)
+        _write(disk, path + _NEW, _changed(info, change))
+        boundary = _boundary(disk, directory, info, change)
+    except BaseException:
+        _remove(disk, directory, base_name, change.added)
+        raise
     try:
         if boundary is not None:
             _write_header(disk, directory, base_name, boundary)
         _rename(disk, path)
     except OSError as error:
         raise RingUnknownError(error) from error
+    _copy(disk, path, _changed(info, change))
     _remove(disk, directory, base_name, change.removed)
+
+
+def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
+    """Replace the copy of the info file. If the disk refuses it there is none: an old one would be wrong."""
+    try:
+        _write(disk, path + COPY_SUFFIX + _NEW, info)
+        disk.rename(path + COPY_SUFFIX + _NEW, path + COPY_SUFFIX)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.remove(path + COPY_SUFFIX)
+
+
+def _changed(info: JournalInfo, change: RingChange) -> JournalInfo:
+    files, initial = len(change.after), info.initial_files or len(change.before)
+    return replace(
+        info,
+        geometry=Geometry(files, info.geometry.data_size),
+        ring=() if is_plain_ring(change.after) else change.after,
+        spare=_sorted({*info.spare, *change.removed}.difference(change.added)),
+        initial_files=0 if files == initial else initial,
+    )
 
 
 def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
@@ -91,6 +107,9 @@ def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
 
 def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> None:
+    """Create the new files, if there are any."""
+    if not change.added:
+        return
     anchor = _header(disk, data_path(directory, info.base_name, change.anchor)) if change.anchor != UNENTERED else None
     for number in change.added:
         path = data_path(directory, info.base_name, number)
@@ -112,8 +131,10 @@ def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingC
     disk.sync_directory(directory)
 
 
-def _boundary(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> FileHeader:
-    """The header that makes a free file a boundary."""
+def _boundary(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> FileHeader | None:
+    """The header that makes a free file a boundary; None if none has to be one."""
+    if change.boundary == UNENTERED:
+        return None
     header = _header(disk, data_path(directory, info.base_name, change.boundary))
     anchor = _header(disk, data_path(directory, info.base_name, change.anchor))
     slot = other_slot(header.slot)
