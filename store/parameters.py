@@ -394,25 +394,25 @@ def queue_max_files(
     """How many files a queue's journal may grow to, 0 if it has a fixed size; and the lines to log about it.
 
     Args:
-        arguments: the arguments of the queue's declaration, as plain values.
+        arguments: those of the queue's declaration, as plain values.
         parameters: the store's, for whatever the declaration does not set.
         geometry: the size of the journal.
-
-    Raises:
-        ParameterError: an argument is not valid; the text can be sent to the client.
     """
     expands, max_files, max_size = GROWTH_ARGUMENTS
     may_grow = parameters.auto_expand
     if expands.name in arguments:
-        may_grow = _switch(expands, arguments[expands.name])
+        may_grow = _switch("queue argument", expands, arguments[expands.name])
     files, size = Correction(parameters.auto_expand_max_jfiles, ()), Correction(parameters.max_journal_size, ())
     if max_files.name in arguments:
         files = correct_number(max_files, _number("queue argument", max_files, arguments[max_files.name]))
     if max_size.name in arguments:
         size = correct_number(max_size, _number("queue argument", max_size, arguments[max_size.name]))
-    limits = [MAX_RING_FILES, files.value, (size.value << 20) // geometry.file_size if size.value else 0]
-    most = min(limit for limit, is_set in zip(limits, (True, files.value, size.value), strict=True) if is_set)
-    return max(most, geometry.files) if may_grow else 0, files.warnings + size.warnings
+    limits = [MAX_RING_FILES]
+    if files.value:
+        limits.append(files.value)
+    if size.value:
+        limits.append((size.value << 20) // geometry.file_size)
+    return max(min(limits), geometry.files) if may_grow else 0, files.warnings + size.warnings
 
 
 def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:
@@ -450,7 +450,7 @@ def _read(option: StoreOption, value: object) -> tuple[object, tuple[LogLine, ..
         case Kind.NUMBER:
             return correct_number(option, _number("option", option, value))
         case Kind.SWITCH:
-            return _switch(option, value), ()
+            return _switch("option", option, value), ()
         case Kind.CHOICE:
             return _choice(option, value), ()
         case Kind.TEXT:
@@ -468,11 +468,11 @@ def _number(what: str, option: StoreOption, value: object) -> int:
     )
 
 
-def _switch(option: StoreOption, value: object) -> bool:
+def _switch(what: str, option: StoreOption, value: object) -> bool:
     word = str(int(value)) if isinstance(value, int) and -1 < value < _MAX_NUMBER else value
     if isinstance(word, str) and word.strip().lower() in _TRUTH:
         return _TRUTH[word.strip().lower()]
-    raise ParameterError(f"option {option.name}: {_shown(value)} is neither yes nor no")
+    raise ParameterError(f"{what} {option.name}: {_shown(value)} is neither yes nor no")
 
 
 def _choice(option: StoreOption, value: object) -> str:

@@ -18,8 +18,14 @@ from typing import Final
 import qstore.store.log_lines as log_lines
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError, RecordTooLongError, ThresholdError
-from qstore.store.live.expansion import Expansion, threshold_error
+from qstore.store.journal.write.step import (
+    JournalBusyError,
+    JournalFullError,
+    RecordTooLongError,
+    ThresholdError,
+    threshold_error,
+)
+from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.rids import RecordIds
@@ -146,7 +152,7 @@ class Appender:
             except JournalFullError as error:
                 refusal = self._refusal(journal, error)
                 if refusal:
-                    raise threshold_error(journal, refusal) from None
+                    raise threshold_error(journal.writer.owner.title, refusal) from None
                 if refusal is not None:
                     raise
         raise JournalFullError(f'queue "{journal.name}": gave up making room')
@@ -166,7 +172,7 @@ class Appender:
                 except JournalFullError as error:
                     refusal = self._refusal(journal, error)
                     if refusal:
-                        raise threshold_error(journal, refusal) from None
+                        raise threshold_error(journal.writer.owner.title, refusal) from None
                     if refusal is not None:
                         raise
                     break

@@ -20,16 +20,13 @@ from typing import Final
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.values import TypedMap
-from qstore.formats.wording import printable
 from qstore.store.background import Background
-from qstore.store.errors import advice
 from qstore.store.journal.write.growth import RingChange
 from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change
-from qstore.store.journal.write.step import ThresholdError
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine, journal_has_files
-from qstore.store.outage import Outage
+from qstore.store.outage import Outage, advice
 from qstore.store.parameters import ParameterError, StoreParameters, queue_max_files
 from qstore.store.writable_disk import WritableDisk
 
@@ -92,27 +89,32 @@ class Expansion:
             Why there are no more files, in words for the publisher, empty if the journal does not grow; None if there
             are more.
         """
-        if journal.writer.growth.change is None:
-            if not journal.max_files:
-                return ""
-            files = journal.geometry.files
-            if files >= journal.max_files:
-                size = journal.max_files * journal.geometry.file_size >> 20
-                return f"Consume messages: its journal has reached its limit of {journal.max_files} files ({size} MiB)"
-            if (reason := self._short_of_disk(journal)) is not None:
-                return reason
+        files, change = journal.geometry.files, journal.writer.growth.change
+        error = self._wait(journal)
+        if change is not None and change.added and (journal.geometry.files > files or error):
+            return error
+        if not journal.max_files:
+            return ""
+        files = journal.geometry.files
+        if files >= journal.max_files:
+            size = journal.max_files * journal.geometry.file_size >> 20
+            return f"Consume messages: its journal has reached its limit of {journal.max_files} files ({size} MiB)"
+        if (reason := self._short_of_disk(journal)) is not None:
+            return reason
+        self._grow(journal)
+        if journal.writer.growth.change is None:  # what is in the batch prevents it
+            self._flusher.drain((journal,))
             self._grow(journal)
-            if journal.writer.growth.change is None:  # what is in the batch prevents it
-                self._flusher.drain((journal,))
-                self._grow(journal)
-            if journal.writer.growth.change is None:
-                return ""
-        before = journal.geometry.files
+        error = self._wait(journal)
+        return error if journal.geometry.files > files or error else ""
+
+    def _wait(self, journal: QueueJournal) -> str | None:
+        """Wait for the change that is being made, if there is one. Returns in words for the publisher why it failed."""
+        if journal.writer.growth.change is None:
+            return None
         self._background.wait()
         error = self._finish(journal)
-        if journal.geometry.files > before:
-            return None
-        return "" if error is None else f"Its journal cannot grow: {error}"
+        return None if error is None else f"Its journal cannot grow: {error}"
 
     def look(self) -> None:
         """Begin to remove files that are not needed. Call it about every second."""
@@ -165,7 +167,7 @@ class Expansion:
         if isinstance(error, RingUnknownError):
             journal.writer.failed(error.error)
             self._flusher.when_synced((journal,), lambda _: None)  # it logs the failure, and tells the waiters
-            return error.error.strerror
+            return str(error.error.strerror)
         growth.end(is_made=error is None)
         journal.writer.ring_changed()
         if error is None:
@@ -173,10 +175,11 @@ class Expansion:
             return None
         if journal.is_leaving or journal.is_deleted:
             return None
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        self._outage.failed(
-            reason, advice(error).removeprefix("; ") if isinstance(error, OSError) else "run qstore-check"
-        )
+        if isinstance(error, OSError):
+            reason, to_do = error.strerror or str(error), advice(error)
+        else:
+            reason, to_do = str(error), "run qstore-check when the broker is stopped"
+        self._outage.failed(reason, to_do)
         return reason
 
     def _changed(self, journal: QueueJournal, change: RingChange) -> None:
@@ -188,7 +191,8 @@ class Expansion:
         else:
             self._grown.pop(journal, None)
         _set_low_room(journal)
-        self._outage.worked()
+        if change.added:
+            self._outage.worked()
         self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
 
     def _short_of_disk(self, journal: QueueJournal) -> str | None:
@@ -204,12 +208,6 @@ class Expansion:
         reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
         self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")
         return f"Consume messages: its journal cannot grow: {reason}"
-
-
-def threshold_error(journal: QueueJournal, reason: str) -> ThresholdError:
-    """The error of an enqueue for which there is no room, and why there cannot be more; first qpidd's sentence."""
-    name = printable(journal.name)
-    return ThresholdError(f'Enqueue capacity threshold exceeded on queue "{name}". {reason}')
 
 
 def _files_kept(journal: QueueJournal) -> int:

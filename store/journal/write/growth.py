@@ -109,7 +109,7 @@ class RingGrowth:
         if anchor is None or current < self._wasted or current != (self._flushes.synced_place - 1) // space.file:
             return None  # a file that is entered, but whose header is not on the disk, would be neither free nor used
         end = anchor + space.files
-        files = min(files, end - current - 1 - _KEPT_AHEAD)
+        files = min(files, end - current - 1 - _KEPT_AHEAD - 1)  # one more, which can be the boundary
         if files < 1:
             return None
         numbers = tuple(ring.number(index) for index in range(end - files, end))

@@ -55,18 +55,28 @@ class RecordTooLongError(ThresholdError):
     """A record is longer than any journal can have."""
 
 
-def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
-    """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then advice.
+def threshold_error(title: str, reason: str) -> ThresholdError:
+    """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then `reason`.
 
     Args:
         title: the journal's name: `queue "orders"`.
+        reason: why there is no room, and what to do.
+    """
+    return ThresholdError(f"Enqueue capacity threshold exceeded on {title}. {reason}")
+
+
+def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
+    """The same for a ring of fixed size: how to enlarge it.
+
+    Args:
+        title: the journal's name.
         files: number of files in its ring.
         pages: size of each file in pages of 64 KiB; 0 for less than one.
     """
-    return ThresholdError(
-        f"Enqueue capacity threshold exceeded on {title}. Consume messages; or stop the broker and enlarge the "
-        f"journal: qstore-resize DATA-DIR QUEUE {twice(files, pages)}; or declare queues with a larger qpid.file_count "
-        "or qpid.file_size"
+    return threshold_error(
+        title,
+        "Consume messages; or stop the broker and enlarge the journal: qstore-resize DATA-DIR QUEUE "
+        f"{twice(files, pages)}; or declare queues with a larger qpid.file_count or qpid.file_size",
     )
 
 
