@@ -14,13 +14,14 @@ from functools import partial
 
 import pytest
 
+import qstore.store.live.expansion as expansion
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.errors import StoreError
 from qstore.store.sync import supervision
 from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
 from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_harness import StoreLife
+from tests.faults.store_harness import GrowingLife, StoreLife
 from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import Model
 from tests.faults.store_shop import Shop
@@ -38,11 +39,15 @@ def tiny_blocks() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("life_class", [StoreLife, GrowingLife])
 @pytest.mark.parametrize("seed", today(range(40), 10))
-def test_a_call_that_fails_is_told_and_breaks_no_promise(seed: int, code: int) -> None:
+def test_a_call_that_fails_is_told_and_breaks_no_promise(
+    seed: int, life_class: type[StoreLife], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
     rng = random.Random(seed)
     disk = SimulatedDisk(seed)
-    life = StoreLife(disk, Model(), rng)
+    life = life_class(disk, Model(), rng)
     life.work(40)
     life.faults = True
     disk.fail_at[disk.calls + rng.randrange(60)] = code
@@ -51,7 +56,7 @@ def test_a_call_that_fails_is_told_and_breaks_no_promise(seed: int, code: int) -
     if rng.random() < 0.5:
         life.close()
     disk.crash(power_loss=rng.random() < 0.5)
-    after = StoreLife(disk, life.model, rng, must_be_clean=life.model.is_closed)
+    after = life_class(disk, life.model, rng, must_be_clean=life.model.is_closed)
     after.work(20)
     after.quiesce()
     after.close()

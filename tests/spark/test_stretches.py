@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ import qstore.tools.spark.stretches
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from qstore.formats.rhm.records import Kind, RecordHeader, encode_record
 from qstore.store.damage import Damage
+from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.directory import open_line
 from qstore.store.journal.records import RecordHeader as AnyRecordHeader
 from qstore.store.recovery.close_record import Closing
 from qstore.tools.spark.stretches import slices
+from tests.support.grown_store import JOURNAL, make_grown_store
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import GEOMETRIES, History, long_steps
 from tests.support.linear_builder import DIRECTORY as LINE
@@ -112,6 +115,12 @@ def test_parts_of_a_ring_are_the_whole(version: int, geometry: Geometry, seed: i
     history.run(long_steps(seed, 120))
     history.flush()
     compare(partial(open_journal, history.builder.disk(), DIRECTORY), seed, parts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_a_ring_that_has_grown_are_the_whole(tmp_path: Path, seed: int) -> None:
+    make_grown_store(tmp_path / "store")
+    compare(partial(open_journal, OsDisk(), str(tmp_path / "store" / JOURNAL)), seed, 7)
 
 
 @examples(150)

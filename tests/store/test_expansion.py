@@ -243,10 +243,11 @@ def test_a_record_that_no_journal_can_hold(tmp_path: Path) -> None:
 class Disk(OsWritableDisk):
     """A disk with so much room, and calls that fail."""
 
-    __slots__ = ("failing", "free")
+    __slots__ = ("_listed", "failing", "free")
 
     def __init__(self) -> None:
         self.free, self.failing = 1 << 40, ""
+        self._listed = False  # whether the last files created are new ones of a ring, listed as spare
 
     def space(self, path: str) -> tuple[int, int]:
         """What the test says."""
@@ -256,6 +257,9 @@ class Disk(OsWritableDisk):
         """May fail."""
         if self.failing == "create" and path.endswith(".jdat"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if self.failing == "info" and path.endswith(".jinf.new") and self._listed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._listed = path.endswith(".jinf.new") or (self._listed and path.endswith(".jdat"))
         return super().create(path, size)
 
     def rename(self, source: str, target: str) -> None:
@@ -342,4 +346,79 @@ def test_what_an_interrupted_growth_leaves_is_removed(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert len(data_files(journal)) == info.geometry.files
     fill(again, again.journal("q"), 900)
+    again.store.close()
+
+
+def test_a_full_disk_when_the_info_file_is_written(tmp_path: Path) -> None:
+    """The files exist already: they are removed, and only their numbers stay as spare ones."""
+    disk = Disk()
+    store = on_disk(tmp_path, disk)
+    journal = store.make_queue("q")
+    disk.failing = "info"
+    with pytest.raises(ThresholdError, match="cannot grow: No space left on device"):
+        fill(store, journal)
+    assert (journal.geometry.files, len(data_files(journal))) == (4, 4)
+    assert info_of(journal).spare
+    disk.failing = ""
+    fill(store, journal, 500)
+    assert journal.geometry.files > 8
+    store.store.close()
+    again = opened(tmp_path)
+    assert not [line for line in again.lines if line.level in ("critical", "warning")]
+    again.store.close()
+
+
+def test_a_message_that_comes_while_files_are_removed(tmp_path: Path, impatient: None) -> None:
+    store = opened(tmp_path)
+    journal = store.make_queue("q")
+    for rid in fill(store, journal):
+        store.store.append.dequeue(journal, rid)
+    store.flush(journal)
+    look_only, files = store.store.look, journal.geometry.files
+    look_only()
+    look_only()
+    change = journal.writer.growth.change
+    assert change is not None
+    assert change.removed
+    store.enqueue(journal, b"y" * (files * 65536))
+    store.flush(journal)
+    assert journal.depth == 1
+    store.store.close()
+
+
+def test_a_wide_ring_with_a_stuck_message_shrinks(tmp_path: Path, impatient: None) -> None:
+    """One old message, and the writer far ahead of it: the few free files between them are given back as well."""
+    store = opened(tmp_path)
+    journal = store.make_queue("q")
+    rids = fill(store, journal)
+    for rid in rids[1:]:
+        store.store.append.dequeue(journal, rid)
+    store.flush(journal)
+    files = journal.geometry.files
+    look(store, 5)
+    assert journal.geometry.files < files
+    fill(store, journal, 3000)
+    store.store._opened.close()
+    again = opened(tmp_path)
+    assert len(again.recovered_data()["q"]) == 3001
+    again.store.close()
+
+
+@pytest.mark.parametrize("turns", range(60, 600, 77))
+def test_a_grown_ring_without_its_info_file(tmp_path: Path, turns: int) -> None:
+    """The order is that of the flush numbers: nothing is lost, though the numbers of the files are in another order."""
+    store = opened(tmp_path)
+    journal = store.make_queue("q")
+    waiting: list[int] = []
+    for number in range(turns):
+        waiting.append(store.enqueue(journal, b"%06d" % number + BODY))
+        if len(waiting) > 50:
+            store.store.append.dequeue(journal, waiting.pop(0))
+        if number % 7 == 0:
+            store.flush(journal)
+    waiting += fill(store, journal, 900)
+    store.store._opened.close()
+    Path(journal.directory, journal.base_name + ".jinf").unlink()
+    again = opened(tmp_path)
+    assert [each.rid for each in again.recovered()["q"]] == waiting
     again.store.close()

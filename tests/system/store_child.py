@@ -34,7 +34,6 @@ import orjson
 from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.catalogue import BindingEntry
-from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
 from qstore.store.journal.enqueue_map import LIVE, PENDING
@@ -42,18 +41,8 @@ from qstore.store.journal.write.step import JournalFullError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.transactions import Enqueue
-from qstore.store.parameters import StoreParameters
+from tests.support.opened_store import GEOMETRY, PARAMETERS
 
-GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
-PARAMETERS: Final = StoreParameters(
-    auto_expand=False,
-    num_jfiles=4,
-    jfile_size_pgs=1,
-    wcache_page_size=4,
-    wcache_num_pages=4,
-    tpl_num_jfiles=4,
-    tpl_jfile_size_pgs=1,
-)
 MAX_QUEUES: Final = 5
 _HEADER: Final = encode_message(b"", destination="amq.direct", delivery_properties={"delivery_mode": 2})
 _DEPTHS: Final = (60, 30, 400)  # messages, from which on more go than come, by run: the last is beyond the threshold

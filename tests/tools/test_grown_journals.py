@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from qstore.formats.rhm.jinf import decode_jinf
 from qstore.store.environment import tool_environment
 from qstore.tools.qstore_check import command as check
 from qstore.tools.qstore_dump import command as dump
 from qstore.tools.qstore_recover import command as recover
 from qstore.tools.qstore_resize import command as resize
 from qstore.tools.qstore_size import command as size
-from tests.support.opened_store import PARAMETERS, OpenedStore
+from tests.support.grown_store import GROWING, JOURNAL, make_grown_store
+from tests.support.opened_store import OpenedStore
 from tests.support.quarantine_records import message
-
-BODY = b"x" * 1000
-GROWING = replace(PARAMETERS, auto_expand=True, disk_free_limit=0)
 
 
 @pytest.fixture
 def grown(tmp_path: Path) -> tuple[Path, list[int]]:
-    """A store with a queue that began to grow in the middle of its ring, as a crash leaves it."""
     path = tmp_path / "store"
-    store = OpenedStore(tool_environment(), path, GROWING)
-    journal = store.make_queue("q")
-    waiting: list[int] = []
-    for number in range(4500):
-        waiting.append(store.enqueue(journal, message(b"%06d" % number + BODY)))
-        if number < 300 and len(waiting) > 60:
-            store.store.append.dequeue(journal, waiting.pop(0))
-        if number % 9 == 0:
-            store.flush(journal)
-    store.flush(journal)
-    store.store._opened.close()
-    info = decode_jinf((path / "rhm/jrnl/1/JournalData.jinf").read_bytes())
-    assert info.geometry.files > 64
-    assert list(info.numbers) != sorted(info.numbers)
-    return path, waiting
+    return path, make_grown_store(path)
 
 
 def run(command: object, *arguments: object) -> str:
@@ -52,9 +33,12 @@ def run(command: object, *arguments: object) -> str:
 
 def test_checked(grown: tuple[Path, list[int]]) -> None:
     path, waiting = grown
+    (path / JOURNAL / "JournalData.jinf.new").write_bytes(b"{")  # what a kill may leave
     lines = [json.loads(line) for line in run(check, path, "--json").splitlines()]
     (journal,) = [line for line in lines if line.get("queue") == "q" and "outstanding" in line]
     assert (journal["outstanding"], journal["damage"]) == (len(waiting), 0)
+    told = [line for line in lines if line["kind"] in ("damage", "notice")]
+    assert ["not closed cleanly" in line["text"] for line in told] == [True]
 
 
 def test_dumped(grown: tuple[Path, list[int]]) -> None:
@@ -66,18 +50,20 @@ def test_dumped(grown: tuple[Path, list[int]]) -> None:
 
 
 def test_sized(grown: tuple[Path, list[int]]) -> None:
-    assert "q" in run(size, "--from", grown[0])
+    lines = [json.loads(line) for line in run(size, "--from", grown[0], "--json").splitlines()]
+    (queue,) = [line for line in lines if line.get("queue") == "q"]
+    assert queue["geometry"]["num_jfiles"] > 64
 
 
-@pytest.mark.parametrize("options", [(), ("--num-jfiles", 64, "--jfile-size-pgs", 4)], ids=str)
+@pytest.mark.parametrize("options", [("--auto",), ("--num-jfiles", 64, "--jfile-size-pgs", 4)], ids=str)
 def test_resized(grown: tuple[Path, list[int]], options: tuple[object, ...]) -> None:
     path, waiting = grown
-    run(resize, path, "q", *(options or ("--auto",)))
+    run(resize, path, "q", *options)
     again = OpenedStore(tool_environment(), path, GROWING)
     assert [each.rid for each in again.recovered()["q"]] == waiting
     journal = again.journal("q")
     for number in range(3000):
-        again.enqueue(journal, message(b"%06d" % number + BODY))
+        again.enqueue(journal, message(b"%d" % number + b"x" * 1000))
     again.flush(journal)
     again.store.close()
 
@@ -86,5 +72,7 @@ def test_recovered(grown: tuple[Path, list[int]], tmp_path: Path) -> None:
     path, waiting = grown
     run(recover, path, tmp_path / "new")
     again = OpenedStore(tool_environment(), tmp_path / "new", GROWING)
-    assert len(again.recovered()["q"]) == len(waiting)
+    found = [each.data for each in again.recovered()["q"]]
+    assert len(found) == len(waiting)
+    assert [int(data[data.index(b"x" * 1000) - 6 :][:6]) for data in found[-100:]] == list(range(4400, 4500))
     again.store.close()
