@@ -103,6 +103,7 @@ class Broker:
         self.queue_factory = QueueFactory(
             self.tick, store, settings.queue_limit_bytes, clock, watches, settings.default_message_group
         )
+        self.queue_factory.divert = self.router.divert
         self.distributed = DistributedTransactions(
             self.router,
             store,

@@ -61,12 +61,12 @@ class Recovery:
             queue = by_id[found.queue_id] = self._recover_queue(found)
             alternates.append((queue, found.record.alternate_exchange or ""))
         self._store.end_recovery()
-        for queue in by_id.values():
-            queue.end_recovery()
         recover_bindings(self._store, self._exchanges, by_id)
         for user, name in alternates:
             if name and name in self._exchanges:
                 user.alternate = self._exchanges[name]
+        for queue in by_id.values():  # which may move messages to others
+            queue.end_recovery()
 
     def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
         for number, record in self._store.topology.exchanges.items():

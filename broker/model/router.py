@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
@@ -154,6 +154,20 @@ class Router:
                 queue.has_risen(queue.add(message, 0))
         return True
 
+    def divert(self, queue: Queue, entry: Entry) -> bool:
+        """Move an acquired message to the alternate exchange of its queue, and do not wait for it.
+
+        Returns:
+            False if there is none, or no room. Then the message is still acquired.
+        """
+        if queue.alternate is None or queue.is_deleted:
+            return False
+        try:
+            self.move(queue, entry, queue.alternate, _ignore)
+        except (ModelError, MemoryError):
+            return False
+        return True
+
     def is_moving(self, entry: Entry) -> bool:
         """Whether a message is being moved: it has not left its queue yet, or that is not on the disk."""
         return entry in self._moving
@@ -219,3 +233,7 @@ class Router:
             self._tick.when_synced(leave)
         else:
             leave(None)
+
+
+def _ignore(_error: Exception | None) -> None:
+    """A message that cannot leave its queue stays acquired, and is there after the next start."""

@@ -33,6 +33,7 @@ from qstore.broker.model.queues.arguments import (
 from qstore.broker.model.queues.capacity import Capacity
 from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
+from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
@@ -65,6 +66,8 @@ class QueueFactory:
 
     Attributes:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
+        divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
+            room there.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class QueueFactory:
         self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
         self.self_destruct: Callable[[str], None] = lambda _name: None
+        self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
 
     def read(self, name: str, arguments: TypedMap) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
@@ -151,7 +155,7 @@ class QueueFactory:
                 overhead=overhead,
                 is_strict=parsed.policy == RING_STRICT,
             )
-            return ring, (Ring(ring, order),)
+            return ring, (Ring(ring, order, lambda queue, entry: self.divert(queue, entry)),)
         limit = Limit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
         if parsed.policy == SELF_DESTRUCT:
             return None, (SelfDestruct(limit, lambda: self.self_destruct(name)),)

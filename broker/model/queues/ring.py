@@ -1,4 +1,4 @@
-"""Ring queues: the oldest messages are discarded to make room for new ones.
+"""Ring queues: the oldest messages make room for new ones. They are discarded, or go to the alternate exchange.
 
     ring          whether or not a consumer holds the oldest message
     ring_strict   if a consumer holds the oldest message, the new one is refused with resource-limit-exceeded
@@ -7,16 +7,22 @@ A message larger than the whole ring is refused. One that is published in a tran
 Which message is discarded first is a matter of the queue's order: of a priority queue the oldest of the lowest
 priority, which may be the new message itself.
 
-Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
+A message that goes to the alternate exchange leaves the ring once it is stored there; until then the ring holds it, but
+does not count it. A crash in between leaves it at both places, and the next start moves it again. A message for which
+there is no room at its destination is discarded, and so is one that another such move displaces: alternate exchanges
+may lead back to the same ring.
+
+Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3; qpidd, LossyQueue.cpp (alternate exchange).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.queues.displacement import Displacement, Displacing
-from qstore.broker.model.queues.entry import ACQUIRED
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.limits import Limit
 
 if TYPE_CHECKING:
@@ -66,24 +72,53 @@ class RingLimit(Limit):
 
 
 class Ring(Displacement):
-    """Discards the oldest messages beyond the limit.
+    """Discards the oldest messages beyond the limit, or moves them away.
 
     Args:
         limit: the limit of the queue.
         order: its order.
+        divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
+            room there.
     """
 
-    __slots__ = ("_limit", "_order")
+    __slots__ = ("_divert", "_is_diverting", "_leaving", "_leaving_bytes", "_limit", "_order")
 
-    def __init__(self, limit: RingLimit, order: Fifo) -> None:
-        self._limit, self._order = limit, order
+    def __init__(self, limit: RingLimit, order: Fifo, divert: Callable[[Any, Entry], bool]) -> None:
+        self._limit, self._order, self._divert = limit, order, divert
+        self._is_diverting = False
+        self._leaving: dict[Entry, None] = {}  # diverted, and still on the queue
+        self._leaving_bytes = 0
 
     def recovered(self, queue: Displacing) -> None:
-        """Discard messages until the queue is within its limit, but for what is not committed yet."""
+        """Displace messages until the queue is within its limit, but for what is not committed yet, or leaves it."""
         while self._limit.is_exceeded(
-            queue.message_count - queue.uncommitted, queue.message_bytes - queue.uncommitted_bytes
+            queue.message_count - queue.uncommitted - len(self._leaving),
+            queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
         ):
             first = self._order.first_to_discard()
-            if first is None or not self.displace(queue, first):
+            if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
                 return
             queue.counters.discarded += 1
+
+    def _is_diverted(self, queue: Displacing, entry: Entry) -> bool:
+        """Move a message to the alternate exchange; False if it stays acquired."""
+        if self._is_diverting:
+            return False
+        if entry.state == AVAILABLE:
+            queue.acquire(entry, is_consumed=False)
+        self._is_diverting = True
+        self._leaving[entry] = None
+        self._leaving_bytes += entry.message.size
+        try:
+            is_diverted = self._divert(queue, entry)
+        finally:
+            self._is_diverting = False
+        if not is_diverted:
+            self.removed(entry)
+        return is_diverted
+
+    def removed(self, entry: Entry) -> None:
+        """The message does not leave the queue any more: it has left it, or is discarded instead."""
+        if entry in self._leaving:
+            del self._leaving[entry]
+            self._leaving_bytes -= entry.message.size

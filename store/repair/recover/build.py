@@ -231,16 +231,21 @@ class _Work:
         strange = [name for name in self._names(path) if name not in _OURS]
         if strange:
             raise StoreError(f"{path}: contains other files ({strange[0]}); move them, or choose another destination")
-        lock = self._directory.lock()
+        lock: DiskLock | None = None
         try:
+            lock = self._directory.lock()
             self._mark_begun(path)
             self._disk.sync_directory(path)
             self._empty(path)
             self._disk.sync_directory(path)
         except BaseException:
-            with contextlib.suppress(OSError):
-                self._remove_emptied(path)
-            lock.release()
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    self._remove_emptied(path)
+                lock.release()
+            elif not self._names(path):  # it was created, and nothing else
+                with contextlib.suppress(OSError):
+                    self._disk.remove_directory(path)
             raise
         return lock
 
@@ -380,5 +385,6 @@ class _Work:
             with contextlib.suppress(OSError):  # a store that may be lost at the next power failure must not be used
                 self._remove(self._destination)
             raise
-        disk.remove(posixpath.join(self._destination, RECOVERED))
-        disk.sync_directory(self._destination)
+        with contextlib.suppress(OSError):  # the store can be used with the mark: a start removes it
+            disk.remove(posixpath.join(self._destination, RECOVERED))
+            disk.sync_directory(self._destination)
