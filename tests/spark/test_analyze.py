@@ -26,7 +26,7 @@ from tests.support.generated_fleet import listed
 from tests.support.profiles import only_on_its_day
 
 
-@only_on_its_day(0, 2)
+@only_on_its_day(0, 4)
 def test_an_analysis_says_what_is_there(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     request = fleet.request(tmp_path / "out")
     assert request.is_small
@@ -102,7 +102,7 @@ def check_damage(spark: Any, analysis: Analysis) -> None:
         assert any(file.startswith(path) for file in files) == bool(planted)
 
 
-@only_on_its_day(1, 2)
+@only_on_its_day(2, 4)
 def test_steps_that_are_left_out_leave_nothing(
     spark: Any, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ def test_steps_that_are_left_out_leave_nothing(
     assert sorted(os.listdir(request.out)) == [".qstore-analyze", "files", "outstanding", "queues"]
 
 
-@only_on_its_day(0, 2)
+@only_on_its_day(3, 4)
 def test_what_a_report_cannot_say_is_told(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     content = analyzed(spark, Request(fleet.paths[:1], str(tmp_path / "out"), frozenset(), report=True)).report
     assert content.findings == ()
@@ -233,6 +233,7 @@ def child(arguments: list[str], environment: dict[str, str]) -> subprocess.Compl
     return subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, timeout=300, check=False)
 
 
+@only_on_its_day(3, 4)
 def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
     problem = missing()
     if problem is not None:

@@ -38,7 +38,7 @@ from tests.support.report_page import Page
 #: What is in the summary and no number, or by its own name.
 OTHERS: Final = {"kind", "publisher", "compare"}
 
-pytestmark = only_on_its_day(1, 2)  # another whole analysis is that of test_analyze
+pytestmark = only_on_its_day(1, 4)  # another whole analysis is that of test_analyze
 
 
 class Outputs(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.profiles import today
 from tests.support.running_broker import BrokerMaker
 
 ROOT: Final = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_for_every_platform(
 
 
 @pytest.mark.parametrize(
-    ("pure", "told"), [("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")]
+    ("pure", "told"), today([("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")], 1)
 )
 def test_what_a_wheel_is_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> None:
     """A warning and a wheel in pure Python, an error, or not even an attempt."""

@@ -17,6 +17,7 @@ from tests.support.dump import Dump, Line, dump
 from tests.support.fixtures import CopyFactory, CopyOpener
 from tests.support.linear_builder import LinearBuilder
 from tests.support.planted_damage import check
+from tests.support.profiles import today
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ DATABASES: Final = [
 
 @each_kind
 @pytest.mark.parametrize(
-    ("table", "change", "offset", "what"), DATABASES, ids=[f"{row[0]}-{index}" for index, row in enumerate(DATABASES)]
+    ("table", "change", "offset", "what"), [pytest.param(*row, id=f"{row[0]}-{row[2]}") for row in today(DATABASES, 4)]
 )
 def test_a_database_file(
     kind: Kind, table: str, change: Callable[[bytes], bytes], offset: int, what: str, copies: CopyOpener

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from qstore.tools import qstore_quarantine, qstore_recover
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, set_writable, unpack
+from tests.support.profiles import today
 
 #: Bytes of a header that are hit: its magic, the size of its data, and in its record id.
 PLACES = {"legacy": (0, 24, 8), "linear": (0, 32, 16)}
@@ -67,7 +68,7 @@ def run(command: Any, *arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-@pytest.mark.parametrize("name", LEGACY_STORES + LINEAR_STORES)
+@pytest.mark.parametrize("name", today(LEGACY_STORES + LINEAR_STORES, 5))
 def test_what_was_put_aside_comes_back(tmp_path: Path, name: str) -> None:
     source = unpack(name, tmp_path).path
     set_writable(tmp_path / name, writable=True)
