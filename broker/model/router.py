@@ -198,9 +198,13 @@ class Router:
                 done(None)
             return
         route = self.route(entry.message, exchange)
-        is_held = self.put(entry.message, route.queues)
+        entry.state = MOVING  # so that it is not displaced, where the exchange leads back to its queue
+        try:
+            is_held = self.put(entry.message, route.queues)
+        except BaseException:
+            entry.state = ACQUIRED
+            raise
         self.count(entry.message, route)
-        entry.state = MOVING
         self._moving[entry] = [done]
         self._tick.schedule()
 

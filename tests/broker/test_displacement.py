@@ -116,6 +116,82 @@ def test_a_transaction_fills_a_ring_at_commit() -> None:
     assert bodies(queue) == stored(queue) == [b"4", b"5"]
 
 
+# ---- ring, with an alternate exchange ----
+
+
+def with_alternate(model: Model, queue: Queue, *destinations: Queue) -> None:
+    """The alternate exchange of a queue, which leads to others."""
+    exchange = model.broker.exchanges["amq.fanout"]
+    for destination in destinations:
+        exchange.bind(destination, "")
+    queue.alternate = exchange
+
+
+def test_what_a_ring_displaces_goes_to_the_alternate_exchange() -> None:
+    model = Model()
+    queue, others = ring(model, 2), model.queue("others", durable=True)
+    with_alternate(model, queue, others)
+    model.publish("q", b"1", b"2", b"3", b"4")
+    assert bodies(others) == [b"1", b"2"]
+    assert bodies(queue) == stored(queue) == [b"1", b"2", b"3", b"4"]  # they leave once they are stored there
+    model.sync()
+    assert bodies(queue) == [b"3", b"4"]
+    model.sync()
+    assert (stored(queue), stored(others)) == ([b"3", b"4"], [b"1", b"2"])
+    assert (queue.totals.discarded, queue.acquired_count) == (2, 0)
+    model.publish("q", b"5")
+    model.sync()
+    assert (bodies(queue), bodies(others)) == ([b"4", b"5"], [b"1", b"2", b"3"])
+
+
+def test_what_is_not_stored_goes_to_the_alternate_exchange_at_once() -> None:
+    model = Model()
+    queue, others = ring(model, 2), model.queue("others")
+    with_alternate(model, queue, others)
+    model.publish("q", b"1", b"2", b"3", persistent=False)
+    assert (bodies(queue), bodies(others)) == ([b"2", b"3"], [b"1"])
+
+
+def test_an_alternate_exchange_without_room_or_queues() -> None:
+    model = Model()
+    queue, others = ring(model, 2), model.queue("others", arguments=typed_map({"qpid.max_count": 1}))
+    with_alternate(model, queue, others)
+    model.publish("q", b"1", b"2", b"3", b"4")
+    model.sync()
+    assert (bodies(queue), bodies(others)) == ([b"3", b"4"], [b"1"])  # the second was discarded
+    model.broker.exchanges["amq.fanout"].unbind(others, "")
+    model.publish("q", b"5")
+    model.sync()
+    assert (bodies(queue), bodies(others)) == ([b"4", b"5"], [b"1"])
+    assert queue.totals.discarded == 3
+
+
+def test_alternate_exchanges_in_a_circle_end() -> None:
+    model = Model()
+    queue = ring(model, 2)
+    other = model.queue("other", durable=True, arguments=typed_map({"qpid.max_count": 2, "qpid.policy_type": "ring"}))
+    with_alternate(model, queue, queue, other)
+    other.alternate = queue.alternate
+    for number in range(20):
+        model.publish("q", b"%d" % number)
+        model.sync()
+        assert (queue.message_count, other.message_count) == (min(number + 1, 2), min(max(number - 1, 0), 2))
+
+
+def test_a_consumer_may_still_accept_what_a_ring_has_moved() -> None:
+    model = Model()
+    queue, others = ring(model, 2), model.queue("others", durable=True)
+    with_alternate(model, queue, others)
+    model.publish("q", b"1", b"2")
+    consumer = model.consumer(queue, 1)
+    model.sync()
+    model.publish("q", b"3")
+    assert queue.dequeue(consumer.entries[0])
+    model.sync()
+    model.sync()
+    assert (bodies(queue), stored(queue), bodies(others)) == ([b"2", b"3"], [b"2", b"3"], [b"1"])
+
+
 # ---- last value ----
 
 

@@ -151,8 +151,13 @@ def test_a_disk_that_fails_at_any_call(source: Path) -> None:
     for call in range(first, probe.calls):
         disk = new_disk()
         disk.fail_at = {call: errno.EIO}
-        with pytest.raises((StoreError, OSError)):
+        try:
             run(disk, source)
+        except (StoreError, OSError):
+            pass
+        else:  # only the mark of a complete store could not be removed, which the next start does
+            assert call >= probe.calls - 2
+            assert disk.is_directory(DEST)
         names = set(disk.names(BESIDE)) if disk.is_directory(BESIDE) else set()
         assert RECOVERED not in names
         assert RECOVERING in names or names <= {"rhm.lock"}
