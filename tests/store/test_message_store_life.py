@@ -297,15 +297,28 @@ def is_waking(opened: OpenedStore, seconds: float = 0.0) -> bool:
     return bool(select.select([opened.store.fileno()], [], [], seconds)[0])
 
 
+def collect_until_told(opened: OpenedStore) -> None:
+    """Until a critical line is logged; what is done in the background may wake the store before."""
+    while not any(line.level == Level.CRITICAL for line in opened.lines):
+        assert is_waking(opened, PATIENCE_SECONDS)
+        opened.store.collect()
+
+
+def collect_until_quiet(opened: OpenedStore) -> None:
+    """Until nothing wakes the store any more, as a dead helper would do for ever."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while is_waking(opened):
+        assert time.monotonic() < end
+        opened.store.collect()
+
+
 def test_a_helper_that_dies_at_rest_is_replaced(path: Path) -> None:
     opened, journal, helper = open_with_helper(path)
     os.kill(helper, signal.SIGKILL)
-    while not (told := [line for line in opened.lines if line.level == Level.CRITICAL]):
-        assert is_waking(opened, PATIENCE_SECONDS)  # what is done in the background may wake it first
-        opened.store.collect()
+    collect_until_told(opened)
     assert opened.store.failure is None
-    assert not is_waking(opened)
-    (line,) = told
+    collect_until_quiet(opened)
+    (line,) = [line for line in opened.lines if line.level == Level.CRITICAL]
     assert f"sync helper process {helper} ended (killed by signal 9)" in line.text
     opened.enqueue(journal, b"message")
     opened.flush(journal)
@@ -345,8 +358,7 @@ def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
     opened, journal, helper = open_with_helper(path)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     os.kill(helper, signal.SIGKILL)
-    assert is_waking(opened, PATIENCE_SECONDS)
-    opened.store.collect()
+    collect_until_told(opened)
     assert "/nowhere/python: cannot start a sync helper" in str(opened.store.failure)
     assert "/nowhere/python" in opened.lines[-1].text
     assert opened.lines[-1].level == Level.CRITICAL
@@ -356,10 +368,7 @@ def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
     opened.wait(calls)
     assert isinstance(calls[0], JournalFailedError)
     opened.make_queue("another")
-    end = time.monotonic() + PATIENCE_SECONDS
-    while is_waking(opened):  # by what is done in the background; a dead helper would do so for ever
-        assert time.monotonic() < end
-        opened.store.collect()
+    collect_until_quiet(opened)
     assert not opened.store.close()
     assert sum("the store was not closed cleanly" in text for text in opened.texts) == 1
     opened = OpenedStore(tool_environment(), path)
