@@ -47,6 +47,11 @@ class BrokerSettings:
             for never.
         dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
+        replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
+            none.
+        create_replication_queue: whether that queue is created if it is missing.
+        replication_listener: the name of the listener that sends the events.
+        replication_exchange_type: the type with which that exchange is created if it is missing.
     """
 
     port: int = 5672
@@ -77,3 +82,8 @@ class BrokerSettings:
     dtx_default_timeout_seconds: int = 60
     dtx_max_timeout_seconds: int = 3_600
     default_message_group: str = "qpid.no-group"
+    replication_queue: str | None = None
+    create_replication_queue: bool = False
+    replication_listener: str = "replicator"
+    replication_exchange: str | None = None
+    replication_exchange_type: str = "direct"

@@ -95,6 +95,7 @@ TYPES: Final = {name: ValueType(name, family) for family, names in _NAMES.items(
 
 VOID: Final = TYPES["void"]
 BOOLEAN: Final = TYPES["boolean"]
+INT32: Final = TYPES["int32"]
 INT64: Final = TYPES["int64"]
 UINT32: Final = TYPES["uint32"]
 UINT64: Final = TYPES["uint64"]

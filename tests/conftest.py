@@ -107,15 +107,22 @@ def open_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreOpen
     set_writable(directory, writable=True)
 
 
-@pytest.fixture(scope="session", params=LEGACY_STORES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The stores of qpidd, half of them a day."""
+    for name, stores in {"legacy_store": LEGACY_STORES, "qpidd_store": LEGACY_STORES + LINEAR_STORES}.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, profiles.today(stores, len(stores) // 2), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def legacy_store(request: pytest.FixtureRequest, open_fixture: StoreOpener) -> StoreFixture:
-    """Each of the seven stores of qpidd's legacystore, read-only."""
+    """One of the seven stores of qpidd's legacystore, read-only."""
     return open_fixture(request.param)
 
 
-@pytest.fixture(scope="session", params=LEGACY_STORES + LINEAR_STORES)
+@pytest.fixture(scope="session")
 def qpidd_store(request: pytest.FixtureRequest, open_fixture: StoreOpener) -> StoreFixture:
-    """Each of the fourteen stores of qpidd, read-only."""
+    """One of the fourteen stores of qpidd, read-only."""
     return open_fixture(request.param)
 
 

@@ -92,7 +92,7 @@ class Broker:
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
-        self.router = Router(store, self.tick)
+        self.router = Router(store, self.tick, self.queues)
         watches = WatchFactory(
             self.router.stops,
             FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),

@@ -11,11 +11,11 @@ decoded only on demand. The result is cached (`converted`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.content import Content
@@ -151,9 +151,13 @@ class Message(ABC):
             known[convert] = convert(self)
         return known[convert]  # type: ignore[return-value]  # a result of this function
 
-    @abstractmethod
     def with_number(self, name: str, number: int) -> Message:
-        """A copy of the message with the header `name` set to an int64.
+        """A copy of the message with the header `name` set to an int64. Raises as `with_headers`."""
+        return self.with_headers({name: TypedValue(INT64, number)})
+
+    @abstractmethod
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
+        """A copy of the message with some application headers set, or removed where the value is None.
 
         Raises:
             InvalidArgumentError: its headers cannot be decoded.

@@ -10,7 +10,7 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -29,14 +29,15 @@ class Router:
     Args:
         store: persists durable messages; None without persistence.
         tick: records which queues and journals were written to.
+        queues: name -> queue.
 
     Attributes:
         unroutable: number of messages dropped because no queue matched.
         stops: the stopped queues that the last message was put on; its publisher takes them (`flow_control`).
     """
 
-    def __init__(self, store: Store | None, tick: Tick) -> None:
-        self._store, self._tick = store, tick
+    def __init__(self, store: Store | None, tick: Tick, queues: Mapping[str, Queue]) -> None:
+        self._store, self._tick, self._queues = store, tick, queues
         self.unroutable = 0
         self.stops: list[Stop] = []
         self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # who waits for a move
@@ -103,6 +104,8 @@ class Router:
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> bool:
         """As `publish`, with a known route."""
+        if exchange.replica is not None:
+            return exchange.replica.apply(message, self._queues, self.put)
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
@@ -117,8 +120,9 @@ class Router:
 
         Returns and raises as `publish`.
         """
+        held = len(self.stops)  # of a publisher whose message makes others move
         is_promised = self._put(message, queues)
-        self.stops.clear()
+        del self.stops[held:]
         return is_promised
 
     def _put(self, message: Message, queues: Sequence[Queue]) -> bool:

@@ -5,6 +5,8 @@ without arguments and returns a `StoreModule`. It is found by the last component
 that `store`, `store.so` and `/usr/lib64/qpid/daemon/store.so` are the same. One store may have several names; it is
 loaded once. Two different stores are refused.
 
+The modules of qpidd that replicate queues are parts of this broker: their names are accepted, and nothing is loaded.
+
 A module directory is searched for names only: its `.so` files are qpidd's and are never executed. Files that match no
 module cause a warning. There is no default directory, unlike in qpidd (Qpid C++ Broker Book, 1.1.5): otherwise a qpidd
 installed on the same host would determine the modules of this broker.
@@ -29,6 +31,9 @@ GROUP: Final = "qstore.modules"
 OWN: Final = dict.fromkeys(
     ("store", "msgstore", "legacystore", "linearstore", "libbdbstore"), "qstore.store.module:Module"
 )
+
+#: Modules of qpidd that are always part of this broker.
+BUILT_IN: Final = frozenset({"replicating_listener", "replication_exchange"})
 
 _KINDS: Final = {"number": Kind.TEXT, "switch": Kind.SWITCH, "choice": Kind.TEXT, "text": Kind.TEXT}
 _SHOWN: Final = 20  # names of files in a warning
@@ -76,7 +81,7 @@ def modules_in(directory: str) -> ModulesFound:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModuleError(f"--module-dir {printable(directory)}: cannot be read: {reason}") from error
     known = installed()
-    others = [file for file in files if module_name(file) not in known]
+    others = [file for file in files if module_name(file) not in known.keys() | BUILT_IN]
     shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
     line = f"{directory}: these files are ignored, since no modules with their names are installed: {shown}"
     names = tuple(file for file in files if module_name(file) in known)
@@ -92,6 +97,8 @@ def load_store(names: Sequence[str]) -> StoreModule | None:
     found: dict[str, str] = {}  # where it is -> name
     for given in names:
         name = module_name(given)
+        if name in BUILT_IN:
+            continue
         known = OWN if name in OWN else installed()
         if name not in known:
             there = ", ".join(sorted(known))

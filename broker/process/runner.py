@@ -20,11 +20,13 @@ from typing import Final, NamedTuple
 
 from qstore.broker.log.logs import LEVELS, LogError, log_of
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
 from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
+from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.users import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
@@ -94,8 +96,10 @@ class Runner:
         began = time.monotonic()
         self._store = self._open_store()
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
+        register_listener(broker, new_transfer)
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
+        await prepare_replication(broker)
         server = Server(broker, self._settings)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None

@@ -11,6 +11,8 @@ Source: formats/broker_records/README.md, 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
@@ -96,9 +98,9 @@ class StoredSections(Message):
         """The content of its body sections. Raises BrokerRecordError."""
         return content_of(self._data[HEADER_SIZE_BYTES:], self._sections)
 
-    def with_number(self, name: str, number: int) -> Message:
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """Raises InvalidArgumentError: its headers cannot be changed."""
-        raise InvalidArgumentError(f"the header {name} ({number}) cannot be added to a stored AMQP 1.0 message")
+        raise InvalidArgumentError(f"the header {', '.join(changes)} cannot be added to a stored AMQP 1.0 message")
 
 
 def _reply_address(reply_to: object) -> ReplyAddress | None:

@@ -10,7 +10,7 @@ from qstore.broker.model.errors import InternalError, InvalidArgumentError, Mode
 from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.sent_messages import SentMessages, sent_messages
-from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.settings import BrokerSettings
@@ -76,7 +76,7 @@ class TestArguments:
 
 
 class TestNumbers:
-    @pytest.mark.parametrize("type_name", EXCHANGE_TYPES)
+    @pytest.mark.parametrize("type_name", STANDARD_EXCHANGES.values())
     def test_from_0_on_whatever_the_type(self, model: Model, type_name: str) -> None:
         make(model, type_name, NUMBERED, "q", "r")
         for _ in range(3):

@@ -242,6 +242,7 @@ module-dir load-module no-module-dir no-module data-dir no-data-dir no-auth real
 connection-limit-per-user connection-limit-per-ip max-queues-per-user queue-limit-per-user
 ssl-cert-db ssl-cert-password-file ssl-cert-name ssl-port ssl-require-client-authentication ssl-sasl-no-dict
 ssl-use-export-policy replication-queue replication-listener-name create-replication-queue
+replication-exchange-name replication-exchange-type
 ha-cluster ha-queue-replication ha-brokers-url ha-public-url ha-replicate ha-username ha-password ha-mechanism
 ha-backup-timeout cluster-cman cluster-mechanism cluster-name cluster-password cluster-size cluster-url
 cluster-username default-event-threshold-ratio watchdog-interval

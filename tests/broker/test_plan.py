@@ -94,12 +94,16 @@ def test_settings(file: Path) -> None:
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
         "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--dtx-default-timeout=7", "--dtx-max-timeout=8",
+        "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
+        "--replication-exchange-name=x", "--replication-exchange-type=topic",
     ]  # fmt: skip
     assert settings_of(make_plan(arguments, {}).values, "/data") == BrokerSettings(
         port=1, interfaces=("::1",), backlog=2, data_directory="/data", auth=False, realm="R", user_file="u",
         max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
         tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
         event_threshold_percent=0, default_message_group="EMPTY-GROUP", memory_bytes=9 << 30,
+        replication_queue="events", create_replication_queue=True, replication_listener="mirror",
+        replication_exchange="x", replication_exchange_type="topic",
         dtx_default_timeout_seconds=7, dtx_max_timeout_seconds=8,
     )  # fmt: skip
 

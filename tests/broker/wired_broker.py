@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.values import TypedMap, typed_map
+from qstore.formats.values import TypedMap, TypedValue, typed_map
 from qstore.store.module import Module
 
 OPTIONS = {
@@ -45,7 +45,7 @@ class PlainMessage(Message):
         self.size = len(body)
         self.is_persistent, self.handling, self.expires_at = persistent, PLAIN_HANDLING, 0.0
         self._crc = None if store is None else store.crc
-        self.numbers: dict[str, int] = {}
+        self.numbers: dict[str, Any] = {}
 
     def stored_form(self) -> StoredForm:
         assert self._crc is not None
@@ -58,10 +58,11 @@ class PlainMessage(Message):
     def properties(self) -> Properties:
         return Properties(headers=self.headers())
 
-    def with_number(self, name: str, number: int) -> PlainMessage:
-        numbered = copy.copy(self)
-        numbered.numbers = {**self.numbers, name: number}
-        return numbered
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> PlainMessage:
+        changed = copy.copy(self)
+        changed.numbers = {name: value for name, value in self.numbers.items() if name not in changes}
+        changed.numbers |= {name: typed.value for name, typed in changes.items() if typed is not None}
+        return changed
 
 
 class Taker:

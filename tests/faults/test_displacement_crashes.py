@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.queues.displacement import Displacing
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring
+from qstore.broker.model.router import Router
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
@@ -93,21 +96,32 @@ def left_after(seed: int, arguments: dict[str, Any], *, in_transactions: bool = 
     publisher.send("queue.declare", queue="q", durable=True, arguments=typed_map(arguments))
     publisher.wire.carry()
     process.settle()
+    work(process, publisher, chance)
+    stored, published = publisher.stored, publisher.published
+    disk.crash(power_loss=True)
+    (found,) = found_after(disk, seed, "q")
+    process.discard()
+    return found, stored, published
+
+
+def work(process: BrokerProcess, publisher: Publisher, chance: random.Random) -> None:
+    """Publish some messages, and stop at some moment."""
     end = chance.randrange(2, MESSAGES)
     while publisher.published < end:
         chance.choice([publisher.publish, publisher.publish, process.tick, process.collect])()
     for _ in range(chance.randrange(4)):
         chance.choice([process.tick, process.collect])()
-    stored, published = publisher.stored, publisher.published
-    disk.crash(power_loss=True)
-    again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-    watcher = Watcher(["q"])
-    wire = again.connect(OneSession(watcher))
-    again.settle()
-    again.cut(wire)
-    again.discard()
+
+
+def found_after(disk: SimulatedDisk, seed: int, *queues: str) -> list[list[int]]:
+    """What the next start finds on queues, and delivers to browsers, in order."""
+    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    watcher = Watcher(list(queues))
+    wire = process.connect(OneSession(watcher))
+    process.settle()
+    process.cut(wire)
     process.discard()
-    return [int(each.body) for each in watcher.seen["q"]], stored, published
+    return [[int(each.body) for each in watcher.seen[queue]] for queue in queues]
 
 
 def check_ring(found: list[int], stored: int, published: int) -> None:
@@ -167,6 +181,61 @@ def test_a_broken_ring_is_found_out(monkeypatch: pytest.MonkeyPatch, owner: type
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         run_all(range(10))
+
+
+# ---- a ring with an alternate exchange ----
+
+
+def kept_after(seed: int, *, in_transactions: bool = False) -> tuple[list[int], list[int], int]:
+    """What the ring and the queue behind its alternate exchange have, and how many messages were stored."""
+    chance, disk = random.Random(seed), SimulatedDisk(seed)
+    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    publisher = Publisher(process, in_transactions=in_transactions)
+    publisher.send("exchange.declare", exchange="others", type="fanout", durable=True)
+    publisher.send("queue.declare", queue="moved", durable=True)
+    publisher.send("exchange.bind", queue="moved", exchange="others", binding_key="")
+    arguments = typed_map(RING)
+    publisher.send("queue.declare", queue="q", durable=True, alternate_exchange="others", arguments=arguments)
+    publisher.wire.carry()
+    process.settle()
+    work(process, publisher, chance)
+    stored = publisher.stored
+    disk.crash(power_loss=True)
+    ring, moved = found_after(disk, seed, "q", "moved")
+    process.discard()
+    return ring, moved, stored
+
+
+def check_moved(seeds: Iterable[int], *, in_transactions: bool = False) -> int:
+    """Check that the ring has the newest messages, and that all others were moved. Returns how many were."""
+    count = 0
+    for seed in seeds:
+        ring, moved, stored = kept_after(seed, in_transactions=in_transactions)
+        assert len(ring) <= SIZE
+        assert ring == list(range(ring[0], ring[0] + len(ring))) if ring else not stored
+        assert set(range(stored)) <= {*ring, *moved}
+        assert set(range(ring[0] if ring else 0)) <= set(moved)  # and perhaps some that nobody was told are stored
+        count += len(moved)
+    return count
+
+
+@pytest.mark.parametrize("in_transactions", [False, True], ids=["plain", "transactions"])
+def test_what_was_stored_is_on_the_ring_or_was_moved(in_transactions: bool) -> None:
+    assert check_moved(seeds_of_the_day(20), in_transactions=in_transactions)
+
+
+@replaces
+def test_a_ring_that_discards_what_it_should_move_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both_at_once(self: Router, queue: Queue, entry: Entry) -> bool:
+        assert queue.alternate is not None
+        route = self.route(entry.message, queue.alternate)
+        self.put(entry.message, route.queues)
+        queue.dequeue(entry)
+        return True
+
+    monkeypatch.setattr(Router, "divert", both_at_once)
+    with pytest.raises(AssertionError):
+        check_moved(range(200))
 
 
 def run_all(seeds: Iterable[int]) -> None:

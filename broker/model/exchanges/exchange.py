@@ -36,6 +36,7 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.replication.replica import Replica
 
 #: Limits of keys in the cache, and of all their queues: in the worst case 6 MiB of references to queues, bindings and
 #: back.
@@ -66,6 +67,7 @@ class Exchange(ABC):
         is_keyed: whether the type uses only the routing key.
         routes_by_key: whether `routes` and `find` are all that is needed to route a message.
         sent: numbers and keeps published messages; None if the exchange does neither.
+        replica: applies published messages instead of routing them; None, but for replication exchanges.
         routes: routing key -> route, for some keys. Read-only.
         no_route: the route of messages that match no queue, for any key.
         binding_count: number of bindings.
@@ -78,8 +80,8 @@ class Exchange(ABC):
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "alternate", "arguments",
-        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "routes", "routes_by_key", "sent",
-        "store_id",
+        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "replica", "routes",
+        "routes_by_key", "sent", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +97,7 @@ class Exchange(ABC):
         self.alternate, self.arguments = alternate, arguments
         self.sent = sent_messages(arguments)
         self.routes_by_key = self.is_keyed and self.sent is None
+        self.replica: Replica | None = None
         self.store_id: int | None = None
         self.is_deleted = False
         self.routes: dict[str, Route] = {}

@@ -6,6 +6,7 @@
     topic      TopicExchange     amq.topic
     fanout     FanoutExchange    amq.fanout
     headers    HeadersExchange   amq.match
+    replication  ReplicationExchange
 
 The four named ones are durable if there is a store, and stored like others, as in qpidd
 (formats/broker_records/README.md, 4.3); the default exchange is not. Source: AMQP 0-10, class exchange, required-types
@@ -23,6 +24,7 @@ from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.fanout import FanoutExchange
 from qstore.broker.model.exchanges.headers import HeadersExchange
+from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.topic import TopicExchange
 
 #: Type name -> class, for all types that can be declared.
@@ -32,6 +34,7 @@ EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
         TopicExchange.type_name: TopicExchange,
         FanoutExchange.type_name: FanoutExchange,
         HeadersExchange.type_name: HeadersExchange,
+        ReplicationExchange.type_name: ReplicationExchange,
     }
 )
 

@@ -77,7 +77,9 @@ def _to_disk(value: object) -> bool:
 
 
 def _other_lifetime(value: object) -> bool:
-    return is_set(value) and value not in ("manual", "delete-if-unused", "delete-if-unused-and-empty")
+    return is_set(value) and value not in (
+        "manual", "delete-if-unused", "delete-on-close", "delete-if-unused-and-empty"
+    )  # fmt: skip
 
 
 _AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
@@ -99,7 +101,6 @@ TABLE: Final = (
     Row("x-qpid-priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("qpid.group_timestamp", is_set, _LOGGED, _NO_GROUP_STATE),
     Row("qpid.lifetime-policy", _other_lifetime, _REFUSED, "it can be deleted when it is unused, or unused and empty"),
-    Row("qpid.queue_event_generation", is_set, _REFUSED, _NO_COPY),
     Row("qpid.replicate", is_set, _REFUSED, _NO_COPY),
     Row("qpid.trace.id", is_set, _REFUSED, _NO_TRACE),
     Row("qpid.trace.exclude", is_set, _REFUSED, _NO_TRACE),

@@ -58,7 +58,7 @@ AUTO_DELETE_TIMEOUT: Final = "qpid.auto_delete_timeout"
 LIFETIME: Final = "qpid.lifetime-policy"
 BROWSE_ONLY: Final = "qpid.browse-only"
 UNTIL_EMPTY: Final = "delete-if-unused-and-empty"
-_IS_AUTO_DELETE: Final = {"manual": False, "delete-if-unused": True, UNTIL_EMPTY: True}
+_IS_AUTO_DELETE: Final = {"manual": False, "delete-if-unused": True, "delete-on-close": True, UNTIL_EMPTY: True}
 
 REJECT: Final = "reject"
 FLOW_TO_DISK: Final = "flow_to_disk"
@@ -76,6 +76,7 @@ OLD_SEQUENCE_HEADER: Final = "qpid.msg_sequence"
 GROUP_HEADER: Final = "qpid.group_header_key"
 SHARED_GROUPS: Final = "qpid.shared_msg_group"
 GROUP_TIMESTAMP: Final = "qpid.group_timestamp"
+EVENT_GENERATION: Final = "qpid.queue_event_generation"
 OLD_KEY: Final = "qpid.LVQ_key"
 """The header with the key of the deprecated last value queues."""
 
@@ -101,6 +102,7 @@ _COUNTS: Final = {
     "x-qpid-maximum-message-count": (1 << 64) - 1,
     "x-qpid-maximum-message-size": (1 << 64) - 1,
     "x-qpid-minimum-alert-repeat-gap": (1 << 64) - 1,
+    EVENT_GENERATION: 2,
     **dict.fromkeys(PRIORITIES, (1 << 32) - 1),
     **dict.fromkeys(FAIR_SHARE, (1 << 32) - 1),
 }
@@ -132,6 +134,7 @@ class QueueArguments(NamedTuple):
         is_browse_only: whether all consumers are browsers.
         levels: number of priority levels, at most 10; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
+        event_generation: which messages a listener is told of: 1 enqueued ones, 2 dequeued ones too, 0 none.
     """
 
     max_messages: int = 0
@@ -151,6 +154,7 @@ class QueueArguments(NamedTuple):
     is_browse_only: bool = False
     levels: int = 0
     fair_share: tuple[int, ...] = ()
+    event_generation: int = 0
 
 
 #: No arguments given.
@@ -207,6 +211,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         is_set(given.get(BROWSE_ONLY)),
         min(levels, MAX_LEVELS),
         _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
+        counts.get(EVENT_GENERATION, 0),
     )
 
 

@@ -7,6 +7,7 @@ part           decides                                         without it
 `groups`       likewise, for each consumer                     messages have no groups
 `limits`       what happens to a message beyond the limit      the queue has no limit
 `displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
+               who is told of messages that come and go        nobody: `event_generation`
 `eligibility`  which messages the queue accepts                it accepts every message
 `depth_watch`  flow control and alerts                         nothing follows from its depth
 
@@ -34,6 +35,7 @@ from qstore.broker.model.queues.capacity import Capacity
 from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.event_generation import EventGeneration, QueueEvents
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
@@ -66,6 +68,7 @@ class QueueFactory:
 
     Attributes:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
+        events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
         divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
             room there.
     """
@@ -83,6 +86,7 @@ class QueueFactory:
         self._watches, self._default_group = watches, default_group
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
+        self.events = QueueEvents()
 
     def read(self, name: str, arguments: TypedMap) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
@@ -107,6 +111,9 @@ class QueueFactory:
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
+        if parsed.event_generation:  # told before what the message displaces
+            events = EventGeneration(name, self.events, tells_dequeues=parsed.event_generation > 1)
+            displacements = (events, *displacements)
         queue = Queue(
             name,
             self._tick,

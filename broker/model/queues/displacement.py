@@ -66,6 +66,9 @@ class Displacement:
     def released(self, queue: Displacing, entry: Entry) -> None:
         """A consumer has released a message."""
 
+    def withdrawn(self, entry: Entry) -> None:
+        """A message that has not arrived, because its transaction has failed, is about to be removed."""
+
     def removed(self, entry: Entry) -> None:
         """A message has left the queue, for whatever reason."""
 

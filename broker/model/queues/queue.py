@@ -241,6 +241,8 @@ class Queue(Contents):
         self.counters.withdrawn += 1
         self.uncommitted -= 1
         self.uncommitted_bytes -= entry.message.size
+        for displacement in self.displacements:
+            displacement.withdrawn(entry)
         self.remove(entry)
 
     def raise_barrier(self) -> Barrier:
@@ -336,16 +338,16 @@ class Queue(Contents):
         return entry.position < self._consumers.browsed_to
 
     def purge(self, max_messages: int = 0) -> tuple[int, bool]:
-        """Remove at most `max_messages` available messages; 0 for all. Raises as `dequeue`.
+        """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
 
         Returns:
             How many; and whether completion must wait until the records of this tick are on the disk.
         """
-        count, is_written = 0, False
+        count, is_written, end = 0, False, self._order.next_position
         for entry in self._order.to_purge():
             if max_messages and count == max_messages:
                 break
-            if not self.acquire(entry, is_consumed=False):
+            if entry.position >= end or not self.acquire(entry, is_consumed=False):
                 continue
             is_written = self.dequeue(entry) or is_written
             self.counters.purged += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.errors import NotImplementedByBrokerError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
@@ -56,7 +56,14 @@ class Work:
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> None:
-        """As `publish`, with a known route. The message is counted as routed even if the transaction fails."""
+        """As `publish`, with a known route. The message is counted as routed even if the transaction fails.
+
+        Raises:
+            ResourceLimitExceededError: the transaction is too large.
+            NotImplementedByBrokerError: the exchange applies events, which it does at once.
+        """
+        if exchange.replica is not None:
+            raise NotImplementedByBrokerError(f'exchange "{exchange.name}" of type replication takes no transactions')
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
         self._ceiling.grown += size

@@ -152,6 +152,22 @@ _TRANSACTIONS: Final = Group(
         ),
     ),
 )  # fmt: skip
+_REPLICATION: Final = Group(
+    "Queue replication options",
+    (
+        Option(
+            "replication-queue", _TEXT, "QUEUE", "", "Queue for the events of other queues, those declared with "
+            "qpid.queue_event_generation",
+        ),
+        Option("create-replication-queue", _SWITCH, YES_NO, "no", "Create that queue, not durable, if it is missing"),
+        Option("replication-listener-name", _TEXT, "NAME", "replicator", "Name of the event listener in the log"),
+        Option(
+            "replication-exchange-name", _TEXT, "EXCHANGE", "", "Exchange for the events, instead of a queue; created, "
+            "not durable, if it is missing",
+        ),
+        Option("replication-exchange-type", _TEXT, "TYPE", "direct", "Type of that exchange"),
+    ),
+)  # fmt: skip
 _DAEMON: Final = Group(
     "Daemon options",
     (
@@ -212,5 +228,5 @@ _SINKS: Final = Group(
     ),
 )  # fmt: skip
 
-GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _TRANSACTIONS, _DAEMON, _LOGGING, _SINKS, *OTHERS)
+GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _TRANSACTIONS, _REPLICATION, _DAEMON, _LOGGING, _SINKS, *OTHERS)
 """All options of the broker itself, in the order of --help."""

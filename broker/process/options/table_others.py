@@ -20,7 +20,6 @@ _NO_TLS: Final = "connections are not encrypted"
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
 _NO_MANAGEMENT: Final = "the broker has no management yet"
 _NO_LINKS: Final = "the broker has no links to other brokers yet"
-_NO_REPLICATION: Final = "queues are not replicated yet"
 _NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
 
@@ -51,12 +50,6 @@ _FEDERATION: Final = Group(
                reason=_NO_LINKS),
         Option("known-hosts-url", _TEXT, "URL", "", "Broker addresses sent to clients", effect=_LATER,
                reason=_NO_LINKS),
-        Option("replication-queue", _TEXT, "QUEUE", "", "Queue for replication events", effect=_LATER,
-               reason=_NO_REPLICATION),
-        Option("replication-listener-name", _TEXT, "NAME", "", "Name of the replication listener", effect=_LATER,
-               reason=_NO_REPLICATION),
-        Option("create-replication-queue", _SWITCH, YES_NO, "", "Create the replication queue", effect=_LATER,
-               reason=_NO_REPLICATION),
     ),
 )  # fmt: skip
 _TUNING: Final = Group(

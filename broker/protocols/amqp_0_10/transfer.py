@@ -16,6 +16,7 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -41,7 +42,7 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPER
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 DEFAULT_PRIORITY: Final = 4
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for what the broker adds
@@ -159,16 +160,17 @@ class TransferMessage(Message):
         except Amqp010Error:
             return {}
 
-    def with_number(self, name: str, number: int) -> TransferMessage:
-        """A copy of the message with the application header `name` set to an int64.
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> TransferMessage:
+        """A copy of the message with some application headers set, or removed where the value is None.
 
         Raises:
             InvalidArgumentError: its message-properties cannot be decoded.
         """
         try:
-            header = _with_application_header(self.header, name, TypedValue(INT64, number))
+            header = _with_application_headers(self.header, changes)
         except Amqp010Error as error:
-            raise InvalidArgumentError(f"the header {name} cannot be added to the message: {error}") from error
+            names = ", ".join(changes)
+            raise InvalidArgumentError(f"the header {names} cannot be added to the message: {error}") from error
         properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
         body = self.body if self.has_body else None
         return TransferMessage(header, body, self.exchange, properties, self.expires_at)
@@ -267,14 +269,15 @@ def _with_ttl(header: bytes, milliseconds: int) -> bytes:
     return with_property(header[:size], "ttl", milliseconds) + header[size:]
 
 
-def _with_application_header(header: bytes, name: str, value: TypedValue) -> bytes:
-    """A header segment with an application header added or replaced. Raises Amqp010Error."""
+def _with_application_headers(header: bytes, changes: Mapping[str, TypedValue | None]) -> bytes:
+    """A header segment with application headers set, or removed where the value is None. Raises Amqp010Error."""
     begin, end = find_struct(header, _MESSAGE) or (len(header), len(header))
     values = decode_struct(MESSAGE_PROPERTIES, header, begin, end) if begin < end else {}
     properties = {each: given for each, given in values.items() if given is not None}
     headers: TypedMap = properties.get("application_headers", EMPTY_MAP)
-    kept = tuple(entry for entry in headers.entries if entry[0] != name)
-    properties["application_headers"] = TypedMap((*kept, (name, value)))
+    kept = [entry for entry in headers.entries if entry[0] not in changes]
+    kept += [(name, value) for name, value in changes.items() if value is not None]
+    properties["application_headers"] = TypedMap(tuple(kept))
     return header[:begin] + encode_struct(MESSAGE_PROPERTIES, properties) + header[end:]
 
 
@@ -341,6 +344,18 @@ def without_times(given: bytes) -> tuple[bytes, Times | None]:
         return given, None
     expiration = int.from_bytes(given[end - 8 : end], "big") if flags & _EIGHT_BYTES["expiration"] else 0
     return given[:place] + bytes(end - place) + given[end:], Times(place, given[place:end], expiration)
+
+
+# ---- messages of the broker's own ----
+
+
+def new_transfer(routing_key: str, headers: TypedMap, is_persistent: bool) -> TransferMessage:
+    """A message without content."""
+    mode = DeliveryMode.PERSISTENT if is_persistent else DeliveryMode.NON_PERSISTENT
+    given = encode_struct(DELIVERY_PROPERTIES, {"routing_key": routing_key, "delivery_mode": mode})
+    properties = read_delivery_properties(given, "")
+    header = properties.encoded + encode_struct(MESSAGE_PROPERTIES, {"application_headers": headers})
+    return TransferMessage(header, None, "", properties, 0.0)
 
 
 # ---- stored messages ----

@@ -1,0 +1,50 @@
+"""The replication exchange: applies the events of replicated queues that another broker sends (`replication`).
+
+It routes nothing, and no queue can be bound to it. Only the bridge from the replication queue may publish to it.
+
+Source: Qpid C++ Broker Book, 1.7.1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.replication.replica import Replica
+from qstore.formats.values import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
+
+
+class ReplicationExchange(Exchange):
+    """An exchange of type replication."""
+
+    type_name: ClassVar[str] = "replication"
+    is_keyed: ClassVar[bool] = False
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        alternate: Exchange | None = None,
+        arguments: TypedMap = EMPTY_MAP,
+    ) -> None:
+        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
+        self.replica = Replica()
+
+    def match(self, key: str) -> Route:  # noqa: ARG002 – there are no bindings
+        """No queue."""
+        return self.no_route
+
+    def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:  # noqa: ARG002
+        """Raises NotImplementedByBrokerError: queues cannot be bound."""
+        raise NotImplementedByBrokerError(
+            f'exchange "{self.name}" is of type replication: queues cannot be bound to it'
+        )
