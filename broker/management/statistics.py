@@ -9,8 +9,7 @@ A statistic of a hilo type is a `Watermark`, whose interval is started by manage
 others are numbers or text. The statistics of an object are consistent: `read` reads the object once.
 
 Left out (`LEFT_OUT` lists them with the reasons) are statistics that the schema calls unused or deprecated, and those
-of features that this broker does not have: ring and last-value queues, queue redirection, reroute by management,
-closing of connections by management.
+of features that this broker does not have: queue redirection, closing of connections by management.
 
 Where the schema is ambiguous, qpidd's behaviour applies: bytes include headers and content; an exchange also counts
 messages received as an alternate exchange; of two bindings that route a message to the same queue, only the first
@@ -129,6 +128,7 @@ _TOTALS: Final[Mapping[str, Callable[[QueueTotals], int]]] = {
     "discardsPurge": lambda totals: totals.purged,
     "discardsRing": lambda totals: totals.discarded,
     "discardsLvq": lambda totals: totals.replaced,
+    "reroutes": lambda totals: totals.rerouted,
 }
 
 
@@ -216,7 +216,6 @@ CLASSES: Final[Mapping[str, Statistics[Any, Any]]] = {
 }
 
 _DEPRECATED: Final = "deprecated in the schema, and not set by qpidd"
-_NO_REROUTE: Final = "management cannot reroute messages"
 _NO_REDIRECT: Final = "queues cannot be redirected"
 _FLOW_TO_DISK: Final = dict.fromkeys(
     ("msgFtdEnqueues", "msgFtdDequeues", "byteFtdEnqueues", "byteFtdDequeues", "msgFtdDepth", "byteFtdDepth"),
@@ -225,10 +224,9 @@ _FLOW_TO_DISK: Final = dict.fromkeys(
 
 #: Class -> statistic of the schema that is left out -> reason.
 LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
-    "Broker": {**_FLOW_TO_DISK, "reroutes": _NO_REROUTE},
+    "Broker": _FLOW_TO_DISK,
     "Queue": {
         **_FLOW_TO_DISK,
-        "reroutes": _NO_REROUTE,
         "unackedMessages": _DEPRECATED,
         "messageLatency": _DEPRECATED,
         "redirectPeer": _NO_REDIRECT,

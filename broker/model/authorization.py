@@ -12,7 +12,9 @@
     UNBIND      EXCHANGE    its name; `queuename`, `routingkey`
     PUBLISH     EXCHANGE    its name; `routingkey`
     CONSUME     QUEUE       its name
+    MOVE        QUEUE       its name; `queuename`, the destination
     PURGE       QUEUE       its name
+    REROUTE     QUEUE       its name; `exchangename`
 
 A broker without an authorizer allows everything. Messages are checked only if the authorizer has rules for publishing
 (`checks_publish`); without such rules there is no cost per message.
@@ -38,8 +40,10 @@ class Action(Enum):
     CONSUME = "consume"
     CREATE = "create"
     DELETE = "delete"
+    MOVE = "move"
     PUBLISH = "publish"
     PURGE = "purge"
+    REROUTE = "reroute"
     UNBIND = "unbind"
 
 

@@ -17,6 +17,19 @@ class Caller(Protocol):
         """Address and port of the client; empty for the broker itself."""
 
 
+class Publisher:
+    """The client behind one connection: identifies the messages that it publishes, and calls what they ask for.
+
+    Attributes:
+        user, remote_host: as of `Caller`; the user is empty before authentication.
+    """
+
+    __slots__ = ("remote_host", "user")
+
+    def __init__(self, remote_host: str) -> None:
+        self.user, self.remote_host = "", remote_host
+
+
 class BrokerItself(NamedTuple):
     """The broker as a caller. It may do everything: exclusive queues do not lock it out, and it never owns one."""
 

@@ -83,6 +83,29 @@ class Properties(NamedTuple):
     headers: TypedMap = EMPTY_MAP
 
 
+class NewMessage(NamedTuple):
+    """A message of the broker's own.
+
+    Attributes:
+        routing_key: its routing key.
+        headers: its application headers.
+        is_persistent: whether a durable queue stores it on disk.
+        content: a map or a list; None for no content.
+        exchange: the exchange that it is published to.
+        app_id, correlation_id: as of `Properties`.
+        expires_at: seconds since 1970 after which it is not delivered; 0.0 for never.
+    """
+
+    routing_key: str
+    headers: TypedMap
+    is_persistent: bool = False
+    content: TypedValue | None = None
+    exchange: str = ""
+    app_id: bytes | None = None
+    correlation_id: bytes | None = None
+    expires_at: float = 0.0
+
+
 class Message(ABC):
     """A message.
 
@@ -162,3 +185,7 @@ class Message(ABC):
         Raises:
             InvalidArgumentError: its headers cannot be decoded.
         """
+
+
+MakeMessage: TypeAlias = Callable[[NewMessage], Message]
+"""Encodes a message of the broker's own."""

@@ -104,8 +104,8 @@ class Router:
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> bool:
         """As `publish`, with a known route."""
-        if exchange.replica is not None:
-            return exchange.replica.apply(message, self._queues, self.put)
+        if exchange.receiver is not None and exchange.receiver.takes(message):
+            return exchange.receiver.receive(message, self._queues, self.put)
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)

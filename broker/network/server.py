@@ -23,11 +23,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.management.agent import Agent
+from qstore.broker.management.objects import Objects
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.network.work import Work
+from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.users import Users
@@ -46,6 +49,7 @@ class Server:
     Args:
         broker: the model, recovered.
         settings: its limits.
+        version: of this software.
 
     Attributes:
         failed: called with a description of a failure that ends the broker: the store can no longer sync, or the event
@@ -54,9 +58,10 @@ class Server:
         protocols: the supported protocols.
         clients: the connected clients.
         work: slow work for the clients.
+        agent: the management agent; None without management.
     """
 
-    def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
+    def __init__(self, broker: Broker, settings: BrokerSettings, version: str = "") -> None:
         self.broker, self.settings = broker, settings
         self.failed: Callable[[str], None] = _LOG.critical
         users = None if settings.user_file is None else Users(settings.user_file)
@@ -65,8 +70,14 @@ class Server:
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings.password_checks)
+        self.agent: Agent | None = None
+        if settings.management:
+            objects = Objects(broker, version, lambda: self._ports)
+            self.agent = Agent(broker, objects, new_transfer, self.work.run)
+        self._ports: list[int] = []
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._next_heartbeat = time.monotonic() + settings.heartbeat_seconds
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.is_idle
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
@@ -99,6 +110,7 @@ class Server:
             self._servers.append(server)
             ports.extend(each.getsockname()[1] for each in server.sockets)
             port = port or ports[0]
+        self._ports = ports
         self._log_listening()
         self._watch_store()
         await self.broker.topology.store_standard_exchanges()
@@ -151,6 +163,9 @@ class Server:
         self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
+        if self.agent is not None and now >= self._next_heartbeat:
+            self._next_heartbeat = now + self.settings.heartbeat_seconds
+            self.agent.publish_heartbeat()
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()

@@ -165,6 +165,8 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         dtx_default_timeout_seconds=values.number("dtx-default-timeout"),
         dtx_max_timeout_seconds=values.number("dtx-max-timeout"),
         default_message_group=values.word("default-message-group"),
+        management=values.switch("mgmt-enable") and values.switch("mgmt-qmf2"),
+        heartbeat_seconds=values.number("mgmt-pub-interval"),
         replication_queue=values.text("replication-queue"),
         create_replication_queue=values.switch("create-replication-queue"),
         replication_listener=values.word("replication-listener-name"),

@@ -100,7 +100,7 @@ class Runner:
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
-        server = Server(broker, self._settings)
+        server = Server(broker, self._settings, self._version)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
         try:

@@ -16,12 +16,12 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.exchanges.replication import ReplicationExchange
-from qstore.broker.model.message import Message
+from qstore.broker.model.message import Message, NewMessage
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.plain import plain_map
-from qstore.formats.values import TypedMap, typed_map
+from qstore.formats.values import typed_map
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import Model
 
@@ -38,9 +38,9 @@ class Source(Model):
         register_listener(self.broker, self.empty_message)
         self.events = self.queue(EVENTS, durable=True, arguments=typed_map(arguments))
 
-    def empty_message(self, key: str, headers: TypedMap, is_persistent: bool) -> PlainMessage:
-        message = self.message(key, b"", persistent=is_persistent)
-        message.numbers = plain_map(headers)
+    def empty_message(self, new: NewMessage) -> PlainMessage:
+        message = self.message(new.routing_key, b"", persistent=new.is_persistent)
+        message.numbers = plain_map(new.headers)
         return message
 
     def replicated(self, name: str, durable: bool = True, **arguments: Any) -> Queue:
@@ -255,7 +255,7 @@ def test_events_that_come_again_are_ignored() -> None:
     target.apply(*events)
     target.apply(*events)
     assert bodies(copy) == [b"1", b"2"]
-    assert (target.exchange.replica.applied, target.exchange.replica.ignored) == (2, 3)  # type: ignore[union-attr]
+    assert (target.exchange.replica.applied, target.exchange.replica.ignored) == (2, 3)
 
 
 def test_stored_messages_are_known_over_a_restart_of_the_source() -> None:
@@ -316,7 +316,7 @@ def test_a_queue_that_is_made_again() -> None:
     queue.purge()
     target.apply(*source.take())
     assert bodies(copy) == []
-    assert target.exchange.replica._mirrors["q"].queue is copy  # type: ignore[union-attr]
+    assert target.exchange.replica._mirrors["q"].queue is copy
 
 
 def test_an_event_without_room_can_come_again() -> None:
@@ -341,7 +341,7 @@ def test_memory_of_what_is_gone_is_freed() -> None:
         source.publish("q", b"%d" % number, persistent=False)
     target.apply(*source.take())
     copy.purge()
-    mirror = target.exchange.replica._mirrors["q"]  # type: ignore[union-attr]
+    mirror = target.exchange.replica._mirrors["q"]
     assert (len(mirror._copies), len(mirror._ids)) == (0, 0)
 
 

@@ -137,14 +137,14 @@ def test_a_daemon_that_a_file_describes(start: Start, file: Path, tmp_path: Path
 def test_options_that_have_no_effect_are_told(start: Start) -> None:
     log = log_of(
         start(
-            "-p0", "--no-data-dir", "-m", "yes", "--mgmt-pub-interval=10", "--link-maintenance-interval", "0.1",
+            "-p0", "--no-data-dir", "-m", "yes", "--mgmt-publish=no", "--link-maintenance-interval", "0.1",
             "--ack", "0", "--ha-cluster=no", "--worker-threads", "3", "--staging-threshold=500000", "--no-module-dir",
             "--log-time=no",
         )
     )  # fmt: skip
     lines = [line for line in log.splitlines() if line.startswith("[Broker] notice Option ")]
     assert [line.split()[3] for line in lines] == [
-        "mgmt-enable", "mgmt-pub-interval", "link-maintenance-interval", "ack", "worker-threads", "staging-threshold",
+        "mgmt-publish", "link-maintenance-interval", "ack", "worker-threads", "staging-threshold",
     ]  # fmt: skip
 
 

@@ -24,9 +24,9 @@ Source: AMQP 0-10, class exchange.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.exchanges.sent_messages import sent_messages
@@ -36,12 +36,15 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.replication.replica import Replica
 
 #: Limits of keys in the cache, and of all their queues: in the worst case 6 MiB of references to queues, bindings and
 #: back.
 MAX_ROUTES: Final = 16_384
 MAX_ROUTED_QUEUES: Final = 262_144
+
+
+Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
+"""Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
 
 
 class BoundResult(NamedTuple):
@@ -50,6 +53,28 @@ class BoundResult(NamedTuple):
     queue_not_matched: bool = False
     key_not_matched: bool = False
     args_not_matched: bool = False
+
+
+class Receiver(Protocol):
+    """Takes messages that are published to an exchange."""
+
+    def takes(self, message: Message) -> bool:
+        """Whether it takes the message."""
+
+    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:
+        """Take the message. Returns whether its completion must wait until the records of this tick are on the disk.
+
+        Args:
+            message: the message.
+            queues: name -> queue.
+            put: puts messages on queues.
+
+        Raises:
+            ModelError: it cannot be done.
+        """
+
+    def check_transaction(self) -> None:
+        """Raise NotImplementedByBrokerError if messages cannot be taken from a transaction, before its commit."""
 
 
 class Exchange(ABC):
@@ -67,7 +92,7 @@ class Exchange(ABC):
         is_keyed: whether the type uses only the routing key.
         routes_by_key: whether `routes` and `find` are all that is needed to route a message.
         sent: numbers and keeps published messages; None if the exchange does neither.
-        replica: applies published messages instead of routing them; None, but for replication exchanges.
+        receiver: takes some or all published messages, which are then not routed; None for most exchanges.
         routes: routing key -> route, for some keys. Read-only.
         no_route: the route of messages that match no queue, for any key.
         binding_count: number of bindings.
@@ -80,7 +105,7 @@ class Exchange(ABC):
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "alternate", "arguments",
-        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "replica", "routes",
+        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "receiver", "routes",
         "routes_by_key", "sent", "store_id",
     )  # fmt: skip
 
@@ -97,7 +122,7 @@ class Exchange(ABC):
         self.alternate, self.arguments = alternate, arguments
         self.sent = sent_messages(arguments)
         self.routes_by_key = self.is_keyed and self.sent is None
-        self.replica: Replica | None = None
+        self.receiver: Receiver | None = None
         self.store_id: int | None = None
         self.is_deleted = False
         self.routes: dict[str, Route] = {}

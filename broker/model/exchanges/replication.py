@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 
 class ReplicationExchange(Exchange):
-    """An exchange of type replication."""
+    """An exchange of type replication.
+
+    Attributes:
+        replica: applies the events.
+    """
 
     type_name: ClassVar[str] = "replication"
     is_keyed: ClassVar[bool] = False
 
-    __slots__ = ()
+    __slots__ = ("replica",)
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class ReplicationExchange(Exchange):
         arguments: TypedMap = EMPTY_MAP,
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
-        self.replica = Replica()
+        self.receiver = self.replica = Replica()
 
     def match(self, key: str) -> Route:  # noqa: ARG002 – there are no bindings
         """No queue."""

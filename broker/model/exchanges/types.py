@@ -44,6 +44,13 @@ STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+#: The exchanges of the management agent.
+MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic")
+
+#: Exchanges that clients cannot delete.
+PROTECTED_EXCHANGES: Final = frozenset({*STANDARD_EXCHANGES, *MANAGEMENT_EXCHANGES})
+
+
 def exchange_type(type_name: str) -> type[Exchange]:
     """The class of an exchange type.
 

@@ -27,6 +27,11 @@ class Contents(Depth):
         super().__init__(name, durable=durable, watch=watch)
         self._order = order
 
+    @property
+    def next_position(self) -> int:
+        """The position of the next message."""
+        return self._order.next_position
+
     def entries(self) -> Iterator[Entry]:
         """All entries, in order; the one yielded last may be removed during iteration."""
         return iter(self._order)

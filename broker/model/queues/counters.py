@@ -29,6 +29,7 @@ class QueueTotals(NamedTuple):
         expired, refused, rejected, purged: messages that expired, that a full queue refused, that a consumer rejected,
             that a purge removed.
         discarded, replaced: messages that made room on a ring queue, and that a newer value has replaced.
+        rerouted: messages that management has moved to an exchange.
     """
 
     messages_enqueued: int = 0
@@ -51,6 +52,7 @@ class QueueTotals(NamedTuple):
     purged: int = 0
     discarded: int = 0
     replaced: int = 0
+    rerouted: int = 0
 
     @property
     def messages(self) -> int:
@@ -84,7 +86,7 @@ class QueueCounters:
         atypical_enqueued, atypical_enqueued_bytes, atypical_dequeued, atypical_dequeued_bytes: persistent messages on a
             queue that is not durable, or the reverse.
         txn_messages_enqueued, txn_messages_dequeued, txn_bytes_enqueued, txn_bytes_dequeued, releases, expired,
-            rejected, purged, discarded, replaced: as in `QueueTotals`.
+            rejected, purged, discarded, replaced, rerouted: as in `QueueTotals`.
         internal_acquires: messages acquired by the broker itself, in order to remove them.
         withdrawn: messages removed without being acquired, because their transaction failed.
     """
@@ -101,6 +103,7 @@ class QueueCounters:
         "rejected",
         "releases",
         "replaced",
+        "rerouted",
         "txn_bytes_dequeued",
         "txn_bytes_enqueued",
         "txn_messages_dequeued",
@@ -114,7 +117,7 @@ class QueueCounters:
         self.txn_messages_enqueued = self.txn_bytes_enqueued = 0
         self.txn_messages_dequeued = self.txn_bytes_dequeued = 0
         self.internal_acquires = self.releases = self.withdrawn = 0
-        self.expired = self.rejected = self.purged = self.discarded = self.replaced = 0
+        self.expired = self.rejected = self.purged = self.discarded = self.replaced = self.rerouted = 0
 
     def atypical_enqueue(self, size: int) -> None:
         """Count the enqueue of an atypical message of `size` bytes."""
@@ -167,5 +170,5 @@ class QueueCounters:
             txn_bytes_enqueued=self.txn_bytes_enqueued, txn_bytes_dequeued=self.txn_bytes_dequeued,
             acquires=acquired - self.internal_acquires, releases=self.releases,
             expired=self.expired, refused=refused, rejected=self.rejected, purged=self.purged,
-            discarded=self.discarded, replaced=self.replaced,
+            discarded=self.discarded, replaced=self.replaced, rerouted=self.rerouted,
         )  # fmt: skip

@@ -10,21 +10,18 @@ Source: Qpid C++ Broker Book, 1.7.1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.message import MakeMessage, Message, NewMessage
 from qstore.broker.model.replication.events import DEQUEUED, ENQUEUED, Event, MessageId
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.entry import Entry
 
 _LOG: Final = log_of("Broker")
-
-MakeMessage: TypeAlias = "Callable[[str, TypedMap, bool], Message]"
-"""Makes a message without content, from routing key, application headers, and whether it is persistent."""
 
 
 class ReplicatingListener:
@@ -33,7 +30,7 @@ class ReplicatingListener:
     Args:
         source: identifies this run of the broker.
         send: puts an event on the replication queue. Raises ModelError.
-        make_message: makes messages without content.
+        make_message: encodes messages.
         queue: the name of the replication queue, of which no events are sent; None if an exchange gets the events.
     """
 
@@ -78,4 +75,4 @@ class ReplicatingListener:
         if kind == ENQUEUED:
             return message.with_headers(headers)
         present = {name: value for name, value in headers.items() if value is not None}
-        return self._make_message(queue, TypedMap(tuple(present.items())), message.is_persistent)
+        return self._make_message(NewMessage(queue, TypedMap(tuple(present.items())), message.is_persistent))

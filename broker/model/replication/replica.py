@@ -12,24 +12,23 @@ Source: Qpid C++ Broker Book, 1.7.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.queues.displacement import Displacement, Displacing
 from qstore.broker.model.queues.entry import AVAILABLE, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.events import ENQUEUED, HEADERS, Event, MessageId, read_event
 
 if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import Message
 
 _LOG: Final = log_of("Broker")
 _MAX_SOURCES: Final = 100
 _MAX_NAMED: Final = 100
-
-Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
-"""Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
 
 
 class Mirror(Displacement):
@@ -102,7 +101,15 @@ class Replica:
         self._named: set[str] = set()  # missing queues that the log has told of
         self.applied = self.ignored = 0
 
-    def apply(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:
+    def takes(self, message: Message) -> bool:  # noqa: ARG002
+        """It takes all."""
+        return True
+
+    def check_transaction(self) -> None:
+        """Raise NotImplementedByBrokerError: events are applied at once."""
+        raise NotImplementedByBrokerError("an exchange of type replication takes no transactions")
+
+    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:
         """Apply the event that a message is.
 
         Args:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import ModelError, NotFoundError
-from qstore.broker.model.replication.listener import MakeMessage, ReplicatingListener
+from qstore.broker.model.message import MakeMessage, Message
+from qstore.broker.model.replication.listener import ReplicatingListener
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
-    from qstore.broker.model.message import Message
 
 _LOG: Final = log_of("Broker")
 

@@ -41,7 +41,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
+from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.bindings import BindingMaker
@@ -387,7 +387,7 @@ class Topology:
             type=exchange.type_name, durable=exchange.durable,
             alternate="" if exchange.alternate is None else exchange.alternate.name,
         )  # fmt: skip
-        if name in STANDARD_EXCHANGES:
+        if name in PROTECTED_EXCHANGES:
             raise NotAllowedError(f'exchange "{name}" is a standard exchange and cannot be deleted')
         if self._is_alternate(exchange):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qstore.broker.model.errors import NotImplementedByBrokerError, ResourceLimitExceededError
+from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
@@ -60,10 +60,12 @@ class Work:
 
         Raises:
             ResourceLimitExceededError: the transaction is too large.
-            NotImplementedByBrokerError: the exchange applies events, which it does at once.
+            ModelError: the exchange takes the message, at once, and cannot do so.
         """
-        if exchange.replica is not None:
-            raise NotImplementedByBrokerError(f'exchange "{exchange.name}" of type replication takes no transactions')
+        if exchange.receiver is not None and exchange.receiver.takes(message):
+            exchange.receiver.check_transaction()
+            self._router.publish_to(message, exchange, route)
+            return
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
         self._ceiling.grown += size

@@ -152,6 +152,17 @@ _TRANSACTIONS: Final = Group(
         ),
     ),
 )  # fmt: skip
+_MANAGEMENT: Final = Group(
+    "Management options",
+    (
+        Option(
+            "mgmt-enable", _SWITCH, YES_NO, "yes", "Answer management requests and publish events (QMF version 2)", "m"
+        ),
+        Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Likewise; management is off if either of them is no"),
+        Option("mgmt-pub-interval", _NUMBER, "SECONDS", "10", "Interval of the management agent's heartbeats",
+               minimum=1, maximum=65_535),
+    ),
+)  # fmt: skip
 _REPLICATION: Final = Group(
     "Queue replication options",
     (
@@ -228,5 +239,17 @@ _SINKS: Final = Group(
     ),
 )  # fmt: skip
 
-GROUPS: Final = (_GENERAL, _MODULES, _BROKER, _QUEUES, _TRANSACTIONS, _REPLICATION, _DAEMON, _LOGGING, _SINKS, *OTHERS)
+GROUPS: Final = (
+    _GENERAL,
+    _MODULES,
+    _BROKER,
+    _QUEUES,
+    _TRANSACTIONS,
+    _MANAGEMENT,
+    _REPLICATION,
+    _DAEMON,
+    _LOGGING,
+    _SINKS,
+    *OTHERS,
+)
 """All options of the broker itself, in the order of --help."""

@@ -24,17 +24,11 @@ _NO_RATE: Final = "publishers are limited by the disk and by the limits of the q
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
 
 _MANAGEMENT: Final = Group(
-    "Management options (not supported yet)",
+    "More management options (not supported yet)",
     (
-        Option("mgmt-enable", _SWITCH, YES_NO, "", "Enable management", "m", effect=_LATER, reason=_NO_MANAGEMENT),
         Option("mgmt-publish", _SWITCH, YES_NO, "", "Publish management objects", effect=_LATER,
                reason=_NO_MANAGEMENT),
-        Option(
-            "mgmt-pub-interval", _DURATION, "SECONDS", "", "Publication interval", effect=_LATER,
-            reason=_NO_MANAGEMENT,
-        ),
         Option("mgmt-qmf1", _SWITCH, YES_NO, "", "Enable QMF version 1", effect=_LATER, reason=_NO_MANAGEMENT),
-        Option("mgmt-qmf2", _SWITCH, YES_NO, "", "Enable QMF version 2", effect=_LATER, reason=_NO_MANAGEMENT),
         Option("watchdog-interval", _NUMBER, "SECONDS", "", "Terminate a broker that hangs", effect=_LATER,
                reason="systemd restarts a broker that has ended, but a broker that hangs is not detected"),
     ),

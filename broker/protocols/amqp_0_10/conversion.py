@@ -26,7 +26,12 @@ from typing import Any, Final
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Message, Properties
-from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES, TransferMessage, read_delivery_properties
+from qstore.broker.protocols.amqp_0_10.transfer import (
+    CONTENT_TYPES,
+    MAX_HEADER_BYTES,
+    TransferMessage,
+    read_delivery_properties,
+)
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import encode_value
@@ -37,7 +42,6 @@ from qstore.formats.plain import plain_typed_value
 from qstore.formats.values import Family, TypedMap, TypedValue, typed_value
 
 TEXT: Final = "text/plain"
-_CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
 _SUBJECT: Final = "qpid.subject"
 _MESSAGE_ID: Final = "x-amqp-message-id"
 
@@ -68,8 +72,8 @@ def _content(content: Content | TypedValue, content_type: str | None) -> tuple[s
     if not isinstance(content, TypedValue):
         return content_type, content
     family, value = content.type.family, content.value
-    if family in _CONTENT_TYPES:
-        return _CONTENT_TYPES[family], encode_value(wire_type_of(content.type), value)
+    if family in CONTENT_TYPES:
+        return CONTENT_TYPES[family], encode_value(wire_type_of(content.type), value)
     if family is Family.NOTHING:
         return content_type, b""
     if isinstance(value, bytes):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.caller import Publisher
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
@@ -78,6 +79,7 @@ class ServerConnection(Connection[ServerSession]):
         "_mechanism_name",
         "_now",
         "_properties",
+        "_publisher",
         "_refusal",
         "_registry",
         "_reported",
@@ -119,8 +121,11 @@ class ServerConnection(Connection[ServerSession]):
         self.user = ""
         self.room = ROOM
         self.can_send = True
+        self._publisher = Publisher(peer)
         make_reader = TimestampingReader if settings.enable_timestamp else TransferReader
-        self.transfers = make_reader(object(), checks_user_ids=settings.auth, checks_publish=sessions.checks_publish)
+        self.transfers = make_reader(
+            self._publisher, checks_user_ids=settings.auth, checks_publish=sessions.checks_publish
+        )
         self.transfers.take_interrupted = self._take_interrupted
         self.streams: dict[int, Stream] = {}
         self._reported: set[int] = set()  # channels without a session, after `detached` was sent for them
@@ -336,7 +341,7 @@ class ServerConnection(Connection[ServerSession]):
         self._emit(ClientConnectFail(self.peer, "", reason, self._properties))
 
     def _authenticated(self, user: str) -> None:
-        self.user = user
+        self.user = self._publisher.user = user
         self.send_control(
             "connection.tune",
             channel_max=self._channel_max,

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.message import Handling, Message, Properties, ReplyAddress, StoredForm
+from qstore.broker.model.message import Handling, Message, NewMessage, Properties, ReplyAddress, StoredForm
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -38,13 +38,16 @@ from qstore.formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
+from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.types import wire_type_of
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, Family, TypedMap, TypedValue
 
 DEFAULT_PRIORITY: Final = 4
+CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for what the broker adds
 
 _DELIVERY: Final = 0x0401
@@ -349,13 +352,23 @@ def without_times(given: bytes) -> tuple[bytes, Times | None]:
 # ---- messages of the broker's own ----
 
 
-def new_transfer(routing_key: str, headers: TypedMap, is_persistent: bool) -> TransferMessage:
-    """A message without content."""
-    mode = DeliveryMode.PERSISTENT if is_persistent else DeliveryMode.NON_PERSISTENT
-    given = encode_struct(DELIVERY_PROPERTIES, {"routing_key": routing_key, "delivery_mode": mode})
-    properties = read_delivery_properties(given, "")
-    header = properties.encoded + encode_struct(MESSAGE_PROPERTIES, {"application_headers": headers})
-    return TransferMessage(header, None, "", properties, 0.0)
+def new_transfer(new: NewMessage) -> TransferMessage:
+    """Encode a message of the broker's own."""
+    mode = DeliveryMode.PERSISTENT if new.is_persistent else DeliveryMode.NON_PERSISTENT
+    given = encode_struct(DELIVERY_PROPERTIES, {"routing_key": new.routing_key, "delivery_mode": mode})
+    properties = read_delivery_properties(given, new.exchange)
+    fields: dict[str, Any] = {"application_headers": new.headers}
+    fields |= {
+        name: value
+        for name, value in (("app_id", new.app_id), ("correlation_id", new.correlation_id))
+        if value is not None
+    }
+    body = None
+    if new.content is not None:
+        fields["content_type"] = CONTENT_TYPES[new.content.type.family]
+        body = encode_value(wire_type_of(new.content.type), new.content.value)
+    header = properties.encoded + encode_struct(MESSAGE_PROPERTIES, fields)
+    return TransferMessage(header, body, new.exchange, properties, new.expires_at)
 
 
 # ---- stored messages ----
