@@ -1,0 +1,440 @@
+"""The management agent: requests of every kind, what they do, and the events that consoles are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.management.agent import DIRECT, TOPIC
+from qstore.broker.management.event_table import EVENTS
+from qstore.broker.management.objects import Objects
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import NotAllowedError
+from tests.broker.wired_broker import Wired, wired
+from tests.support.management_console import REPLIES, Console, take
+
+_SCHEMA = Path(__file__).parent.parent / "fixtures" / "qmf" / "broker.xml"
+Scene = Callable[[Wired, Console], Awaitable[None]]
+
+
+def play(scene: Scene, path: Path | None = None) -> None:
+    """A scene with a broker, and a console."""
+
+    async def on_stage() -> None:
+        async with wired(path) as stage:
+            console = Console(stage)
+            await console.open()
+            take(console.events)
+            await scene(stage, console)
+
+    asyncio.run(on_stage())
+
+
+# ---- the tables ----
+
+
+def test_no_property_of_the_schema_is_forgotten() -> None:
+    schema = ElementTree.parse(_SCHEMA).getroot()
+    expected = {
+        str(each.get("name")).lower(): {str(part.get("name")) for part in each.iter("property")}
+        for each in schema.iter("class")
+    }
+
+    async def scene(stage: Wired, _console: Console) -> None:
+        for name, of in Objects(stage.broker, "", list).classes.items():
+            assert set(of.properties) == expected[name]
+
+    play(scene)
+
+
+def test_events_are_those_of_the_schema() -> None:
+    schema = ElementTree.parse(_SCHEMA).getroot()
+    expected = {
+        str(each.get("name")): ([part.strip() for part in str(each.get("args")).split(",")], each.get("sev"))
+        for each in schema.iter("event")
+    }
+    for each in EVENTS.values():
+        assert (list(each.arguments), each.severity.name.lower()) == expected[each.name]
+    missing = {"brokerLinkUp", "brokerLinkDown", "queueRedirect", "queueRedirectCancelled"}
+    assert expected.keys() - {each.name for each in EVENTS.values()} == missing
+
+
+# ---- locate and query ----
+
+
+@pytest.mark.parametrize(("exchange", "key"), [(DIRECT, "broker"), (TOPIC, "console.request.agent_locate")])
+def test_the_agent_is_found(exchange: str, key: str) -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        (reply,) = await console.ask("_agent_locate_request", {}, exchange=exchange, key=key)
+        assert reply.headers["qmf.opcode"] == "_agent_locate_response"
+        assert reply.values["_name"] == reply.headers["qmf.agent"] == console.agent.name
+        assert console.agent.name.startswith("apache.org:qpidd:")
+        (reply,) = await console.ask("_agent_locate_request", {}, key=console.agent.name)
+        assert reply.correlation_id == b"2"
+
+    play(scene)
+
+
+def test_objects_of_a_class() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_exchange("x", "fanout", alternate="amq.fanout")
+        await stage.topology.declare_queue("q", alternate="x")
+        await stage.topology.bind("q", "x", "k")
+        await stage.publish("x", "k", b"12345", persistent=False)
+        (found,) = [each for each in await console.query("queue") if each["_values"]["name"] == "q"]
+        assert found["_object_id"]["_object_name"] == "org.apache.qpid.broker:queue:q"
+        assert found["_schema_id"]["_class_name"] == "queue"
+        values = found["_values"]
+        assert (values["msgDepth"], values["byteDepth"], values["bindingCount"], values["durable"]) == (1, 5, 2, False)
+        assert values["altExchange"] == {"_object_name": "org.apache.qpid.broker:exchange:x"}
+        (exchange,) = [each["_values"] for each in await console.query("Exchange") if each["_values"]["name"] == "x"]
+        assert (exchange["type"], exchange["msgRoutes"]) == ("fanout", 1)
+        bindings = [each["_values"] for each in await console.query("binding")]
+        assert ("k", 1) in [(each["bindingKey"], each["msgMatched"]) for each in bindings]
+        assert sum(each["bindingKey"] == "q" for each in bindings) == 1  # to the default exchange
+        (broker,) = await console.query("broker")
+        assert (broker["_values"]["version"], broker["_values"]["port"], broker["_values"]["queueCount"]) == (
+            "1.2",
+            5672,
+            3,
+        )
+        for single in ("system", "vhost", "memory"):
+            assert len(await console.query(single)) == 1
+        assert await console.query("no such class") == []
+
+    play(scene)
+
+
+def test_each_object_is_found_by_its_name() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_queue("a,b:c")
+        await stage.topology.bind("a,b:c", "amq.topic", "#.x")
+        for name in ("queue", "exchange", "binding", "broker", "system", "vhost", "memory"):
+            for described in await console.query(name):
+                content = {"_what": "OBJECT", "_object_id": described["_object_id"]}
+                (reply,) = await console.ask("_query_request", content)
+                assert [each["_object_id"] for each in reply.content] == [described["_object_id"]]
+        for name in ("org.apache.qpid.broker:queue:none", "org.apache.qpid.acl:acl:x", "", ":::", "x"):
+            (reply,) = await console.ask("_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": name}})
+            assert reply.content == []
+
+    play(scene)
+
+
+def test_a_long_reply_comes_in_portions_and_others_are_served() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        for number in range(100):
+            await stage.topology.declare_queue(f"q{number}")
+        console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
+        turns = 0
+        while console._tasks:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 4
+        names = [each["_values"]["name"] for reply in take(console.replies) for each in reply.content]
+        assert sorted(names) == sorted(stage.broker.queues)
+
+    play(scene)
+
+
+# ---- methods ----
+
+
+def test_objects_are_created_and_deleted() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        properties = {"auto-delete": True, "alternate-exchange": "amq.fanout", "qpid.max_count": 7}
+        await console.do("create", type="queue", name="q", properties=properties, strict=True)
+        queue = stage.broker.queues["q"]
+        assert (queue.auto_delete, queue.durable, queue.alternate) == (
+            True,
+            False,
+            stage.broker.exchanges["amq.fanout"],
+        )
+        assert queue.limit is not None
+        assert queue.creator == "console@QPID"
+        await console.do("create", type="exchange", name="x", properties={"exchange-type": "direct"}, strict=True)
+        await console.do("create", type="binding", name="x/q/a/b", properties={})
+        assert ("x", "q", "a/b") in stage.bindings()
+        names = [reply.content[0]["_schema_id"]["_class_name"] for reply in take(console.events)]
+        assert names == ["queueDeclare", "exchangeDeclare", "bind"]
+        found = await console.do("query", type="queue", name="q")
+        assert found["results"]["name"] == "q"
+        await console.do("delete", type="binding", name="x/q/a/b")
+        await console.do("delete", type="exchange", name="x", options={"if_unused": True})
+        await console.do("delete", type="queue", name="q", options={"if_empty": True, "if_unused": True})
+        assert not {"q"} & stage.broker.queues.keys()
+
+    play(scene)
+
+
+def test_a_durable_queue_is_stored_before_the_reply(tmp_path: Path) -> None:
+    async def first(_stage: Wired, console: Console) -> None:
+        await console.do("create", type="queue", name="q", properties={"durable": True})
+
+    async def second(stage: Wired, _console: Console) -> None:
+        assert stage.broker.queues["q"].durable
+
+    play(first, tmp_path)
+    play(second, tmp_path)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("create", {"type": "queue", "name": REPLIES}, "Object already exists: replies"),
+    ("create", {"type": "exchange", "name": "amq.direct"}, "Object already exists: amq.direct"),
+    ("create", {"type": "queue", "name": "amq.q"}, "reserved"),
+    ("create", {"type": "queue", "name": "q", "properties": {"colour": 1}, "strict": True}, "unknown property: colour"),
+    ("create", {"type": "queue", "name": "q", "properties": {"qpid.max_count": "many"}}, "qpid.max_count"),
+    ("create", {"type": "exchange", "name": "x", "properties": {"exchange-type": "xml"}}, "type not implemented: xml"),
+    ("create", {"type": "binding", "name": "x"}, "EXCHANGE/QUEUE/KEY"),
+    ("create", {"type": "binding", "name": "amq.topic/none/k"}, "none"),
+    ("create", {"type": "link", "name": "x"}, "unknown object type: link"),
+    ("create", {"type": 7, "name": "x"}, "the argument type is no text"),
+    ("delete", {"type": "queue", "name": "none"}, "none"),
+    ("delete", {"type": "exchange", "name": DIRECT}, "standard exchange"),
+    ("delete", {"type": "session", "name": "x"}, "unknown object type: session"),
+    ("query", {"type": "queue", "name": "none"}, "Object not found: none"),
+    ("query", {"type": "none", "name": "none"}, "unknown object type: none"),
+    ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "none"}, "none"),
+    ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": REPLIES}, "both source and destination"),
+    ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "events", "qty": -1}, "the argument qty is no number"),
+    ("setLogLevel", {"level": "info+"}, "the method setLogLevel is not implemented"),
+    ("fly", {}, "class broker has no method fly"),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "told"), REFUSED)
+def test_what_cannot_be_done_is_told(method: str, arguments: dict[str, Any], told: str) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        before = stage.broker.queues.keys() | stage.broker.exchanges.keys()
+        reply = await console.call(method, **arguments)
+        assert reply.headers["qmf.opcode"] == "_exception"
+        assert told in reply.values["error_text"]
+        assert stage.broker.queues.keys() | stage.broker.exchanges.keys() == before
+
+    play(scene)
+
+
+async def fill(stage: Wired, *names: str, **options: Any) -> None:
+    for name in names:
+        await stage.topology.declare_queue(name, **options)
+
+
+def test_messages_are_moved_rerouted_and_purged(tmp_path: Path) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a", "b", durable=True)
+        await stage.publish("", "a", *(b"%d" % number for number in range(10)))
+        await console.do("queueMoveMessages", srcQueue="a", destQueue="b", qty=3)
+        assert (stage.bodies("a")[0], stage.bodies("b")) == (b"3", [b"0", b"1", b"2"])
+        await stage.topology.bind("b", "amq.fanout", "")
+        await console.do("reroute", "queue:a", request=2, useAltExchange=False, exchange="amq.fanout")
+        assert stage.bodies("b") == [b"0", b"1", b"2", b"3", b"4"]
+        assert stage.broker.queues["a"].totals.rerouted == 5
+        await console.do("purge", "queue:a", request=4)
+        assert stage.bodies("a") == [b"9"]
+        reply = await console.call("reroute", "queue:a", request=0, useAltExchange=True)
+        assert reply.values["error_text"] == 'queue "a" has no alternate exchange'
+        await console.do("queueMoveMessages", srcQueue="a", destQueue="b", qty=0)
+        assert stage.bodies("b")[-1] == b"9"
+
+    async def after(stage: Wired, _console: Console) -> None:
+        assert (stage.bodies("a"), stage.bodies("b")) == ([], [b"0", b"1", b"2", b"3", b"4", b"9"])
+
+    play(scene, tmp_path)
+    play(after, tmp_path)
+
+
+def test_a_filter_chooses_by_a_header() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a", "b")
+        for number in range(6):
+            message = stage.message("a", b"%d" % number, persistent=False)
+            message.numbers = {"group": f"g{number % 2}"}
+            stage.broker.router.publish(message, stage.broker.exchanges[""])
+        chosen = {"filter_type": "header_match_str", "filter_params": {"header_key": "group", "header_value": "g1"}}
+        await console.do("queueMoveMessages", srcQueue="a", destQueue="b", qty=2, filter=chosen)
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"4", b"5"], [b"1", b"3"])
+        await console.do("purge", "queue:a", request=0, filter=chosen)
+        assert stage.bodies("a") == [b"0", b"2", b"4"]
+        reply = await console.call("purge", "queue:a", request=0, filter={"filter_type": "size"})
+        assert "header_match_str" in reply.values["error_text"]
+
+    play(scene)
+
+
+def test_messages_that_do_not_fit_stay() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a")
+        await console.do("create", type="queue", name="b", properties={"qpid.max_count": 2})
+        await stage.publish("", "a", b"1", b"2", b"3", persistent=False)
+        reply = await console.call("queueMoveMessages", srcQueue="a", destQueue="b", qty=0)
+        assert "Maximum depth exceeded" in reply.values["error_text"]
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"3"], [b"1", b"2"])
+
+    play(scene)
+
+
+def test_methods_are_authorized_as_their_caller() -> None:
+    asked: list[tuple[str, Action, ObjectType, str]] = []
+
+    class Authorizer:
+        checks_publish = False
+
+        def allows(self, caller: Any, action: Action, object_type: ObjectType, name: str, _properties: Any) -> bool:
+            asked.append((caller.user, action, object_type, name))
+            return False
+
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a", "b")
+        await stage.publish("", "a", b"1", persistent=False)
+        stage.broker.authorization.authorizer = Authorizer()  # type: ignore[assignment]
+        for method, target, arguments in (
+            ("create", "broker:amqp-broker", {"type": "queue", "name": "c"}),
+            ("delete", "broker:amqp-broker", {"type": "queue", "name": "a"}),
+            ("queueMoveMessages", "broker:amqp-broker", {"srcQueue": "a", "destQueue": "b"}),
+            ("purge", "queue:a", {}),
+            ("reroute", "queue:a", {"exchange": "amq.fanout"}),
+        ):
+            reply = await console.call(method, target, **arguments)
+            assert "console@QPID is not allowed to" in reply.values["error_text"]
+        assert stage.bodies("a") == [b"1"]
+        assert {user for user, *_ in asked} == {"console@QPID"}
+        assert [action for _, action, *_ in asked] == [
+            Action.CREATE, Action.DELETE, Action.MOVE, Action.PURGE, Action.REROUTE,
+        ]  # fmt: skip
+
+    play(scene)
+
+
+# ---- events and heartbeats ----
+
+
+def test_events_are_published_for_those_who_are_bound() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_queue("q", auto_delete=True)
+        (event,) = take(console.events)
+        (content,) = event.content
+        assert event.headers["qmf.content"] == "_event"
+        assert event.key.startswith("agent.ind.event.org_apache_qpid_broker.queueDeclare.info.apache_org.qpidd.")
+        assert content["_severity"] == 6
+        expected = {
+            "qName": "q",
+            "durable": False,
+            "excl": False,
+            "autoDel": True,
+            "altEx": "",
+            "args": {},
+            "disp": "created",
+        }
+        assert content["_values"] == {"rhost": "", "user": "", **expected}
+        await stage.topology.unbind("events", TOPIC, "agent.ind.event.#")
+        take(console.events)
+        await stage.topology.delete_queue("q")
+        assert take(console.events) == []
+
+    play(scene)
+
+
+def test_events_of_the_queue_of_events_end() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        properties = {"qpid.alert_count": 1, "qpid.alert_repeat_gap": 0}
+        await console.do("create", type="queue", name="loop", properties=properties)
+        await console.do("create", type="binding", name=f"{TOPIC}/loop/agent.ind.event.#")
+        await stage.topology.declare_queue("q")
+        assert 2 <= stage.broker.queues["loop"].message_count < 10
+
+    play(scene)
+
+
+def test_heartbeats() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        console.agent.publish_heartbeat()
+        await fill(stage, "beats")
+        await stage.topology.bind("beats", TOPIC, "agent.ind.heartbeat.#")
+        console.agent.publish_heartbeat()
+        queue = stage.broker.queues["beats"]
+        (entry,) = queue.available()
+        assert 19 < entry.message.expires_at - stage.broker.clock() <= 20
+        (beat,) = take(queue)
+        assert beat.headers["qmf.opcode"] == "_agent_heartbeat_indication"
+        assert beat.values["_heartbeat_interval"] == 10
+
+    play(scene)
+
+
+# ---- hostile ----
+
+
+def test_what_is_no_request_is_ignored() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        console.send(None, {})
+        console.send("_query_request", {}, publisher=None)
+        console.send("_method_request", {}, reply_to=None)
+        await console.settle()
+        assert take(console.replies) == []
+        (reply,) = await console.ask("_fly_request", {})
+        assert reply.values["error_text"] == "unknown opcode: _fly_request"
+        for content in (
+            {},
+            {"_what": "SCHEMA"},
+            {"_what": "OBJECT"},
+            {"_what": "OBJECT", "_schema_id": 7},
+            b"\xff" * 9,
+        ):
+            (reply,) = await console.ask("_query_request", content)
+            assert reply.headers["qmf.opcode"] == "_exception"
+        for content in ({}, {"_object_id": {}}, {"_object_id": {}, "_method_name": "echo"}, {"_method_name": "echo"}):
+            (reply,) = await console.ask("_method_request", content)
+            assert reply.headers["qmf.opcode"] == "_exception"
+
+    play(scene)
+
+
+def test_too_many_requests_are_refused() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        for _ in range(150):
+            console.send("_agent_locate_request", {})
+        await console.settle()
+        opcodes = [reply.headers["qmf.opcode"] for reply in take(console.replies)]
+        assert (opcodes.count("_exception"), opcodes.count("_agent_locate_response")) == (50, 100)
+        (reply,) = await console.ask("_agent_locate_request", {})
+        assert reply.headers["qmf.opcode"] == "_agent_locate_response"
+
+    play(scene)
+
+
+_LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=8), st.binary(max_size=8)
+)
+_CONTENT = st.recursive(_LEAVES, lambda inner: st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6)
+_WORDS = st.sampled_from(
+    ["_what", "_object_id", "_schema_id", "_method_name", "_arguments", "_object_name", "_class_name", "type", "name"]
+)
+
+
+@given(
+    st.sampled_from(["_query_request", "_method_request", "_agent_locate_request"]),
+    st.dictionaries(_WORDS, st.one_of(_CONTENT, st.dictionaries(_WORDS, _CONTENT, max_size=3)), max_size=5),
+)
+def test_any_request_is_answered(opcode: str, content: dict[str, Any]) -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        replies = await console.ask(opcode, content)
+        assert replies
+        assert all(reply.headers["qmf.opcode"].startswith("_") for reply in replies)
+
+    play(scene)
+
+
+def test_the_exchanges_of_the_agent_stay() -> None:
+    async def scene(stage: Wired, _console: Console) -> None:
+        for name in (DIRECT, TOPIC):
+            with pytest.raises(NotAllowedError):
+                await stage.topology.delete_exchange(name)
+
+    play(scene)

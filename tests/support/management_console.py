@@ -1,0 +1,155 @@
+"""A console on a broker's model: it sends requests to the management agent, and reads replies and events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from qstore.broker.management.agent import DIRECT, TOPIC, Agent
+from qstore.broker.management.objects import Objects
+from qstore.broker.model.caller import Publisher
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, new_transfer, read_delivery_properties
+from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.plain import plain_map, plain_typed_value
+from qstore.formats.values import typed_map
+from tests.broker.wired_broker import Wired
+
+REPLIES: Final = "replies"
+_REPLIES: Final = ReplyTo(DIRECT, REPLIES)
+CONSOLE: Final = Publisher("192.0.2.7:1")
+CONSOLE.user = "console@QPID"
+
+
+class Reply(NamedTuple):
+    """A message from the agent: its application headers, its content, and its correlation id."""
+
+    headers: dict[str, Any]
+    content: Any
+    correlation_id: object
+    key: str
+
+    @property
+    def values(self) -> Any:
+        """Of an exception or a locate response."""
+        return self.content["_values"]
+
+
+class Console:
+    """A console of one broker, whose agent is made here.
+
+    Attributes:
+        agent: the agent.
+        replies, events: its queues.
+    """
+
+    def __init__(self, wired: Wired) -> None:
+        self._wired, self._tasks = wired, set[asyncio.Task[None]]()
+        broker = wired.broker
+        self.agent = Agent(broker, Objects(broker, "1.2", lambda: [5672]), new_transfer, self._run)
+        self._number = 0
+
+    async def open(self) -> None:
+        """Have its queues made."""
+        topology = self._wired.topology
+        self.replies = await topology.declare_queue(REPLIES)
+        await topology.bind(REPLIES, DIRECT, REPLIES)
+        self.events = await topology.declare_queue("events")
+        await topology.bind("events", TOPIC, "agent.ind.event.#")
+
+    def _run(self, work: Any, done: Any) -> None:
+        async def run() -> None:
+            error: ModelError | None = None
+            try:
+                await work
+            except ModelError as failed:
+                error = failed
+            done(error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Until the agent has done everything."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def send(
+        self,
+        opcode: str | None,
+        content: Mapping[str, Any] | bytes,
+        *,
+        key: str = "broker",
+        exchange: str = DIRECT,
+        publisher: object = CONSOLE,
+        reply_to: ReplyTo | None = _REPLIES,
+    ) -> None:
+        """Publish a request."""
+        self._number += 1
+        headers = typed_map({} if opcode is None else {"qmf.opcode": opcode})
+        fields = {"application_headers": headers, "content_type": "amqp/map", "app_id": b"qmf2"}
+        fields |= {"correlation_id": b"%d" % self._number, "reply_to": reply_to}
+        body = content if isinstance(content, bytes) else encode_value(BY_NAME["map"], typed_map(content))
+        delivery = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, {"routing_key": key}), exchange)
+        delivery = delivery._replace(handling=delivery.handling._replace(publisher=publisher))
+        header = delivery.encoded + encode_struct(
+            MESSAGE_PROPERTIES, {name: value for name, value in fields.items() if value is not None}
+        )
+        message = TransferMessage(header, body, exchange, delivery, 0.0)
+        self._wired.broker.router.publish(message, self._wired.broker.exchanges[exchange])
+
+    async def ask(self, opcode: str, content: Mapping[str, Any] | bytes, **options: Any) -> list[Reply]:
+        """Send a request, and return all replies."""
+        self.send(opcode, content, **options)
+        await self.settle()
+        return take(self.replies)
+
+    async def query(self, class_name: str) -> list[dict[str, Any]]:
+        """All objects of a class, as they are described."""
+        replies = await self.ask("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": class_name}})
+        assert all(reply.headers["qmf.opcode"] == "_query_response" for reply in replies)
+        assert ["partial" in reply.headers for reply in replies] == [True] * (len(replies) - 1) + [False]
+        return [each for reply in replies for each in reply.content]
+
+    async def call(self, method: str, target: str = "broker:amqp-broker", **arguments: Any) -> Reply:
+        """Call a method. Returns the reply."""
+        name = f"org.apache.qpid.broker:{target}"
+        content = {"_object_id": {"_object_name": name}, "_method_name": method, "_arguments": arguments}
+        (reply,) = await self.ask("_method_request", content)
+        return reply
+
+    async def do(self, method: str, target: str = "broker:amqp-broker", **arguments: Any) -> Any:
+        """Likewise, of a method that succeeds. Returns its results."""
+        reply = await self.call(method, target, **arguments)
+        assert reply.headers["qmf.opcode"] == "_method_response", reply
+        return reply.content["_arguments"]
+
+
+def take(queue: Queue) -> list[Reply]:
+    """The agent's messages on a queue, which are gone then."""
+    found = [read(entry.message) for entry in queue.available()]
+    queue.purge()
+    return found
+
+
+def read(message: Message) -> Reply:
+    """One of the agent's messages."""
+    assert isinstance(message, TransferMessage)
+    properties = message.properties()
+    assert properties.app_id == b"qmf2"
+    body = bytes(message.body)  # type: ignore[arg-type]
+    content: Any
+    if properties.content_type == "amqp/map":
+        content = plain_map(decode_map(body))
+    else:
+        assert properties.content_type == "amqp/list"
+        value, end = read_value(BY_NAME["list"], body, 0, len(body))
+        assert end == len(body)
+        content = [plain_typed_value(each) for each in value]
+    return Reply(plain_map(message.headers()), content, properties.correlation_id, message.routing_key)
