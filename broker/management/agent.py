@@ -5,11 +5,13 @@
     qmf.default.direct   broker, or the agent's name   requests: `_agent_locate_request`, `_query_request`,
                                                        `_method_request`; they are not routed to queues
     qmf.default.topic    console.request.agent_locate  `_agent_locate_request`, which other agents get, too
+    qpid.management      broker, or schema.…           requests of QMF version 1 for the schema (`schema_requests`)
     qmf.default.topic    agent.ind.event.PACKAGE.EVENT.SEVERITY.VENDOR.PRODUCT.INSTANCE    events
     qmf.default.topic    agent.ind.heartbeat.VENDOR.PRODUCT.INSTANCE                       heartbeats
 
 A request is a message whose content is a map, and whose application header `qmf.opcode` says what it is. Its reply goes
-to its reply-to, with its correlation id; a request without a reply-to is carried out and not answered. What cannot be
+to its reply-to, with its correlation id; a request without a reply-to is carried out and not answered. Consoles of
+version 2 ask for the schema in the form of version 1, by any of these keys. What cannot be
 done is answered by `_exception`. A query is answered in portions, with the header `partial` on all but the last, and
 other clients are served in between. Events are encoded only if a queue is bound for them.
 
@@ -26,9 +28,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.management.event_table import EVENTS
 from qstore.broker.management.methods import Methods, values_of
-from qstore.broker.management.objects import PACKAGE, ManagedObject, Objects, Reference
+from qstore.broker.management.objects import ManagedObject, Objects, Reference
+from qstore.broker.management.schema import PACKAGE
+from qstore.broker.management.schema_requests import MAGIC, SchemaRequests
 from qstore.broker.model.caller import BROKER, Caller, Publisher
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError, ResourceLimitExceededError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotFoundError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+    ResourceLimitExceededError,
+    UnauthorizedError,
+)
 from qstore.broker.model.events import Event
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -45,7 +57,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.queues.queue import Queue
 
-DIRECT, TOPIC = MANAGEMENT_EXCHANGES
+DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _LOCATE_KEY: Final = "console.request.agent_locate"
 _ALIAS: Final = "broker"
 _VENDOR, _PRODUCT = "apache.org", "qpidd"
@@ -58,8 +70,12 @@ _MAX_REQUEST_BYTES: Final = 1 << 20
 _MAX_TEXT: Final = 0xFFFF
 _DEEP: Final = 2
 """Events that are raised while an event of an event is published are not published."""
-_FAILED: Final = 7
-"""The error code of all exceptions: that of a method that has thrown one."""
+_CODES: Final = {
+    NotFoundError: 4, InvalidArgumentError: 4, PreconditionFailedError: 4, NotImplementedByBrokerError: 3,
+    UnauthorizedError: 6,
+}  # fmt: skip
+"""The error codes of what cannot be done: invalid parameter, not implemented, forbidden; the others are exceptions."""
+_EXCEPTION: Final = 7
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None], Callable[[ModelError | None], None]], None]
 """Runs a coroutine, and calls back with its error, or None."""
@@ -106,6 +122,8 @@ class Agent:
         self._suffix = f"{_VENDOR.replace('.', '_')}.{_PRODUCT}.{self._instance}"
         self._direct = self._exchange(DIRECT, DirectExchange, {_ALIAS, self.name}, is_shared=False)
         self._topic = self._exchange(TOPIC, TopicExchange, {_LOCATE_KEY}, is_shared=True)
+        self._exchange(VERSION_1, TopicExchange, {_ALIAS}, is_shared=False)
+        self._schema_requests = SchemaRequests(uuid.UUID(self._instance))
         broker.events.listen(self.publish_event)
 
     def _exchange(self, name: str, make: type[Exchange], keys: set[str], *, is_shared: bool) -> Exchange:
@@ -119,10 +137,13 @@ class Agent:
 
     def request(self, message: Message) -> None:
         """Begin to carry out a request. What is none is ignored."""
-        opcode = message.header_text("qmf.opcode")
-        if opcode is None or message.size > _MAX_REQUEST_BYTES:
+        if message.size > _MAX_REQUEST_BYTES:
             return
         properties = message.properties()
+        opcode = message.header_text("qmf.opcode")
+        if opcode is None:
+            self._answer_schema_request(message, properties.reply_to)
+            return
         publisher = message.handling.publisher
         correlation_id = properties.correlation_id
         request = _Request(
@@ -147,6 +168,16 @@ class Agent:
 
         self._run(self._carry_out(request), done)
 
+    def _answer_schema_request(self, message: Message, reply_to: ReplyAddress | None) -> None:
+        body = message.body
+        if reply_to is None or not isinstance(body, bytes) or not body.startswith(MAGIC):
+            return
+        exchange = self._broker.exchanges.get(reply_to.exchange)
+        if exchange is not None:
+            headers = typed_map({"qmf.agent": self.name})
+            for reply in self._schema_requests.answer(body):
+                self._put(NewMessage(reply_to.routing_key, headers, content=reply, exchange=exchange.name), exchange)
+
     async def _carry_out(self, request: _Request) -> None:
         if request.opcode == "_agent_locate_request":
             self._reply(request, "_agent_locate_response", {"_values": self._attributes()}, method="indication")
@@ -158,7 +189,7 @@ class Agent:
             raise InvalidArgumentError(f"unknown opcode: {printable(request.opcode)}")
 
     def _refuse(self, request: _Request, error: ModelError) -> None:
-        values = {"error_code": _FAILED, "error_text": str(error)}
+        values = {"error_code": _CODES.get(type(error), _EXCEPTION), "error_text": str(error)}
         self._reply(request, "_exception", {"_values": values}, method="indication")
 
     async def _query(self, request: _Request) -> None:
@@ -166,7 +197,7 @@ class Agent:
         if what != "OBJECT":
             raise InvalidArgumentError(f"query of {printable(str(what))} is not supported, only of OBJECT")
         objects = iter(self._asked_for(request.content))
-        while True:
+        while request.reply_to is not None:
             portion = list(itertools.islice(objects, _PORTION))
             is_last = len(portion) < _PORTION
             more = {} if is_last else {"partial": None}
@@ -293,17 +324,19 @@ class Agent:
         """Send a message; it is lost if there is no room for it."""
         body = typed_value(content)
         assert body.type in (MAP, LIST)
-        message = self._make_message(
-            NewMessage(
-                key,
-                typed_map({"qmf.opcode": opcode, "qmf.agent": self.name, **headers}),
-                content=body,
-                exchange=exchange.name,
-                app_id=_APP_ID,
-                correlation_id=correlation_id,
-                expires_at=expires_at,
-            )
+        new = NewMessage(
+            key,
+            typed_map({"qmf.opcode": opcode, "qmf.agent": self.name, **headers}),
+            content=body,
+            exchange=exchange.name,
+            app_id=_APP_ID,
+            correlation_id=correlation_id,
+            expires_at=expires_at,
         )
+        self._put(new, exchange)
+
+    def _put(self, new: NewMessage, exchange: Exchange) -> None:
+        message = self._make_message(new)
         try:
             route = self._broker.router.route(message, exchange)
             self._broker.router.put(message, route.queues)

@@ -1,7 +1,6 @@
 """The events of the QMF schema: how each of the broker's events is called there, with its arguments and severity.
 
-Events of the schema that this broker does not raise: brokerLinkUp, brokerLinkDown, queueRedirect and
-queueRedirectCancelled, since it has neither links nor redirected queues.
+This broker does not raise those of links and redirected queues (`NOT_RAISED`), since it has neither.
 
 Source: the QMF schema of qpidd's broker, its events. A declaration's `disp` is whether the object is new.
 """
@@ -47,8 +46,11 @@ class EventClass(NamedTuple):
     hash: UUID
 
 
-def _event(kind: type[Event], arguments: str, severity: Severity = Severity.INFORM) -> EventClass:
-    name = kind.__name__[0].lower() + kind.__name__[1:]
+def _event(kind: type[Event], arguments: str, severity: Severity) -> EventClass:
+    return _class_of(kind.__name__[0].lower() + kind.__name__[1:], arguments, severity)
+
+
+def _class_of(name: str, arguments: str, severity: Severity) -> EventClass:
     return EventClass(name, tuple(arguments.split()), severity, uuid5(_NAMESPACE, f"{name}: {arguments}"))
 
 
@@ -72,3 +74,14 @@ EVENTS: Final[Mapping[type[Event], EventClass]] = {
         (events.QueueThresholdCrossedDownward, "qName msgDepth byteDepth", Severity.INFORM),
     )
 }
+
+#: Classes of events that consoles are told of, and that are never raised.
+NOT_RAISED: Final = tuple(
+    _class_of(name, arguments, severity)
+    for name, arguments, severity in (
+        ("brokerLinkUp", "rhost", Severity.INFORM),
+        ("brokerLinkDown", "rhost", Severity.WARN),
+        ("queueRedirect", "qName qTarget", Severity.INFORM),
+        ("queueRedirectCancelled", "qName qTarget", Severity.INFORM),
+    )
+)

@@ -1,10 +1,12 @@
 """The methods of managed objects: each does what a command of a protocol does, with its checks and its promises.
 
-    broker      echo, create, delete, query, queueMoveMessages
+    broker      echo, create, delete, query, queueMoveMessages, getTimestampConfig, setTimestampConfig
+    connection  close
     queue       purge, reroute
 
-The other methods of the schema are answered with not-implemented. Messages are moved as to an alternate exchange: each
-is stored at its destination before it leaves its queue.
+The other methods of the schema are answered with not-implemented. That a queue is exclusive to a client does not matter
+to these. Timestamps are switched for connections that are opened later. Messages are moved as to an alternate exchange:
+each is stored at its destination before it leaves its queue.
 
 Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp (the types and options of create and delete).
 """
@@ -25,7 +27,7 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
 )
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.topology.checks import check_owner
+from qstore.broker.model.queues.groups import GroupOrder
 from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 
@@ -35,15 +37,19 @@ if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.alternate import Alternate
+    from qstore.broker.model.queues.consumer import Consumer
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.protocols.machine import Machine
 
 _AT_ONCE: Final = 200  # messages that are moved before others are served
+_MAX_GROUPS: Final = 1000  # in the reply to a query
 _NOT_YET: Final = {
     "broker": (
-        "connect", "setLogLevel", "getLogLevel", "getTimestampConfig", "setTimestampConfig", "getLogHiresTimestamp",
-        "setLogHiresTimestamp", "queueRedirect", "shutdown",
+        "connect", "setLogLevel", "getLogLevel", "getLogHiresTimestamp", "setLogHiresTimestamp", "queueRedirect",
+        "shutdown",
     ),
+    "session": ("solicitAck", "detach", "resetLifespan", "close"),
 }  # fmt: skip
 
 Arguments: TypeAlias = Mapping[str, Any]
@@ -155,7 +161,10 @@ class Methods:
         found = self._objects.find(name_of(kind.lower(), name))
         if found is None:
             raise NotFoundError(f"Object not found: {printable(name)}")
-        return {"results": self._objects.values(found)}
+        results = self._objects.values(found)
+        if found.of.name == "queue" and isinstance(found.target.order, GroupOrder):
+            results["qpid.message_group_queue"] = _groups(found.target.order)
+        return {"results": results}
 
     async def _move(self, _broker: Broker, arguments: Arguments, caller: Caller) -> Results:
         source = self._broker.topology.find_queue(_text(arguments, "srcQueue"))
@@ -163,15 +172,27 @@ class Methods:
         self._broker.authorization.check(caller, Action.MOVE, ObjectType.QUEUE, source.name, queuename=target.name)
         if source is target:
             raise InvalidArgumentError(f'queue "{source.name}" is both source and destination')
-        check_owner(source, caller)
         await self._move_all(source, _QueueAlone(target), _count(arguments, "qty"), _wants(arguments))
+        return {}
+
+    async def _timestamps(self, _broker: Broker, _arguments: Arguments, _caller: Caller) -> Results:
+        return {"receive": self._broker.has_timestamps}
+
+    async def _set_timestamps(self, _broker: Broker, arguments: Arguments, _caller: Caller) -> Results:
+        self._broker.has_timestamps = _flag(arguments, "receive")
+        return {}
+
+    # ---- connection ----
+
+    async def _close(self, machine: Machine, _arguments: Arguments, _caller: Caller) -> Results:
+        machine.force_close("closed by management")
+        self._broker.tick.schedule()
         return {}
 
     # ---- queue ----
 
     async def _purge(self, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
         self._broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
-        check_owner(queue, caller)
         is_written, wants = False, _wants(arguments)
         for entry in _chosen(queue, _count(arguments, "request"), wants):
             if queue.acquire(entry, is_consumed=False):
@@ -194,7 +215,6 @@ class Methods:
         self._broker.authorization.check(
             caller, Action.REROUTE, ObjectType.QUEUE, queue.name, exchangename=exchange.name
         )
-        check_owner(queue, caller)
         await self._move_all(queue, exchange, _count(arguments, "request"), _wants(arguments))
         return {}
 
@@ -286,6 +306,19 @@ class _Properties:
         return TypedMap(tuple(self._left.items()))
 
 
+def _groups(order: GroupOrder) -> Results:
+    """The first groups of a queue, and the consumers to which they belong; empty for one that is free."""
+    states = [
+        {"group_id": group.name, "msg_count": group.size, "timestamp": 0, "consumer": _name_of(group.owner)}
+        for group in order.groups[:_MAX_GROUPS]
+    ]
+    return {"group_header_key": order.header, "group_state": states}
+
+
+def _name_of(consumer: Consumer | None) -> str:
+    return "" if consumer is None else str(getattr(consumer, "destination", "")) or "a consumer"
+
+
 def _chosen(queue: Queue, count: int, wants: Callable[[Message], bool] | None) -> Iterator[Entry]:
     """So many of the messages that are available now, or all if it is 0."""
     end, left = queue.next_position, count
@@ -364,8 +397,11 @@ _METHODS: Final[Mapping[str, Mapping[str, _Method]]] = {
         "create": Methods._create,
         "delete": Methods._delete,
         "query": Methods._query,
+        "getTimestampConfig": Methods._timestamps,
+        "setTimestampConfig": Methods._set_timestamps,
         "queueMoveMessages": Methods._move,
     },
+    "connection": {"close": Methods._close},
     "queue": {"purge": Methods._purge, "reroute": Methods._reroute},
 }
 

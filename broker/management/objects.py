@@ -5,12 +5,15 @@
     system     the machine                a UUID
     broker     the broker                 amqp-broker
     vhost      the virtual host           the name of the broker's object, and /
+    connection connection                 the client's address
+    session    session of a connection    its user and its name
+    subscription   subscription           the names of the session's and the queue's object, and the destination
     memory     the broker's process       amqp-broker
     queue      queue                      the queue
     exchange   exchange                   the exchange
     binding    binding                    the names of the exchange's and the queue's object, and the key
 
-The statistics are in `statistics`. Connections, sessions and subscriptions are not listed yet.
+The statistics are in `statistics`. Detached sessions are not listed.
 
 Source: the QMF schema of qpidd's broker; the names as qpidd's code generator makes them (managementgen, schema.py).
 """
@@ -24,15 +27,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
 from qstore.broker.management import statistics
+from qstore.broker.management.schema import CLASSES, PACKAGE, ManagedClass
 from qstore.broker.model.watermark import Watermark
+from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.exchanges.route import Binding
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.protocols.machine import Machine, ManagedSession
 
-PACKAGE: Final = "org.apache.qpid.broker"
 BROKER_NAME: Final = "amqp-broker"
 _NAMESPACE: Final = UUID("8d1b0f6e-6a0c-5d0b-9a57-0f4f5a3f7c11")
 
@@ -44,20 +49,6 @@ class Reference(NamedTuple):
     """The name of another object."""
 
     name: str
-
-
-class ManagedClass(NamedTuple):
-    """A class of managed objects.
-
-    Attributes:
-        name: its name in the schema.
-        properties: the names of its properties.
-        hash: identifies the class as it is here.
-    """
-
-    name: str
-    properties: tuple[str, ...]
-    hash: UUID
 
 
 class ManagedObject(NamedTuple):
@@ -91,6 +82,25 @@ def _alternate(node: Queue | Exchange) -> Value:
     return None if node.alternate is None else Reference(name_of("exchange", node.alternate.name))
 
 
+class AttachedSession(NamedTuple):
+    """A session, and where it is attached."""
+
+    machine: Machine
+    channel: int
+    session: ManagedSession
+
+    @property
+    def key(self) -> str:
+        """Its name among all sessions of the broker."""
+        return f"{self.session.user}.{self.session.name.decode('utf-8', 'replace')}"
+
+
+def _told(machine: Machine, name: str) -> Value:
+    """What the client has told about itself; None if it has not."""
+    typed = machine.client_properties.get(name)
+    return None if typed is None else typed.value
+
+
 class Objects:
     """The managed objects of a broker.
 
@@ -98,13 +108,16 @@ class Objects:
         broker: the model.
         version: of this software.
         ports: returns the ports that it listens on.
+        machines: returns the open connections.
 
     Attributes:
-        classes: name in lower case -> class.
+        classes: name -> class.
     """
 
-    def __init__(self, broker: Broker, version: str, ports: Callable[[], list[int]]) -> None:
-        self._broker = broker
+    def __init__(
+        self, broker: Broker, version: str, ports: Callable[[], list[int]], machines: Callable[[], list[Machine]]
+    ) -> None:
+        self._broker, self._machines = broker, machines
         self._system = uuid5(_NAMESPACE, platform.node())
         settings, store = broker.settings, broker.store
         vhost = Reference(name_of("vhost", f"{name_of('broker', BROKER_NAME)},/"))
@@ -163,6 +176,44 @@ class Objects:
                 "altExchange": _alternate,
                 "arguments": lambda exchange: exchange.arguments,
             },
+            "connection": {
+                "vhostRef": lambda _: vhost,
+                "address": lambda machine: machine.peer,
+                "incoming": lambda _: True,
+                "SystemConnection": lambda _: False,
+                "userProxyAuth": lambda _: False,
+                "federationLink": lambda _: False,
+                "authIdentity": lambda machine: machine.user,
+                "remoteProcessName": lambda machine: _told(machine, "qpid.client_process"),
+                "remotePid": lambda machine: _told(machine, "qpid.client_pid"),
+                "remoteParentPid": lambda machine: _told(machine, "qpid.client_ppid"),
+                "shadow": lambda _: False,
+                "saslMechanism": lambda machine: machine.mechanism,
+                "saslSsf": lambda _: 0,
+                "remoteProperties": lambda machine: machine.client_properties,
+                "protocol": lambda machine: machine.protocol,
+            },
+            "session": {
+                "vhostRef": lambda _: vhost,
+                "name": lambda attached: attached.key,
+                "fullName": lambda attached: attached.key,
+                "channelId": lambda attached: attached.channel,
+                "connectionRef": lambda attached: Reference(name_of("connection", attached.machine.peer)),
+                "detachedLifespan": lambda attached: attached.session.timeout,
+                "attached": lambda _: True,
+                "expireTime": lambda _: None,
+                "maxClientRate": lambda _: None,
+            },
+            "subscription": {
+                "sessionRef": lambda pair: Reference(name_of("session", pair[0].key)),
+                "queueRef": lambda pair: Reference(name_of("queue", pair[1].queue.name)),
+                "name": lambda pair: pair[1].destination,
+                "browsing": lambda pair: not pair[1].acquires,
+                "acknowledged": lambda pair: pair[1].is_accepting,
+                "exclusive": lambda pair: pair[1].queue.exclusive_consumer is pair[1],
+                "creditMode": lambda pair: "WINDOW" if pair[1].is_windowed else "CREDIT",
+                "arguments": lambda _: EMPTY_MAP,
+            },
             "binding": {
                 "exchangeRef": lambda pair: Reference(name_of("exchange", pair[0].name)),
                 "queueRef": lambda pair: Reference(name_of("queue", pair[1].queue.name)),
@@ -171,17 +222,18 @@ class Objects:
                 "origin": lambda _: None,
             },
         }
-        self.classes = {
-            name: ManagedClass(name, tuple(readers), uuid5(_NAMESPACE, f"{name}: {', '.join(readers)}"))
-            for name, readers in self._readers.items()
-        }
+        self.classes = CLASSES
 
     def values(self, managed: ManagedObject) -> dict[str, Value]:
         """The properties and statistics of an object, without those that it does not have."""
         found = {name: reader(managed.target) for name, reader in self._readers[managed.of.name].items()}
         table = statistics.CLASSES.get(managed.of.name.capitalize())
         if table is not None:
-            target = managed.target[1] if managed.of.name == "binding" else managed.target
+            target = managed.target
+            if managed.of.name in ("binding", "subscription"):
+                target = target[1]
+            elif managed.of.name == "session":
+                target = target.session
             for name, value in table.read(target).items():
                 if isinstance(value, Watermark):
                     found |= {name: value.value, f"{name}High": value.high, f"{name}Low": value.low}
@@ -207,6 +259,17 @@ class Objects:
             for exchange in list(self._broker.exchanges.values()):
                 for binding in self._bindings(exchange):
                     yield self._binding(exchange, binding)
+        elif of.name == "connection":
+            for machine in self._machines():
+                yield ManagedObject(of, machine.peer, machine)
+        elif of.name == "session":
+            for attached in self._sessions():
+                yield ManagedObject(of, attached.key, attached)
+        elif of.name == "subscription":
+            for attached in self._sessions():
+                for subscription in list(attached.session.subscriptions.values()):
+                    parts = (name_of("session", attached.key), name_of("queue", subscription.queue.name))
+                    yield ManagedObject(of, ",".join((*parts, subscription.destination)), (attached, subscription))
         else:
             yield ManagedObject(of, self._single(of.name), self._broker)
 
@@ -222,6 +285,8 @@ class Objects:
             return ManagedObject(of, key, nodes[key]) if key in nodes else None
         if of.name == "binding":
             return self._find_binding(key)
+        if of.name in ("connection", "session", "subscription"):
+            return next((each for each in self.of_class(of.name) if each.key == key), None)
         return ManagedObject(of, key, self._broker) if key == self._single(of.name) else None
 
     def _single(self, class_name: str) -> str:
@@ -229,6 +294,11 @@ class Objects:
         if class_name == "system":
             return str(self._system)
         return f"{name_of('broker', BROKER_NAME)},/" if class_name == "vhost" else BROKER_NAME
+
+    def _sessions(self) -> Iterator[AttachedSession]:
+        for machine in self._machines():
+            for channel, session in list(machine.sessions.items()):
+                yield AttachedSession(machine, channel, session)
 
     def _bindings(self, exchange: Exchange) -> list[Binding]:
         if exchange.name:

@@ -65,6 +65,7 @@ class Broker:
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
         started_at: start time, by the clock above.
+        has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
         events: emits events to listeners.
         last_candidate: the message that a consumer's selector was evaluated for last.
@@ -115,6 +116,7 @@ class Broker:
             call_later=call_later,
         )
         self.started_at = clock()
+        self.has_timestamps = settings.enable_timestamp
         storage = TopologyStorage(store)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
         self.topology = Topology(

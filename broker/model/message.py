@@ -90,7 +90,7 @@ class NewMessage(NamedTuple):
         routing_key: its routing key.
         headers: its application headers.
         is_persistent: whether a durable queue stores it on disk.
-        content: a map or a list; None for no content.
+        content: bytes, a map or a list; None for no content.
         exchange: the exchange that it is published to.
         app_id, correlation_id: as of `Properties`.
         expires_at: seconds since 1970 after which it is not delivered; 0.0 for never.
@@ -99,7 +99,7 @@ class NewMessage(NamedTuple):
     routing_key: str
     headers: TypedMap
     is_persistent: bool = False
-    content: TypedValue | None = None
+    content: TypedValue | bytes | None = None
     exchange: str = ""
     app_id: bytes | None = None
     correlation_id: bytes | None = None

@@ -16,6 +16,7 @@ from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.memory import State
 from qstore.broker.network.backpressure import Pressure, Reader
+from qstore.broker.protocols.machine import Machine
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.settings import BrokerSettings
 
@@ -27,6 +28,10 @@ _PUBLISHER_HOLD: Final = 1.0  # seconds between reads of a publisher while memor
 
 class Client(Reader, Protocol):
     """One client's socket, as `Clients` and `Server` use it."""
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine of its protocol; None before the client has said which one."""
 
     def on_timer(self, now: float) -> None:
         """Check timeouts; called at intervals with the time of a monotonic clock, in seconds."""
@@ -84,6 +89,11 @@ class Clients:
     def worked(self) -> None:
         """The event loop has done some work."""
         self._last_work = time.perf_counter()
+
+    def machines(self) -> list[Machine]:
+        """The machines of all open connections."""
+        machines = (each.machine for each in self.connections)
+        return [each for each in machines if each is not None and not each.is_negotiating]
 
     def is_idle(self) -> bool:
         """Whether the event loop was idle before the current work, so that it may block on the disk."""

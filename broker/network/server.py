@@ -72,7 +72,7 @@ class Server:
         self.work = Work(self.loop, broker.memory, settings.password_checks)
         self.agent: Agent | None = None
         if settings.management:
-            objects = Objects(broker, version, lambda: self._ports)
+            objects = Objects(broker, version, lambda: self._ports, self.clients.machines)
             self.agent = Agent(broker, objects, new_transfer, self.work.run)
         self._ports: list[int] = []
         self._servers: list[asyncio.Server] = []

@@ -82,6 +82,11 @@ class SocketConnection(asyncio.Protocol):
         refusal = "the broker's limit of connections is reached" if is_refused else ""
         self._peer = Peer(address, is_local, refusal)
 
+    @property
+    def machine(self) -> Machine | None:
+        """The machine of its protocol; None before the client has said which one."""
+        return self._machine
+
     def data_received(self, data: bytes) -> None:
         """The socket has received data."""
         machine = self._machine

@@ -7,11 +7,13 @@ that paused it, and one that `is_behind` needs `resume` after other connections 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.formats.values import TypedMap
 
 
 class Peer(NamedTuple):
@@ -39,6 +41,55 @@ class ConnectionCounts(NamedTuple):
     messages_sent: int
 
 
+class ManagedSubscription(Protocol):
+    """A subscription, as management sees it.
+
+    Attributes:
+        destination: its name in its session.
+        queue: its queue.
+        acquires: whether it acquires messages, or browses them.
+        is_accepting: whether messages are dequeued only when the client accepts them.
+        is_windowed: whether settled messages return their credit.
+    """
+
+    destination: str
+    queue: Queue
+    acquires: bool
+    is_accepting: bool
+    is_windowed: bool
+
+    @property
+    def delivered(self) -> int:
+        """Number of messages delivered."""
+
+
+class ManagedSession(Protocol):
+    """A session, as management sees it.
+
+    Attributes:
+        name: its name, unique among its user's.
+        user: its user.
+        timeout: seconds for which it is kept when it is detached.
+        txn_starts, txn_commits, txn_rejects: local transactions started, committed and rolled back.
+        subscriptions: destination -> subscription.
+    """
+
+    name: bytes
+    user: str
+    timeout: int
+    txn_starts: int
+    txn_commits: int
+    txn_rejects: int
+
+    @property
+    def subscriptions(self) -> Mapping[str, ManagedSubscription]:
+        """Destination -> subscription."""
+
+    @property
+    def unsettled_count(self) -> int:
+        """Number of messages delivered to the client and not settled."""
+
+
 class Host(Protocol):
     """The owner of a connection: event loop and socket."""
 
@@ -63,9 +114,23 @@ class Machine(Protocol):
 
     Attributes:
         user: the authenticated user; empty before authentication.
+        peer: the client's address.
+        mechanism: the SASL mechanism; empty before authentication.
+        client_properties: what the client has told about itself.
     """
 
     user: str
+    peer: str
+    mechanism: str
+    client_properties: TypedMap
+
+    @property
+    def protocol(self) -> str:
+        """The name of its protocol."""
+
+    @property
+    def sessions(self) -> Mapping[int, ManagedSession]:
+        """Channel -> session."""
 
     @property
     def counts(self) -> ConnectionCounts:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.management.agent import DIRECT, TOPIC
-from qstore.broker.management.event_table import EVENTS
+from qstore.broker.management.event_table import EVENTS, NOT_RAISED
 from qstore.broker.management.objects import Objects
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.management_console import REPLIES, Console, take
 
 _SCHEMA = Path(__file__).parent.parent / "fixtures" / "qmf" / "broker.xml"
@@ -48,8 +48,8 @@ def test_no_property_of_the_schema_is_forgotten() -> None:
     }
 
     async def scene(stage: Wired, _console: Console) -> None:
-        for name, of in Objects(stage.broker, "", list).classes.items():
-            assert set(of.properties) == expected[name]
+        for name, of in Objects(stage.broker, "", list, list).classes.items():
+            assert {each.name for each in of.properties} == expected[name]
 
     play(scene)
 
@@ -60,10 +60,9 @@ def test_events_are_those_of_the_schema() -> None:
         str(each.get("name")): ([part.strip() for part in str(each.get("args")).split(",")], each.get("sev"))
         for each in schema.iter("event")
     }
-    for each in EVENTS.values():
+    for each in (*EVENTS.values(), *NOT_RAISED):
         assert (list(each.arguments), each.severity.name.lower()) == expected[each.name]
-    missing = {"brokerLinkUp", "brokerLinkDown", "queueRedirect", "queueRedirectCancelled"}
-    assert expected.keys() - {each.name for each in EVENTS.values()} == missing
+    assert expected.keys() - {each.name for each in EVENTS.values()} == {each.name for each in NOT_RAISED}
 
 
 # ---- locate and query ----
@@ -276,6 +275,62 @@ def test_messages_that_do_not_fit_stay() -> None:
         reply = await console.call("queueMoveMessages", srcQueue="a", destQueue="b", qty=0)
         assert "Maximum depth exceeded" in reply.values["error_text"]
         assert (stage.bodies("a"), stage.bodies("b")) == ([b"3"], [b"1", b"2"])
+
+    play(scene)
+
+
+def test_queues_that_are_exclusive_are_managed_nevertheless() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a", exclusive=True, caller=Somebody())
+        await fill(stage, "b")
+        await stage.publish("", "a", b"1", b"2", persistent=False)
+        await console.do("queueMoveMessages", srcQueue="a", destQueue="b", qty=1)
+        await console.do("purge", "queue:a")
+        assert (stage.bodies("a"), stage.bodies("b")) == ([], [b"1"])
+
+    play(scene)
+
+
+def test_groups_of_a_queue_and_their_owners() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        properties = {"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}
+        await console.do("create", type="queue", name="q", properties=properties)
+        for number in range(5):
+            message = stage.message("q", b"%d" % number, persistent=False)
+            message.numbers = {"group": f"g{number % 2}"}
+            stage.broker.router.publish(message, stage.broker.exchanges[""])
+        taker = await stage.consumer(stage.broker.queues["q"])
+        assert len(taker.taken) == 1
+        found = (await console.do("query", type="queue", name="q"))["results"]["qpid.message_group_queue"]
+        assert found["group_header_key"] == "group"
+        states = [(each["group_id"], each["msg_count"], bool(each["consumer"])) for each in found["group_state"]]
+        assert states == [("g0", 3, True), ("g1", 2, False)]
+
+    play(scene)
+
+
+def test_timestamps_are_switched() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        assert await console.do("getTimestampConfig") == {"receive": False}
+        await console.do("setTimestampConfig", receive=True)
+        assert await console.do("getTimestampConfig") == {"receive": True}
+        assert stage.broker.has_timestamps
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "code"),
+    [
+        ("delete", {"type": "queue", "name": "none"}, 4),
+        ("create", {"type": "queue", "name": REPLIES}, 4),
+        ("connect", {}, 3),
+        ("delete", {"type": "exchange", "name": DIRECT}, 7),
+    ],
+)
+def test_codes_of_exceptions(method: str, arguments: dict[str, Any], code: int) -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        assert (await console.call(method, **arguments)).values["error_code"] == code
 
     play(scene)
 

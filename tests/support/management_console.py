@@ -51,8 +51,11 @@ class Console:
     def __init__(self, wired: Wired) -> None:
         self._wired, self._tasks = wired, set[asyncio.Task[None]]()
         broker = wired.broker
-        self.agent = Agent(broker, Objects(broker, "1.2", lambda: [5672]), new_transfer, self._run)
+        self.agent = Agent(
+            broker, Objects(broker, "1.2", lambda: [5672], lambda: list(self.machines)), new_transfer, self._run
+        )
         self._number = 0
+        self.machines: list[Any] = []
 
     async def open(self) -> None:
         """Have its queues made."""

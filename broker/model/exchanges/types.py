@@ -45,7 +45,7 @@ STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 #: The exchanges of the management agent.
-MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic")
+MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic", "qpid.management")
 
 #: Exchanges that clients cannot delete.
 PROTECTED_EXCHANGES: Final = frozenset({*STANDARD_EXCHANGES, *MANAGEMENT_EXCHANGES})

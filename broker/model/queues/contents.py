@@ -28,6 +28,11 @@ class Contents(Depth):
         self._order = order
 
     @property
+    def order(self) -> Fifo:
+        """The order of its messages."""
+        return self._order
+
+    @property
     def next_position(self) -> int:
         """The position of the next message."""
         return self._order.next_position

@@ -81,18 +81,19 @@ class Group:
         end: closes the ring of its entries; it is after all positions.
         owner: the consumer it belongs to; None if it is free.
         outstanding: how many messages its owner has.
+        size: how many messages it has.
         cursors: kind -> the first entry that may be available, and was not declined by the kind. A kind that was not
             asked for any has none.
     """
 
-    __slots__ = ("cursors", "end", "name", "outstanding", "owner")
+    __slots__ = ("cursors", "end", "name", "outstanding", "owner", "size")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.end = _end_entry(NO_LIMIT)
         self.end.older = self.end.newer = self.end
         self.owner: Consumer | None = None
-        self.outstanding = 0
+        self.outstanding = self.size = 0
         self.cursors: dict[Hashable, GroupEntry] = {}
 
     @property
@@ -118,6 +119,7 @@ class Group:
         last = end.older
         entry.older, entry.newer = last, end
         last.newer = end.older = entry
+        self.size += 1
         for kind, cursor in self.cursors.items():
             if cursor is end:
                 self.cursors[kind] = entry
@@ -132,6 +134,7 @@ class Group:
         """Remove an entry."""
         older, newer = entry.older, entry.newer
         older.newer, newer.older = newer, older
+        self.size -= 1
         for kind, cursor in self.cursors.items():
             if cursor is entry:
                 self.cursors[kind] = newer
@@ -218,13 +221,16 @@ class GroupOrder(PerConsumerOrder):
     Args:
         header: the name of the header with the group's name.
         default: the name of the default group.
+
+    Attributes:
+        header: as above.
     """
 
-    __slots__ = ("_default", "_free", "_groups", "_has_freed", "_header", "_own")
+    __slots__ = ("_default", "_free", "_groups", "_has_freed", "_own", "header")
 
     def __init__(self, header: str, default: str = DEFAULT_GROUP) -> None:
         super().__init__(_end_entry(1))
-        self._header, self._default = header, default
+        self.header, self._default = header, default
         self._groups: dict[str, Group] = {}
         self._free: dict[Hashable, Pool] = {}  # kind -> free groups
         self._own: dict[Consumer, Pool] = {}  # owner -> its groups
@@ -235,6 +241,11 @@ class GroupOrder(PerConsumerOrder):
             group.dissolve()
         super().__del__()
 
+    @property
+    def groups(self) -> list[Group]:
+        """All groups."""
+        return list(self._groups.values())
+
     # ---- entries ----
 
     def append(self, message: Message, rid: int) -> Entry:
@@ -243,7 +254,7 @@ class GroupOrder(PerConsumerOrder):
         Raises:
             MemoryError: no message was added.
         """
-        name = message.header_text(self._header) or self._default
+        name = message.header_text(self.header) or self._default
         end = _end_entry(self._end.position + 1)
         group = self._groups.get(name)
         if group is None:

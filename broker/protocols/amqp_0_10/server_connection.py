@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import log_of
@@ -61,11 +61,14 @@ class ServerConnection(Connection[ServerSession]):
     Attributes:
         user: the authenticated user; empty before authentication.
         peer: as above.
+        protocol, mechanism, client_properties: as of `Machine`.
         room: bytes that may be sent before yielding to other connections.
         can_send: whether the socket accepts messages.
         transfers: decodes received messages.
         streams: channel -> stream of its session's large messages.
     """
+
+    protocol: ClassVar[str] = "AMQP 0-10"
 
     __slots__ = (
         "__weakref__",
@@ -76,9 +79,7 @@ class ServerConnection(Connection[ServerSession]):
         "_is_local",
         "_is_tuned",
         "_mechanism",
-        "_mechanism_name",
         "_now",
-        "_properties",
         "_publisher",
         "_refusal",
         "_registry",
@@ -87,6 +88,8 @@ class ServerConnection(Connection[ServerSession]):
         "_settings",
         "_tick",
         "can_send",
+        "client_properties",
+        "mechanism",
         "peer",
         "room",
         "streams",
@@ -114,15 +117,15 @@ class ServerConnection(Connection[ServerSession]):
         self._refusal, self.peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
-        self._mechanism_name = ""
-        self._properties = EMPTY_MAP  # of the client
+        self.mechanism = ""
+        self.client_properties = EMPTY_MAP  # of the client
         self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
         self.room = ROOM
         self.can_send = True
         self._publisher = Publisher(peer)
-        make_reader = TimestampingReader if settings.enable_timestamp else TransferReader
+        make_reader = TimestampingReader if sessions.has_timestamps else TransferReader
         self.transfers = make_reader(
             self._publisher, checks_user_ids=settings.auth, checks_publish=sessions.checks_publish
         )
@@ -240,7 +243,7 @@ class ServerConnection(Connection[ServerSession]):
         super().dismantle()
         self.transfers.take_interrupted = nothing_interrupted
         if self._is_announced:
-            self._emit(ClientDisconnect(self.peer, self.user, self._properties))
+            self._emit(ClientDisconnect(self.peer, self.user, self.client_properties))
 
     def _emit(self, event: Event) -> None:
         self._registry.events.emit(event)
@@ -293,24 +296,24 @@ class ServerConnection(Connection[ServerSession]):
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
             if self._refusal:  # not earlier: clients would report an authentication failure
-                self._emit(ClientConnectFail(self.peer, self.user, self._refusal, self._properties))
+                self._emit(ClientConnectFail(self.peer, self.user, self._refusal, self.client_properties))
                 self.close(CloseCode.CONNECTION_FORCED, self._refusal)
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
-            self._emit(ClientConnect(self.peer, self.user, self._properties))
+            self._emit(ClientConnect(self.peer, self.user, self.client_properties))
             self._is_announced = True
         else:
             raise FramingError(f"{name} is unexpected in this state")
 
     def _start(self, values: dict[str, Any]) -> None:
         name = values["mechanism"] or ""
-        self._properties = values["client_properties"] or EMPTY_MAP
+        self.client_properties = values["client_properties"] or EMPTY_MAP
         mechanism = self._authentication.mechanism(name, is_local=self._is_local)
         if mechanism is None:
             self._refuse(f"mechanism {name[:64]!a} is not offered")
             return
-        self._mechanism, self._mechanism_name = mechanism, name
+        self._mechanism, self.mechanism = mechanism, name
         self._handle_outcome(mechanism.start(values["response"]))
 
     def _handle_outcome(self, outcome: Outcome) -> None:
@@ -332,13 +335,13 @@ class ServerConnection(Connection[ServerSession]):
         self.resume()
 
     def _refuse(self, reason: str) -> None:
-        self._log_failed_login(f"{self._mechanism_name}: {reason}" if self._mechanism_name else reason)
+        self._log_failed_login(f"{self.mechanism}: {reason}" if self.mechanism else reason)
         self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
 
     def _log_failed_login(self, reason: str) -> None:
         text = "Client %s: Authentication failed: %s%s"
-        self._registry.failed_logins.write(self._now(), text, self.peer, reason, described(self._properties))
-        self._emit(ClientConnectFail(self.peer, "", reason, self._properties))
+        self._registry.failed_logins.write(self._now(), text, self.peer, reason, described(self.client_properties))
+        self._emit(ClientConnectFail(self.peer, "", reason, self.client_properties))
 
     def _authenticated(self, user: str) -> None:
         self.user = self._publisher.user = user

@@ -43,6 +43,11 @@ class SessionRegistry:
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # session -> end of its timeout, in order of detaching
 
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether messages of new connections get their time of arrival."""
+        return self._broker.has_timestamps
+
     def __len__(self) -> int:
         return len(self._sessions)
 

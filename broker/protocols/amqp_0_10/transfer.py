@@ -363,8 +363,8 @@ def new_transfer(new: NewMessage) -> TransferMessage:
         for name, value in (("app_id", new.app_id), ("correlation_id", new.correlation_id))
         if value is not None
     }
-    body = None
-    if new.content is not None:
+    body = new.content if isinstance(new.content, bytes) else None
+    if isinstance(new.content, TypedValue):
         fields["content_type"] = CONTENT_TYPES[new.content.type.family]
         body = encode_value(wire_type_of(new.content.type), new.content.value)
     header = properties.encoded + encode_struct(MESSAGE_PROPERTIES, fields)

@@ -1,0 +1,85 @@
+"""The management agent of a running broker: its connections, sessions and subscriptions, and how it is switched off."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from qstore.broker.client import Connection, LinkError, Message, MessagingError, Receiver, Sender
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+_PREFIX = "org.apache.qpid.broker"
+
+
+class Console:
+    """Sends requests over a connection of its own."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.connection = Connection(f"127.0.0.1:{broker.port}")
+        self.connection.open()
+        session = self.connection.session("console")
+        self._replies: Receiver = session.receiver("qmf.default.direct/console")
+        self._sender: Sender = session.sender("qmf.default.direct/broker")
+
+    def ask(self, opcode: str, content: dict[str, Any]) -> Any:
+        """Send a request. Returns the content of its only reply."""
+        message = Message(content, reply_to="qmf.default.direct/console", properties={"qmf.opcode": opcode})
+        self._sender.send(message)
+        reply = self._replies.fetch(timeout=PATIENCE_SECONDS)
+        assert reply.properties["qmf.opcode"] != "_exception", reply.content
+        return reply.content
+
+    def query(self, class_name: str) -> list[dict[str, Any]]:
+        """The values of all objects of a class, with their names as `id`."""
+        found = self.ask("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": class_name}})
+        return [each["_values"] | {"id": each["_object_id"]["_object_name"]} for each in found]
+
+    def call(self, method: str, name: str, **arguments: Any) -> Any:
+        """Call a method of an object."""
+        content = {"_object_id": {"_object_name": name}, "_method_name": method, "_arguments": arguments}
+        return self.ask("_method_request", content)["_arguments"]
+
+
+def test_connections_are_listed_and_closed(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    console = Console(broker)
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        session = connection.session("work")
+        sender = session.sender("q; {create: always}")
+        receiver = session.receiver("q; {mode: browse}")
+        sender.send(Message("hello"))
+        assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "hello"
+        (mine,) = [each for each in console.query("session") if each["name"].endswith(".work")]
+        assert (mine["attached"], mine["TxnStarts"]) == (True, 0)
+        peer = mine["connectionRef"]["_object_name"]
+        (found,) = [each for each in console.query("connection") if each["id"] == peer]
+        assert (found["authIdentity"], found["protocol"], found["saslMechanism"]) == (
+            "anonymous@QPID",
+            "AMQP 0-10",
+            "ANONYMOUS",
+        )
+        assert (found["msgsFromClient"], found["msgsToClient"]) == (1, 1)
+        assert found["remotePid"] > 0
+        (subscription,) = [
+            each for each in console.query("subscription") if each["queueRef"]["_object_name"].endswith(":q")
+        ]
+        assert (subscription["browsing"], subscription["acknowledged"], subscription["delivered"]) == (True, False, 1)
+        assert subscription["sessionRef"] == {"_object_name": mine["id"]}
+        console.call("close", peer)
+        limit = time.monotonic() + PATIENCE_SECONDS
+        while any(each["id"] == peer for each in console.query("connection")):
+            assert time.monotonic() < limit
+        with pytest.raises(MessagingError):
+            sender.send(Message("too late"))
+    console.connection.close()
+    assert broker.stop() == 0
+
+
+def test_management_is_switched_off(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--mgmt-enable", "no").start()
+    with Connection(f"127.0.0.1:{broker.port}") as connection, pytest.raises(LinkError):
+        connection.session().sender("qmf.default.direct/broker")
+    assert broker.stop() == 0
