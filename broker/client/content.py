@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from qstore.broker.client.errors import ContentError
 from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
+from qstore.formats.amqp_0_10.maps import encode_value
+from qstore.formats.amqp_0_10.python_values import python_list, python_map
 from qstore.formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, wire_type_of
 from qstore.formats.errors import FormatError
-from qstore.formats.values import LIST as LIST_TYPE
-from qstore.formats.values import UINT32, TypedArray, TypedMap, TypedValue, typed_value
+from qstore.formats.values import UINT32, typed_value
 
 TEXT: Final = "text/plain"
 MAP: Final = "amqp/map"
@@ -73,19 +73,12 @@ def decode_content(content_type: str | None, body: bytes) -> Any:
         return decode_properties(body) if body else {}
     try:
         if content_type == LIST:
-            return _decode_list(body) if body else []
+            return python_list(body) if body else []
         return body.decode() if content_type is not None and content_type.startswith(TEXT) else body
     except UnicodeDecodeError:
         return body
     except Amqp010Error as error:
         raise ContentError(f"the content is not valid {content_type}: {error.what}") from None
-
-
-def _decode_list(body: bytes) -> list[Any]:
-    value, stop = read_value(_LIST, body, 0, len(body))
-    if stop != len(body):
-        raise Amqp010Error(f"{len(body) - stop} bytes follow the list", stop)
-    return [plain_python(each) for each in value]
 
 
 def decode_properties(raw: bytes) -> dict[str, Any]:
@@ -95,21 +88,9 @@ def decode_properties(raw: bytes) -> dict[str, Any]:
         ContentError: it is not a valid map.
     """
     try:
-        return {name: plain_python(typed) for name, typed in decode_map(raw).entries}
+        return python_map(raw)
     except Amqp010Error as error:
         raise ContentError(f"invalid map: {error.what}") from None
-
-
-def plain_python(typed: TypedValue) -> Any:
-    """The Python value of a typed value."""
-    value = typed.value
-    if isinstance(value, TypedMap):
-        return {name: plain_python(each) for name, each in value.entries}
-    if isinstance(value, TypedArray):
-        return [plain_python(TypedValue(value.type, each)) for each in value.values]
-    if typed.type is LIST_TYPE:
-        return [plain_python(each) for each in value]
-    return value
 
 
 # --------------------------------------------------------------------------------------- encoding of maps

@@ -29,10 +29,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from qstore.broker.client.address import Address, format_address, parse_address
-from qstore.broker.client.content import decode_content, encode_content, encode_map_of, plain_python
+from qstore.broker.client.content import decode_content, encode_content, encode_map_of
 from qstore.broker.client.errors import ContentError
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import decode_struct
+from qstore.formats.amqp_0_10.python_values import python_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.values import TypedMap
 
@@ -345,7 +346,7 @@ _NO_MESSAGE_PROPERTIES: Final[Mapping[str, Any]] = {field.name: None for field i
 
 def _message_fields(delivery: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
     table = properties["application_headers"]
-    headers = {} if table is None else {name: plain_python(typed) for name, typed in table.entries}
+    headers = {} if table is None else {name: python_value(typed) for name, typed in table.entries}
     subject = headers.pop(SUBJECT, None)
     extra = {
         APP_ID: _text(properties["app_id"]),

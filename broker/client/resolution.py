@@ -27,9 +27,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.client.address import Address
 from qstore.broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Target
-from qstore.broker.client.content import plain_python
 from qstore.broker.client.errors import AssertionFailed, NotFound
 from qstore.broker.client.message import SUBJECT
+from qstore.formats.amqp_0_10.python_values import python_value
 from qstore.formats.values import TypedMap
 
 Call: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -153,7 +153,7 @@ def _compare(target: Target, what: str, asserted: object, found: object) -> None
 
 def _compare_arguments(target: Target, declare: Declare, found: Mapping[str, Any]) -> None:
     table = found.get("arguments")
-    values = {name: plain_python(value) for name, value in table.entries} if isinstance(table, TypedMap) else {}
+    values = {name: python_value(value) for name, value in table.entries} if isinstance(table, TypedMap) else {}
     for name, value in (declare.arguments or {}).items():
         _compare(target, f"argument {name}", value, values.get(name))
 

@@ -1,0 +1,1 @@
+"""QMF, the Qpid Management Framework: what its messages contain, without the messages' transport."""
