@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _SELECTOR: Final = "x-apache-selector"
 _UNLIMITED: Final = 0xFFFFFFFF
 _REPORTS_PER_CAPACITY: Final = 4  # completions sent per capacity of messages
+_CREDITS, _MORE_CREDIT = 4, 64  # times the capacity, and messages, that may arrive while credit is reset
 
 
 class Delivery:
@@ -69,6 +70,7 @@ class ReceiverCore:
 
     Attributes:
         incoming: prefetched messages.
+        most_incoming: more than a broker that keeps to the credit sends, also when the credit was reset meanwhile.
         failure: why it has failed or is closed; None before.
         is_attached: whether it is attached, or will be at the next reconnect.
 
@@ -92,6 +94,7 @@ class ReceiverCore:
         self.capacity = max(0, capacity)
         self.destination = destination
         self.incoming: deque[Message] = deque()
+        self.most_incoming = _CREDITS * self.capacity + _MORE_CREDIT
         self.failure: LinkError | None = None
         self.is_attached = False
         self.is_accepting = self.target.reliable is not False and not self.target.browse

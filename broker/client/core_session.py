@@ -29,6 +29,7 @@ from qstore.broker.client.interruption import InterruptedByLoss
 from qstore.broker.client.message import Message, mark_redelivered
 from qstore.broker.client.numbers import number_ranges
 from qstore.broker.client.resolution import Call
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.session import State
 
 
@@ -84,12 +85,14 @@ class SessionCore:
                 transfer.sender.unsettled -= 1
 
     def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
-        """See `SessionOwner`."""
+        """See `SessionOwner`. Raises FramingError if the broker ignores the receiver's credit."""
         receiver = self.receivers.get(destination)
         if receiver is None:  # closed, but sent before the broker processed the cancel
             self.commands.wire.ledger.complete([[number, number]])
             self.commands.wire.send("message.release", transfers=((number, number),))
             return
+        if len(receiver.incoming) >= receiver.most_incoming:
+            raise FramingError("the broker has sent more messages than it has credit for")
         receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.commands.wire, number)))
 
     def after_input(self) -> None:

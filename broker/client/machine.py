@@ -30,8 +30,6 @@ from qstore.broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism,
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result
 
-#: Maximum bytes of all incompletely received messages together.
-MAX_MESSAGE_BYTES: Final = 2 << 30
 _TRANSFER: Final = b"\x04\x01"
 
 
@@ -154,7 +152,7 @@ class WireConnection(ClientConnection):
             client_properties=options.client_properties,
             virtual_host=options.virtual_host,
             heartbeat=options.heartbeat,
-            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_message_bytes=options.max_message_bytes,
         )
         self.failure: MessagingError | None = None
         self._reached = ""  # the last step of the negotiation

@@ -32,6 +32,7 @@ class ConnectionOptions:
         reconnect_urls: further endpoints to try after those of the URL.
         tcp_nodelay: whether to set TCP_NODELAY, to send small segments without delay.
         client_properties: sent to the broker when connecting.
+        max_message_bytes: of all incompletely received messages together; the connection ends if there are more.
     """
 
     username: str | None = None
@@ -48,6 +49,7 @@ class ConnectionOptions:
     reconnect_urls: tuple[Endpoint, ...] = ()
     tcp_nodelay: bool = True
     client_properties: Mapping[str, Any] | None = None
+    max_message_bytes: int = 2 << 30
 
 
 def _boolean(value: Any) -> bool:
@@ -67,7 +69,7 @@ def _seconds(value: Any) -> float:
 
 def _count(value: Any) -> int:
     count = int(value)
-    if not 0 <= count < 1 << 31:
+    if not 0 <= count <= 1 << 31:
         raise ValueError("it must be a number, 0 or more")
     return count
 
@@ -123,6 +125,7 @@ TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "reconnect_urls": (("reconnect_urls",), _endpoints),
     "tcp_nodelay": (("tcp_nodelay",), _boolean),
     "client_properties": (("client_properties",), _properties),
+    "max_message_bytes": (("max_message_bytes",), _count),
 }
 
 

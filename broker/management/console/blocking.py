@@ -1,0 +1,223 @@
+"""The console that blocks. `aio` documents what differs for asyncio.
+
+It is thread-safe, as its connection is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from qstore.broker.client.blocking import Connection
+from qstore.broker.management.console import requests
+from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore
+from qstore.broker.management.console.schema import Schema
+from qstore.broker.management.console.values import AgentInfo, Data, Event, ObjectId, SchemaId
+
+
+class Console:
+    """A console.
+
+    Args:
+        broker: the URL of a broker, or a connection, which stays the caller's to close.
+        timeout: seconds that an answer may take.
+        options: of a connection that the console opens; see `client.options`.
+
+    Raises:
+        UrlError: the URL or an option is invalid.
+    """
+
+    def __init__(
+        self, broker: str | Connection = "localhost", *, timeout: float = DEFAULT_TIMEOUT, **options: Any
+    ) -> None:
+        self._is_owner = isinstance(broker, str)
+        options.setdefault("max_message_bytes", MAX_MESSAGE_BYTES)
+        self.connection = Connection(broker, **options) if isinstance(broker, str) else broker
+        self._driver = self.connection._driver
+        self._core = ConsoleCore(self.connection._core, timeout)
+
+    def open(self) -> None:
+        """Connect, unless that is done.
+
+        Raises:
+            ConnectError: the broker cannot be reached, or has refused the connection.
+            NoAgentError: it has no management by QMF version 2.
+        """
+        if not self.connection.is_open:
+            self.connection.open()
+        try:
+            self._driver.run(self._core.open())
+        except BaseException:
+            if self._is_owner:
+                self.connection.close(0)
+            raise
+
+    def close(self) -> None:
+        """End it, and its connection if it has opened that."""
+        if self._is_owner:
+            self.connection.close(self._core.timeout)
+        else:
+            self._driver.run(self._core.close())
+
+    def __enter__(self) -> Console:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._is_owner:
+            self.connection.close(0)
+
+    # ---- objects ----
+
+    def query(
+        self,
+        class_name: str | None = None,
+        *,
+        package: str | None = None,
+        object_id: Data | ObjectId | str | None = None,
+        where: list[Any] | None = None,
+        agent: str | None = None,
+    ) -> Iterator[Data]:
+        """Objects, as they arrive.
+
+        Args:
+            class_name: of this class; None for all.
+            package: of this package; None for all.
+            object_id: the one object with this identity: itself, its name, or CLASS:KEY. No class counts then.
+            where: those that fulfil a condition, see `formats.qmf.predicate`: `["gt", "msgDepth", 10]`. It is told to
+                the agent, and checked here as well.
+            agent: the agent to ask; None for the broker's own.
+
+        Raises:
+            AgentError: the agent has refused the query.
+            NoAnswerError, AnswerError: there was no answer, or one that cannot be read.
+            ContentError: the condition is invalid.
+            MessagingError: the connection or the session has failed.
+        """
+        found = self._driver.run(requests.query(self._core, class_name, package, object_id, where, agent))
+        try:
+            while (portion := self._driver.run(found.portion())) is not None:
+                yield from portion
+        finally:
+            with self._driver.lock:
+                found.close()
+
+    def find(self, target: Data | ObjectId | str, *, agent: str | None = None) -> Data:
+        """One object.
+
+        Args:
+            target: itself, its identity, its name, CLASS:KEY, or `broker`.
+            agent: its agent; None for the one that its identity tells, or the broker's own.
+
+        Raises:
+            NoObjectError: there is no such object.
+            MessagingError: as `query`.
+        """
+        return self._driver.run(requests.find(self._core, target, agent))
+
+    def call(
+        self,
+        target: Data | ObjectId | str,
+        method: str,
+        *,
+        agent: str | None = None,
+        timeout: float | None = None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Call a method of an object, and return its results.
+
+        Args:
+            target: as for `find`.
+            method: the name of the method.
+            agent: as for `find`.
+            timeout: seconds that it may take; None for those of the console.
+            arguments: Python values, or `TypedValue`s.
+
+        Raises:
+            AgentError: it has failed.
+            MessagingError: as `query`.
+        """
+        return self._driver.run(requests.call(self._core, target, method, arguments, agent, timeout))
+
+    # ---- agents and schemas ----
+
+    def agents(self, wait: float = 1.0) -> list[AgentInfo]:
+        """All agents that answer within so many seconds."""
+        return self._driver.run(requests.agents(self._core, wait))
+
+    def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
+        """The classes of objects and events that an agent knows."""
+        return self._driver.run(requests.classes(self._core, package, agent))
+
+    def schema(self, of: SchemaId | str, *, agent: str | None = None) -> Schema:
+        """The schema of a class, by its identity, its name, or PACKAGE:NAME.
+
+        Raises:
+            NoObjectError: there is no such class.
+            MessagingError: as `query`.
+        """
+        return self._driver.run(requests.schema(self._core, of, agent))
+
+    # ---- events ----
+
+    def indications(self, *, events: bool = True, heartbeats: bool = True) -> Indications:
+        """What agents publish from now on: events, and heartbeats as `AgentInfo`."""
+        return Indications(self, self._driver.run(requests.stream(self._core, events=events, heartbeats=heartbeats)))
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """Events from now on, until none comes for so many seconds; None: forever.
+
+        Raises:
+            AnswerError: an event cannot be read. `indications` can continue after that.
+            MessagingError: the connection or the session has failed.
+        """
+        return self._from(self.indications(heartbeats=False), timeout)
+
+    @staticmethod
+    def _from(found: Indications, timeout: float | None) -> Iterator[Event]:
+        with found:
+            while isinstance(event := found.next(timeout), Event):
+                yield event
+
+
+class Indications:
+    """Events and heartbeats. Iterating over it never ends; `next` has a time limit.
+
+    Args:
+        console: its console.
+        stream: where they come from.
+    """
+
+    def __init__(self, console: Console, stream: requests.Stream) -> None:
+        self._stream, self._driver = stream, console._driver
+
+    def next(self, timeout: float | None = None) -> Event | AgentInfo | None:
+        """The next one; None if none comes within so many seconds.
+
+        Raises:
+            AnswerError: one cannot be read; those after it can.
+            MessagingError: the connection or the session has failed.
+        """
+        return self._driver.run(self._stream.next(timeout))
+
+    def close(self) -> None:
+        """End it."""
+        self._driver.run(self._stream.close())
+
+    def __iter__(self) -> Iterator[Event | AgentInfo]:
+        while (found := self.next()) is not None:
+            yield found
+
+    def __enter__(self) -> Indications:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, GeneratorExit):
+            self.close()
