@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Coroutine
 from pathlib import Path
@@ -21,6 +20,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired
 from tests.support.fake_store import FakeFailedError, Model
+from tests.support.garbage import no_collector
 
 
 @pytest.fixture
@@ -272,14 +272,10 @@ def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) 
                 found.broker.router.publish(message, found.broker.exchanges[""])
             await found.synced()
             del message, queue
-            gc.collect()
-            gc.disable()
-            try:
+            with no_collector():
                 await found.topology.delete_queue("q")
                 await asyncio.sleep(0)
                 left = sum(reference() is not None for reference in references)
-            finally:
-                gc.enable()
             assert left == 0
 
     run(test())

@@ -15,6 +15,7 @@ from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.settings import BrokerSettings
 from tests.broker.wired_broker import PlainMessage
+from tests.support import garbage
 from tests.support.fake_store import FakeFailedError, Model, Recorder
 
 OTHERS = 100_000
@@ -31,11 +32,8 @@ def model() -> Model:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is freed is freed because nobody refers to it."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with garbage.no_collector():
+        yield
 
 
 # ---- fairness ----

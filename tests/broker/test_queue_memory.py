@@ -17,6 +17,7 @@ from qstore.formats.amqp_0_10.commands import encode_control
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
 from qstore.formats.values import TypedMap, typed_map
 from tests.support.fake_store import Model
+from tests.support.garbage import collect_what_is_old
 from tests.support.raw_peer import transfer_frames
 
 MESSAGES: Final = 10_000
@@ -90,7 +91,7 @@ def test_memory_of_a_queued_transient_message() -> None:
     sent = b"".join(message_bytes(number) for number in range(MESSAGES))
     connection.receive(message_bytes(0))
     model.run()
-    gc.collect()
+    collect_what_is_old()
     tracemalloc.start()
     try:
         for at in range(0, len(sent), READ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,6 +11,7 @@ import pytest
 
 from tests.broker.protocols.world import Client, World
 from tests.support.compiled import replaces
+from tests.support.garbage import no_collector
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import client as blocking
 from tests.support.served import served
@@ -60,16 +60,12 @@ def test_the_machines_are_freed_at_once(live: Callable[[Client], None]) -> None:
     client.sync()
     machine: Any = client.machine
     kept = [weakref.ref(each) for each in (machine, *machine.sessions.values())]
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         machine.dismantle()
         world.run()
         world.machines.clear()
         del client, machine
         assert [each() for each in kept] == [None] * len(kept)
-    finally:
-        gc.enable()
 
 
 def _leave(peer: RawPeer) -> None:
@@ -86,14 +82,10 @@ def test_the_sockets_end_is_freed_at_once_too() -> None:
         async with served() as found:
             peers = [await blocking(RawPeer, found.port) for _ in range(3)]
             kept = [weakref.ref(each) for each in found.server.clients.connections]
-            gc.collect()
-            gc.disable()
-            try:
+            with no_collector():
                 for peer in peers:
                     await blocking(_leave, peer)
                 await found.until(lambda: not found.server.clients.connections)
                 await found.until(lambda: not any(each() for each in kept))
-            finally:
-                gc.enable()
 
     asyncio.run(test())
