@@ -193,6 +193,7 @@ class Effect(Enum):
     MESSAGES_COUNTED_LOST = Loss.RECORDS, "{lost:% message(s)} lost"
     IGNORED_AS_TRANSIENT = Loss.RECORDS, "the record is ignored, as recovery does"
     MESSAGE_LEFT_OUT = Loss.RECORDS, "the message is omitted"
+    NOT_DELIVERED = Loss.RECORDS, "the message is not delivered"
 
     # ---- all of a journal is lost, or may be ----
 

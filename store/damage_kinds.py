@@ -253,6 +253,9 @@ class DamageKind(Enum):
     MESSAGE_UNDECODABLE = (
         "message header cannot be decoded: {problem}", Effect.DELIVERED_AS_IT_IS, Effect.SHOWN_AS_BODY
     )  # fmt: skip
+    CONTENT_DAMAGED = (
+        "{problem}", Effect.NOT_DELIVERED, Effect.SHOWN_AS_BODY, Effect.MESSAGE_LEFT_OUT
+    )  # fmt: skip
     MESSAGE_UNREADABLE = "part of the message cannot be read", Effect.MESSAGE_LEFT_OUT
     MESSAGE_CHANGED = "the message has changed between two reads", Effect.MESSAGE_LEFT_OUT
     TRANSIENT_MESSAGE = (

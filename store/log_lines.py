@@ -204,6 +204,15 @@ def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]
         )
 
 
+def content_damaged(queue: str, rid: int, problem: str) -> LogLine:
+    """The compressed content of a message cannot be restored. The record is kept."""
+    return LogLine(
+        Level.CRITICAL,
+        f'Message 0x{rid:x} of queue "{printable(queue)}" is not delivered: {problem}; its record is kept in the '
+        "journal: qstore-dump shows what is readable of it, and qstore-recover moves it to a quarantine",
+    )
+
+
 # ---- operation ----
 
 

@@ -20,6 +20,7 @@ from qstore.store.environment import system_environment
 from qstore.store.errors import StoreError
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from qstore.store.key_value import CatalogueError
+from qstore.store.live.compression import queue_compresses
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import (
@@ -102,10 +103,11 @@ class PluggedStore(MessageStore):
             arguments: the declaration's arguments as plain values; those that are not the store's are ignored.
 
         Raises:
-            ParameterError: an argument is not a number.
+            ParameterError: an argument is not a number, or not one of its words.
         """
         geometry, lines = queue_geometry(arguments, self.parameters)
         _, more = queue_max_files(arguments, self.parameters, geometry)
+        queue_compresses(arguments)
         for line in (*lines, *more):
             self._log(line)
         return geometry

@@ -434,7 +434,7 @@ def _by_name(options: Mapping[str, object]) -> dict[str, object]:
     for name, value in options.items():
         option = known.get(name)
         if option is None:
-            raise ParameterError(f"option {_shown(name)} is unknown to the store: see --help for the known options")
+            raise ParameterError(f"option {shown(name)} is unknown to the store: see --help for the known options")
         if option.name in given:
             raise ParameterError(f"option {option.name} is given twice, also as {option.alias}: give it once")
         given[option.name] = value
@@ -463,7 +463,7 @@ def _number(what: str, option: StoreOption, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER:
         return int(value)
     raise ParameterError(
-        f"{what} {option.name}: {_shown(value)} is not a whole number: give one from {option.minimum} to "
+        f"{what} {option.name}: {shown(value)} is not a whole number: give one from {option.minimum} to "
         f"{option.maximum}"
     )
 
@@ -472,7 +472,7 @@ def _switch(what: str, option: StoreOption, value: object) -> bool:
     word = str(int(value)) if isinstance(value, int) and -1 < value < _MAX_NUMBER else value
     if isinstance(word, str) and word.strip().lower() in _TRUTH:
         return _TRUTH[word.strip().lower()]
-    raise ParameterError(f"{what} {option.name}: {_shown(value)} is neither yes nor no")
+    raise ParameterError(f"{what} {option.name}: {shown(value)} is neither yes nor no")
 
 
 def _choice(option: StoreOption, value: object) -> str:
@@ -480,16 +480,16 @@ def _choice(option: StoreOption, value: object) -> str:
         for word in option.words:
             if value.strip().lower() == word:
                 return word
-    raise ParameterError(f"option {option.name}: {_shown(value)} is not one of {', '.join(option.words)}")
+    raise ParameterError(f"option {option.name}: {shown(value)} is not one of {', '.join(option.words)}")
 
 
 def _text(option: StoreOption, value: object) -> str:
     if isinstance(value, str) and value and "\0" not in value:
         return value
-    raise ParameterError(f"option {option.name}: {_shown(value)} is not valid: give text without NUL characters")
+    raise ParameterError(f"option {option.name}: {shown(value)} is not valid: give text without NUL characters")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """An invalid value as an error shows it: on one line and shortened. A hostile client may have sent it."""
     if isinstance(value, str):
         return f'"{printable(value[:_SHOWN])}{"…" if len(value) > _SHOWN else ""}"'

@@ -25,7 +25,7 @@ import qstore.store.builders.version_1_packing as version_1
 import qstore.store.builders.version_2_packing as version_2
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
-from qstore.formats.rhm.records import COMMIT_DECISION, Kind, RecordHeader
+from qstore.formats.rhm.records import COMMIT_DECISION, COMPRESSED, Kind, RecordHeader
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
@@ -127,10 +127,22 @@ class JournalBuild:
         if packer.is_flush_due:
             self._drain()
 
-    def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"") -> None:
-        """Add a message, enqueued by the open transaction `xid` if given. Raises as `record`."""
-        size = sum(map(len, parts))
-        self.record(RecordHeader(Kind.ENQUEUE, self._info.version, 0, rid, len(xid), size), xid, parts)
+    @property
+    def version(self) -> int:
+        """The version of the journal's format."""
+        return self._info.version
+
+    def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"", *, compressed: bool = False) -> None:
+        """Add a message, enqueued by the open transaction `xid` if given. Raises as `record`.
+
+        Args:
+            rid: its record id.
+            parts: its data.
+            xid: the transaction.
+            compressed: whether their content is compressed; only in version 2.
+        """
+        size, flags = sum(map(len, parts)), COMPRESSED if compressed else 0
+        self.record(RecordHeader(Kind.ENQUEUE, self._info.version, flags, rid, len(xid), size), xid, parts)
 
     def removal(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
         """Add the dequeue of the existing message `target` by the open transaction `xid`. Raises as `record`.

@@ -26,6 +26,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
 from qstore.store.builders.journal_build import JournalBuild
 from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.journal.enqueue_map import LIVE, PENDING
 from qstore.store.journal.format import JournalFormat
@@ -145,18 +146,32 @@ class JournalCopy:
         elif self._is_verified and not journal.verifies(place, data_crc(parts)):
             problem = DamageKind.MESSAGE_CHANGED
         if problem is not None:
-            file, offset = stream.locate(place)
-            self.left_out += 1
-            self._tell_left_out(Damage(file.path, offset, rid, problem), place, at + size)
+            self._leave_out(place, at + size, rid, problem)
             return
+        is_compressed = journal.is_compressed(place)
+        if is_compressed:
+            try:
+                restored = journal.message_data(place)
+            except RhmError as error:
+                self._leave_out(place, at + size, rid, DamageKind.CONTENT_DAMAGED, problem=error.what)
+                return
+            if build.version == 1:
+                parts, is_compressed = [restored], False
         new = rid if self._message_rids is None else self._message_rids.take()
-        self._message(build, new, parts, self._enqueuers.get(rid, b""))
+        self._message(build, new, parts, self._enqueuers.get(rid, b""), compressed=is_compressed)
         if rid in self._targets:
             self._copied[rid] = new
         self.in_doubt += rid in self._targets or rid in self._enqueuers
 
-    def _message(self, build: JournalBuild, rid: int, parts: list[bytes], xid: bytes) -> None:
-        build.message(rid, parts, xid)
+    def _leave_out(self, place: int, end: int, rid: int, kind: DamageKind, **details: str) -> None:
+        file, offset = self._journal.stream.locate(place)
+        self.left_out += 1
+        self._tell_left_out(Damage(file.path, offset, rid, kind, Effect.MESSAGE_LEFT_OUT, **details), place, end)
+
+    def _message(
+        self, build: JournalBuild, rid: int, parts: list[bytes], xid: bytes, *, compressed: bool = False
+    ) -> None:
+        build.message(rid, parts, xid, compressed=compressed)
         self.messages += 1
         if xid:
             self._xids.add(xid)

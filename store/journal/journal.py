@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import qstore.formats.qls.records as qls
+from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
 from qstore.formats.rhm.jinf import JournalInfo
-from qstore.formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
+from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
 from qstore.store.damage import Damage
 from qstore.store.disk import Disk
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.gaps import Gaps
 from qstore.store.journal.line.files import Line
+from qstore.store.journal.message_data import MessageData
 from qstore.store.journal.reader import JournalEnd, JournalReader, records_of
 from qstore.store.journal.records import RecordSink
 from qstore.store.journal.ring.files import Ring
@@ -25,17 +27,21 @@ _BODY_CHUNK: Final = 1 << 20
 
 
 class _EnqueueLayout(NamedTuple):
-    """Layout of an enqueue header: format of flags, xid size and data size; its size; the "no data here" flag."""
+    """Layout of an enqueue header: format of flags, xid size and data size; its size; two of its flags.
+
+    These are that the data are not here, and that their content is compressed; 0 if the format has none.
+    """
 
     unpack_sizes: Callable[[bytes, int], tuple[int, ...]]
     header_size: int
     external: int
+    compressed: int
 
 
 _ENQUEUES: Final = {
-    JournalFormat.VERSION_1: _EnqueueLayout(ENQUEUE_SIZES[1].unpack_from, HEADER_1.size, EXTERNAL),
-    JournalFormat.VERSION_2: _EnqueueLayout(ENQUEUE_SIZES[2].unpack_from, HEADER_2.size, 0),
-    JournalFormat.LINEAR: _EnqueueLayout(qls.ENQUEUE_SIZES.unpack_from, qls.HEADER.size, EXTERNAL),
+    JournalFormat.VERSION_1: _EnqueueLayout(ENQUEUE_SIZES[1].unpack_from, HEADER_1.size, EXTERNAL, 0),
+    JournalFormat.VERSION_2: _EnqueueLayout(ENQUEUE_SIZES[2].unpack_from, HEADER_2.size, 0, COMPRESSED),
+    JournalFormat.LINEAR: _EnqueueLayout(qls.ENQUEUE_SIZES.unpack_from, qls.HEADER.size, EXTERNAL, 0),
 }
 
 
@@ -82,7 +88,10 @@ class Journal:
         self.is_single_file = path == files.files[0].path if files.files else False
         self.format = files.format or JournalFormat(info.version if info is not None else JournalFormat.VERSION_1)
         layout = _ENQUEUES[self.format]
-        self._unpack_sizes, self._header_size, self._external = layout.unpack_sizes, layout.header_size, layout.external
+        self._unpack_sizes, self._header_size = layout.unpack_sizes, layout.header_size
+        self._external, self._compressed = layout.external, layout.compressed
+        self._not_plain = layout.external | layout.compressed
+        self._decompressor = Decompressor()
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """Pass each record to `sink`. Returns where and why the journal ends; None if nothing was ever written."""
@@ -130,7 +139,7 @@ class Journal:
         return files[0].number == 0 and len(files) < self.files.geometry.files
 
     def data_of_enqueue(self, place: int) -> tuple[int, int]:
-        """Log offset and size in bytes of the data of the enqueue record at `place`."""
+        """Log offset and size in bytes of the data of the enqueue record at `place`, as they are stored."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         if flags & self._external:
@@ -138,12 +147,33 @@ class Journal:
         return place + self._header_size + xid_size, size
 
     def small_data(self, place: int) -> bytes | None:
-        """The data of the enqueue record at `place` if they are in the stream's window; else None."""
+        """The data of the enqueue record at `place` if they are in the stream's window as they were; else None."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         begin = at + self._header_size + xid_size
         end: int = begin + size
-        return None if end > len(window) or flags & self._external else window[begin:end]
+        return None if end > len(window) or flags & self._not_plain else window[begin:end]
+
+    def is_compressed(self, place: int) -> bool:
+        """Whether the content of the enqueue record at `place` is compressed."""
+        if not self._compressed:
+            return False
+        window, at = self.stream.window(place, self._header_size)
+        return bool(self._unpack_sizes(window, at)[0] & self._compressed)
+
+    def compressed_data(self, place: int, size: int) -> MessageData:
+        """The message in `size` bytes of data at the log offset `place` that are compressed.
+
+        Raises:
+            RhmError: they are damaged.
+        """
+        stream = self.stream
+        return MessageData(lambda offset, count: stream.read_aside(place + offset, count), size, self._decompressor)
+
+    def message_data(self, place: int) -> bytes:
+        """The data of the enqueue record at `place` as they were enqueued. Raises RhmError if they are damaged."""
+        at, size = self.data_of_enqueue(place)
+        return self.compressed_data(at, size).whole() if self.is_compressed(place) else self.stream.read(at, size)
 
     def verifies(self, place: int, crc: int) -> bool:
         """Version 2: whether the checksum of the enqueue record at `place`, whose data's CRC-32C is `crc`, matches."""

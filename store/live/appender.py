@@ -25,6 +25,7 @@ from qstore.store.journal.write.step import (
     ThresholdError,
     threshold_error,
 )
+from qstore.store.journal.write.write_batch import PLAIN_MESSAGE, StoredMessage
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
@@ -74,10 +75,13 @@ class Appender:
             ids.more()
             rid = ids.next
         ids.next = rid + 1
+        first = PLAIN_MESSAGE
+        if journal.compression is not None:
+            parts, size, crc, first = journal.compression.stored(parts, size, crc)
         try:
-            journal.writer.enqueue(rid, parts, size, crc)
+            journal.writer.enqueue(rid, parts, size, crc, first)
         except (JournalBusyError, JournalFullError):
-            self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc))
+            self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc, first))
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
@@ -89,11 +93,18 @@ class Appender:
 
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
-        self.admit_all([(journal, partial(journal.writer.admit_enqueue, size)) for journal in journals])
+        stored = _stored(journals, parts, size, crc)
+        self.admit_all(
+            [
+                (journal, partial(journal.writer.admit_enqueue, message[1]))
+                for journal, message in zip(journals, stored, strict=True)
+            ]
+        )
         rids = [self._ids.take() for _ in journals]
-        for journal, rid in zip(journals, rids, strict=True):
+        for journal, rid, message in zip(journals, rids, stored, strict=True):
+            parts, size, crc, first = message
             try:
-                journal.writer.enqueue(rid, parts, size, crc)
+                journal.writer.enqueue(rid, parts, size, crc, first)
             except MemoryError:
                 raise journal.out_of_memory() from None
             self._dirty[journal] = None
@@ -200,3 +211,13 @@ class Appender:
         if journal.writer.unsynced > journal.bound:
             self._flusher.hold_back(journal)
         journal.gathered = journal.writer.unsynced
+
+
+def _stored(journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[StoredMessage]:
+    """A message in the form in which each of several journals stores it; compressed at most once."""
+    plain: StoredMessage = (parts, size, crc, PLAIN_MESSAGE)
+    compression = next((journal.compression for journal in journals if journal.compression is not None), None)
+    if compression is None:
+        return [plain] * len(journals)
+    compressed = compression.stored(parts, size, crc)
+    return [plain if journal.compression is None else compressed for journal in journals]

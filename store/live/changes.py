@@ -49,6 +49,7 @@ from qstore.store.journal.write.storage import (
 )
 from qstore.store.journal.write.writer_state import new_state
 from qstore.store.key_value import CatalogueError
+from qstore.store.live.compression import Compression
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
@@ -76,6 +77,7 @@ class Changes:
         background: runs the changes.
         flusher: flushes journals.
         expansion: lets journals grow.
+        compression: compresses their messages.
         journals: queue id -> journal; updated here.
         log: receives log lines.
 
@@ -93,12 +95,13 @@ class Changes:
         background: Background,
         flusher: Flusher,
         expansion: Expansion,
+        compression: Compression,
         journals: dict[int, QueueJournal],
         log: Callable[[LogLine], None],
     ) -> None:
         self._environment, self._directory, self._parameters = environment, directory, parameters
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
-        self._expansion = expansion
+        self._expansion, self._compression = expansion, compression
         self._journals, self._log = journals, log
         self._names = names
         self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
@@ -135,6 +138,7 @@ class Changes:
             page, bound = self._parameters.page_bytes, self._parameters.write_cache_bytes
             journal = take_up(self._environment, path, info, geometry, new_state(), page=page, bound=bound)
             self._expansion.adopt(journal, record.arguments)
+            journal.compression = self._compression.of(record.arguments)
             self._journals[info.queue_id] = journal
             self._outage.worked()
             self._log(log_lines.journal_created(record.name))

@@ -40,6 +40,7 @@ from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
 from qstore.store.live.changes import Changes
+from qstore.store.live.compression import Compression
 from qstore.store.live.delivered import read_delivered, remove_delivered, write_delivered
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
@@ -214,15 +215,17 @@ class MessageStore:
         self._expansion = Expansion(
             self._environment.disk, self.directory.path, self.parameters, self._background, self._flusher, self._log
         )
+        compression = Compression()
         for queue in started.queues:
             self._expansion.adopt(queue.journal, queue.record.arguments)
+            queue.journal.compression = compression.of(queue.record.arguments)
         self.append = Appender(self._ids, self._flusher, self._expansion, self._log)
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
             self._environment, self.directory, self.parameters, catalogue, TakenNames(self.topology), self._background,
-            self._flusher, self._expansion, self.journals, self._log,
+            self._flusher, self._expansion, compression, self.journals, self._log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             self._environment.disk, self.directory, catalogue, self._background, self._flusher,
@@ -264,7 +267,7 @@ class MessageStore:
 
     def messages(self, queue: StartedQueue) -> Iterator[RecoveredMessage]:
         """The messages of a recovered queue, in order. Read them before anything is appended to it."""
-        return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid))
+        return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid), self._log)
 
     def end_recovery(self) -> None:
         """End the reading of recovered messages: close the readers."""

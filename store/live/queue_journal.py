@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
-from qstore.formats.rhm.records import decode_record
+from qstore.formats.rhm.records import COMPRESSED, RecordHeader, decode_record
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.step import JournalError, JournalFailedError, Step
 from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.journal.write.version_2_writer import Version2Writer
+from qstore.store.live.compression import Compression
 from qstore.store.writable_disk import WritableFile
 
 #: Called once: with None when the awaited data is synced, or with the error that prevents it.
@@ -65,6 +67,7 @@ class QueueJournal:
 
     Attributes:
         queue_id, name, directory, geometry, bound, initial_files: as above. The geometry changes when the ring does.
+        compression: compresses its messages; None if they are stored as they are.
         max_files: how many files it may grow to; 0 if its size is fixed.
         low_room: `runs_low` is called if fewer blocks than that are left below the threshold; -1 for never.
         runs_low: called with the journal.
@@ -85,6 +88,7 @@ class QueueJournal:
         "base_name",
         "bound",
         "commits",
+        "compression",
         "dequeues",
         "directory",
         "enqueues",
@@ -123,6 +127,7 @@ class QueueJournal:
         self.storage = storage
         self.bound = bound
         self.initial_files = initial_files or geometry.files
+        self.compression: Compression | None = None
         self.max_files, self.low_room = 0, -1
         self.runs_low: Callable[[QueueJournal], None] = lambda _: None
         self.enqueues = self.dequeues = 0
@@ -159,7 +164,17 @@ class QueueJournal:
     # ---- messages ----
 
     def load(self, rid: int) -> bytes:
-        """The data of a message that is on the disk, verified.
+        """The data of a message that is on the disk, verified, as it was enqueued. Raises as `stored`."""
+        header, data = self.stored(rid)
+        if not header.flags & COMPRESSED:
+            return data
+        try:
+            return Decompressor().restore(data)
+        except RhmError as error:
+            raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
+
+    def stored(self, rid: int) -> tuple[RecordHeader, bytes]:
+        """The record of a message that is on the disk, verified: its header, and its data as they are stored.
 
         Raises:
             JournalError: the message does not exist, is not written yet, or is damaged.
@@ -178,7 +193,7 @@ class QueueJournal:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
         if header.rid != rid:
             raise JournalError(f'queue "{self.name}": record 0x{header.rid:x} found instead of 0x{rid:x}')
-        return data
+        return header, data
 
     # ---- flushes ----
 

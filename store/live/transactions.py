@@ -40,6 +40,7 @@ from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.store.errors import StoreError
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, twice
+from qstore.store.journal.write.write_batch import PLAIN_MESSAGE, StoredMessage
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import MAX_AROUND_DATA, Appender
 from qstore.store.live.flusher import Flusher
@@ -86,7 +87,7 @@ class _Part:
 
     def __init__(self) -> None:
         self.rids: list[int] = []
-        self.messages: list[tuple[Sequence[bytes], int, int]] = []
+        self.messages: list[StoredMessage] = []
         self.sizes: list[int] = []
         self.targets: list[int] = []
 
@@ -157,7 +158,7 @@ class Transactions:
         Raises:
             JournalError: as `commit`.
         """
-        messages = [(parts, size, crc) for _, parts, size, crc in enqueues]
+        messages = _stored(journal, enqueues)
         targets = [target for _, target in dequeues]
         _check_distinct(journal, targets)
         take_id = self._appender.take_id
@@ -171,7 +172,7 @@ class Transactions:
         journal.transaction_dequeues += len(targets)
         journal.commits += 1
         size = 0
-        for _, size_of_data, _ in messages:
+        for _, size_of_data, _, _ in messages:
             size += size_of_data
         self._appender.touched(journal, size + MAX_AROUND_DATA * len(rids))
         return rids[: len(messages)]
@@ -284,8 +285,10 @@ class Transactions:
             if part is None:
                 part = parts[journal] = _Part()
             part.rids.append(ids[number])
-            part.messages.append((data, size, crc))
-            part.sizes.append(size)
+            compression = journal.compression
+            message = (data, size, crc, PLAIN_MESSAGE) if compression is None else compression.stored(data, size, crc)
+            part.messages.append(message)
+            part.sizes.append(message[1])
             number += 1
         for journal, target in dequeues:
             journal.writer.check_dequeue(target)
@@ -442,6 +445,14 @@ def _only_journal(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]) -> Q
         elif journal is not only:
             return None
     return only
+
+
+def _stored(journal: QueueJournal, enqueues: Sequence[Enqueue]) -> list[StoredMessage]:
+    """Messages in the form in which their journal stores them."""
+    compression = journal.compression
+    if compression is None:
+        return [(parts, size, crc, PLAIN_MESSAGE) for _, parts, size, crc in enqueues]
+    return [compression.stored(parts, size, crc) for _, parts, size, crc in enqueues]
 
 
 def _check_distinct(journal: QueueJournal, targets: Sequence[int]) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
+from qstore.formats.rhm.compressed import Decompressor
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.records import COMPRESSED
 from qstore.store.damage import Damage
 from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.log_lines import LogLine
 from qstore.store.recovery.prepared import PreparedTransaction
 
 
@@ -63,15 +68,25 @@ class StartedQueue:
         """Number of messages that wait for a transaction in doubt."""
         return len(self._recovery.messages) - self.messages
 
-    def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
-        """The messages, by record id. Read them before anything is appended to the journal."""
+    def read(self, is_redelivered: Callable[[int], bool], log: Callable[[LogLine], None]) -> Iterator[RecoveredMessage]:
+        """The messages, by record id. Read them before anything is appended to the journal.
+
+        Args:
+            is_redelivered: whether the message with that record id may have been delivered before.
+            log: receives a line for each message that is omitted, because its compressed content is damaged.
+        """
         reader, journal = self._reader, self.journal
-        stream, small_data, compactor = reader.stream, reader.small_data, journal.writer.compactor
+        small_data, compactor = reader.small_data, journal.writer.compactor
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            if compactor.copied:  # to make room for outcomes; the originals may be overwritten
-                data = journal.load(rid)
-            else:
-                data = small_data(place) or stream.read(*reader.data_of_enqueue(place))
+            try:
+                if compactor.copied:  # to make room for outcomes; the originals may be overwritten
+                    header, data = journal.stored(rid)
+                    data = Decompressor().restore(data) if header.flags & COMPRESSED else data
+                else:
+                    data = small_data(place) or reader.message_data(place)
+            except RhmError as error:
+                log(log_lines.content_damaged(journal.name, rid, error.what))
+                continue
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
     def close(self) -> None:

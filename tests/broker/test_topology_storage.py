@@ -181,6 +181,18 @@ class TestGeometry:
 
         play(tmp_path, scene)
 
+    def test_compression(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            assert stage.store is not None
+            for name, value in (("q", b"zstd"), ("r", "zstd"), ("s", "none")):
+                arguments = typed_map({"qpid.compress": value})
+                queue = await stage.topology.declare_queue(name, durable=True, arguments=arguments)
+                assert (stage.store.journals[queue.journal.queue_id].compression is None) is (name == "s")
+            with pytest.raises(InvalidArgumentError, match=r"qpid\.compress: \"gzip\" is not one of none, zstd"):
+                await stage.topology.declare_queue("t", durable=True, arguments=typed_map({"qpid.compress": "gzip"}))
+
+        play(tmp_path, scene)
+
 
 @pytest.mark.parametrize("change", [failing, refusing])
 class TestFailingStore:

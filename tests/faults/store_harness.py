@@ -7,6 +7,7 @@ a seed and keeps the model. `store_matrix` kills it.
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import ClassVar, Final
@@ -14,6 +15,8 @@ from typing import ClassVar, Final
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.records import COMPRESSED
+from qstore.formats.values import EMPTY_MAP, typed_map
 from qstore.store.errors import StoreError
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from qstore.store.key_value import CatalogueError
@@ -74,7 +77,7 @@ class StoreLife:
     ) -> None:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
-        self.asked = self.answered = self.refused = 0
+        self.asked = self.answered = self.refused = self.compressed = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -190,7 +193,11 @@ class StoreLife:
             done(error)
 
         done = self._ask(lambda _: None)
-        self.store.changes.create_queue(Queue(queue.name), self.rng.choice(GEOMETRIES), made)
+        self.store.changes.create_queue(self.declared(queue.name), self.rng.choice(GEOMETRIES), made)
+
+    def declared(self, name: str) -> Queue:
+        """The record of a new queue."""
+        return Queue(name)
 
     def delete_queue(self) -> None:
         """Ask for the end of a queue."""
@@ -489,6 +496,31 @@ class StoreLife:
         self.model.is_closed = self.store.close(delivered)
         require(self.asked == self.answered, "closed before somebody was called back")
         require(self.model.is_closed or self.faults, "a close that is not clean")
+
+
+class CompressingLife(StoreLife):
+    """One in which every other queue compresses its messages."""
+
+    def message(self) -> bytes:
+        """Data that was never used: a header with its size, and content that can be compressed."""
+        head = b"%d:" % self.model.unique()
+        return struct.pack(">I", len(head)) + head + b"." * self.rng.choice((0, 20, 300, 500, 900))
+
+    def declared(self, name: str) -> Queue:
+        """The record of a new queue."""
+        return Queue(name, typed_map({"qpid.compress": "zstd"}) if name[-1] in "13579" else EMPTY_MAP)
+
+    def close(self) -> None:
+        """Close the store, after counting the compressed messages in it."""
+        self.quiesce()
+        for journal in map(journal_of, self.queues()):
+            self.compressed += sum(bool(journal.stored(rid)[0].flags & COMPRESSED) for rid in self.messages_of(journal))
+        super().close()
+
+    def messages_of(self, journal: QueueJournal) -> list[int]:
+        """The messages in a journal, without the dequeues of open transactions."""
+        escorts = {rid for each in journal.writer.transactions.values() for rid in each.dequeues.values()}
+        return [rid for rid in journal.writer.live if rid not in escorts]
 
 
 def is_live(dequeue: Operation, live: Container[int]) -> bool:

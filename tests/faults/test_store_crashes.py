@@ -14,7 +14,7 @@ import pytest
 
 import qstore.store.live.expansion as expansion
 from tests.faults.broken_stores import BROKEN
-from tests.faults.store_harness import GrowingLife
+from tests.faults.store_harness import CompressingLife, GrowingLife
 from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
@@ -54,6 +54,14 @@ def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch:
         matrix.run(seed, steps=120)
     assert matrix.kill_points > 50
     assert matrix.counts["grown"] > 0
+
+
+def test_what_was_promised_is_kept_by_queues_that_compress() -> None:
+    matrix = CrashMatrix(share=0.15, life_class=CompressingLife)
+    for seed in seeds_of_the_day(2):
+        matrix.run(seed, steps=90)
+    assert matrix.kill_points > 50
+    assert matrix.counts["compressed"] > 0
 
 
 @pytest.mark.soak

@@ -17,8 +17,8 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.qls import file_header as qls_file
 from qstore.formats.qls import records as qls
+from qstore.formats.rhm import compressed, geometry, headers, jinf
 from qstore.formats.rhm import file_header as rhm_file
-from qstore.formats.rhm import geometry, headers, jinf
 from qstore.formats.rhm import records as rhm
 from qstore.formats.rhm.records import Kind
 from qstore.formats.values import EMPTY_MAP
@@ -68,6 +68,7 @@ _LAYOUTS: Final[dict[tuple[str, str, int], tuple[Struct, str, int]]] = {
     ("rhm", "8.1", 0): (Struct(rhm_file.VERSION_2.format + rhm_file.CRC.format[1:]), _RHM_FILE_2, 0),
     ("rhm", "8.3", 0): (rhm.LAYOUTS[2, Kind.ENQUEUE].rest, "rid xid_size flush datum", rhm.COMMON.size),
     ("rhm", "8.3", 1): (rhm.TAIL, "check rid", 0),
+    ("rhm", "8.8", 0): (compressed.PREFIX, "method content_size", 0),
     ("qls", "2.1", 0): (qls.COMMON, "magic version flags serial rid", 0),
     ("qls", "2.2", 0): (qls_file.FIELDS, _QLS_FILE, 0),
     ("qls", "2.3", 0): (Struct("<QQ"), "xid_size data_size", _QLS_COMMON),

@@ -97,6 +97,7 @@ LOSSES: Final = """
     seal-missing                  records
     rids-beyond-reserved          nothing
     message-undecodable           certainty, certainty
+    content-damaged               records, certainty, records
     message-unreadable            records
     message-changed               records
     transient-message             records

@@ -135,7 +135,7 @@ class RecoveryDump:
             message = read(rid, place)
             show(message_object(queue.name, rid, _STATES[state], xid, message, form))
             if message.problem is not None:
-                self._store.damage.append(undecoded(journal, rid, place, message.problem))
+                self._store.damage.append(undecoded(journal, rid, place, message))
 
     def transactions(self, recovered: RecoveredStore) -> None:
         """The open transactions."""

@@ -18,6 +18,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.plain import plain_bytes
+from qstore.formats.rhm.errors import RhmError
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
@@ -36,7 +37,8 @@ class Message(NamedTuple):
 
     Attributes:
         header: its decoded header; None if it cannot be decoded, and then the body is all of the data.
-        problem: why it cannot be decoded; None if it can.
+        problem: why it cannot be decoded, or, if it can, what is wrong with the compressed content, and then the body
+            is what is stored of that; None if nothing is.
         body_length: size of the body in bytes.
         body_sha256: digest of the body, in hex.
         body: the body, if the form includes it.
@@ -74,7 +76,12 @@ class MessageReader:
         """Read the message whose enqueue record is at `place`."""
         data = self._journal.small_data(place)
         if data is None or len(data) > _SMALL:
+            if self._journal.is_compressed(place):
+                return self._read_compressed(rid, *self._journal.data_of_enqueue(place))
             return self._read_large(rid, *self._journal.data_of_enqueue(place))
+        return self._read_small(rid, data)
+
+    def _read_small(self, rid: int, data: bytes) -> Message:
         size = len(data)
         try:
             start = HEADER_SIZE_BYTES + header_size(data)
@@ -89,6 +96,13 @@ class MessageReader:
         if self._directory is not None:
             return self._finish(rid, header, None, [body])
         return _new_tuple(Message, (header, None, size - start, sha256(body).hexdigest(), body, None))
+
+    def _read_compressed(self, rid: int, place: int, size: int) -> Message:
+        try:
+            return self._read_small(rid, self._journal.compressed_data(place, size).whole())
+        except RhmError as error:
+            stored = self._read_large(rid, place, size)
+            return stored if stored.header is None else stored._replace(problem=error.what)
 
     def _read_large(self, rid: int, place: int, size: int) -> Message:
         stream = self._journal.stream
@@ -133,11 +147,11 @@ def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:
     ]
 
 
-def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
-    """The damage to report for a message whose header cannot be decoded."""
+def undecoded(journal: Journal, rid: int, place: int, message: Message) -> Damage:
+    """The damage to report for a message that has a problem."""
     file, offset = journal.stream.locate(place)
-    kind, effect = DamageKind.MESSAGE_UNDECODABLE, Effect.SHOWN_AS_BODY
-    return Damage(file.path, offset, rid, kind, effect, problem=problem)
+    kind = DamageKind.MESSAGE_UNDECODABLE if message.header is None else DamageKind.CONTENT_DAMAGED
+    return Damage(file.path, offset, rid, kind, Effect.SHOWN_AS_BODY, problem=message.problem)
 
 
 def message_object(

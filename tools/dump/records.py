@@ -86,7 +86,7 @@ class RecordLister:
                 values = message_object(self._journal.name, header.rid, "", None, message, self._form)
                 fields["message"] = {key: value for key, value in values.items() if key not in _REDUNDANT}
                 if message.problem is not None:
-                    self.damaged(undecoded(self._journal, header.rid, place, message.problem))
+                    self.damaged(undecoded(self._journal, header.rid, place, message))
         self._output.show(fields)
 
     def damaged(self, damage: Damage) -> None:

@@ -29,6 +29,8 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_mes
 from qstore.formats.errors import FormatError
 from qstore.formats.qls import records as qls
 from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.compressed import Decompressor
+from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, PADDING, Kind
 from qstore.tools.dump.messages import Message
@@ -322,15 +324,27 @@ def _message_at(raw: bytes, start: int) -> int | None:
 # ---------------------------------------------------------------------------------------------- messages
 
 
+def data_of(raw: bytes, evidence: Evidence) -> bytes:
+    """The data of an enqueue that was found in `raw`, as they were enqueued.
+
+    Raises:
+        RhmError: their content is compressed and damaged.
+    """
+    data = raw[evidence.start : evidence.end]
+    is_compressed = evidence.flags & COMPRESSED and evidence.format == "version 2"
+    return Decompressor().restore(data) if is_compressed else data
+
+
 def judge(raw: bytes, evidence: Evidence) -> Judgement:
     """What a record that was found in `raw` can be used for."""
     if evidence.kind is not Kind.ENQUEUE:
         return Judgement(None, evidence.problems, f"a record of type {evidence.kind.label} holds no message")
     if evidence.flags & EXTERNAL and evidence.format != "version 2":
         return Judgement(None, evidence.problems, "it is external: its data were never in the journal")
-    if evidence.flags & COMPRESSED and evidence.format == "version 2":
-        return Judgement(None, evidence.problems, "its content is compressed")
-    message = _message(raw[evidence.start : evidence.end])
+    try:
+        message = _message(data_of(raw, evidence))
+    except RhmError as error:
+        return Judgement(None, evidence.problems, f"its content cannot be used: {error.what}")
     problems = list(evidence.problems)
     if evidence.xid:
         problems.append(f"it was enqueued in transaction {evidence.xid.hex()}, whose outcome is unknown")

@@ -32,9 +32,10 @@ from qstore.store.log_lines import LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineMarks
 from qstore.store.unfinished import Unfinished, unfinished_stores
-from qstore.tools.quarantine.evidence import MAX_BYTES, Evidence, RecordFinder, judge
+from qstore.tools.quarantine.evidence import MAX_BYTES, Evidence, RecordFinder, data_of, judge
 
 MAX_MESSAGES: Final = 10_000  # of one entry
+MAX_CONTENT: Final = 1 << 30  # bytes of one entry: compressed content may be large
 
 GAVE_UP: Final = "records appear to begin throughout it, nested in each other: the search was stopped"
 
@@ -242,7 +243,7 @@ class _Work:
         journal = self._journals[result.queue]
         try:
             raw = b"".join(self._quarantine.raw(entry))
-            messages = [_enqueued(journal, raw[each.start : each.end]) for each in judged.messages]
+            messages = [_enqueued(journal, data_of(raw, each)) for each in judged.messages]
             rids, error = self._commit(messages)
         except (JournalError, CatalogueError, QuarantineError) as refusal:
             return result._replace(failure=str(refusal))
@@ -291,6 +292,7 @@ def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
         return Judged((), (), damage)
     raw = b"".join(quarantine.raw(entry))
     messages: list[Evidence] = []
+    size = 0
     removed: set[int | None] = set()
     problems = [] if damage is None else [damage]
     refusals = []
@@ -304,10 +306,13 @@ def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
         problems += [f"{name}: {problem}" for problem in judgement.problems]
         if judgement.refusal is None:
             messages.append(evidence)
+            size += judgement.message.body_length if judgement.message is not None else 0
         else:
             refusals.append(f"{name}: {judgement.refusal}")
         if len(messages) > MAX_MESSAGES:
             return Judged((), (), f"it contains more than {MAX_MESSAGES} messages")
+        if size > MAX_CONTENT:
+            return Judged((), (), f"its messages have more than {MAX_CONTENT} bytes of content once it is restored")
     if finder.gave_up:
         return Judged((), problems, GAVE_UP)
     problems += [

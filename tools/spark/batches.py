@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
@@ -23,7 +24,7 @@ from qstore.tools.spark.arrays import array, arrow_schema, constant, signed
 from qstore.tools.spark.columns import MESSAGE_COLUMNS, Column
 from qstore.tools.spark.headers import HEAD_SIZE, HEADS, LETTERS, Head, as_header
 from qstore.tools.spark.inputs import Input
-from qstore.tools.spark.messages import Message, decode_message, decode_message_at, message_values
+from qstore.tools.spark.messages import Message, decode_compressed, decode_message, decode_message_at, message_values
 from qstore.tools.spark.plan import JournalPart, Stretch, format_label
 from qstore.tools.spark.selection import Selection
 from qstore.tools.spark.stretches import Slice, slices
@@ -269,23 +270,28 @@ class _Rows:
     def _messages(self, rows: _SliceRows) -> list[Message | None]:
         messages: list[Message | None] = []
         header_size, limit, content = self._heads.sizes[_ENQUEUE], self._body_limit, rows.content
-        stored_size = self._heads.stored_size
+        stored_size, compressed = self._heads.stored_size, self._heads.compressed
         for place, head in zip(rows.places, rows.heads, strict=True):
             if head[0] != _ENQUEUE:
                 messages.append(None)
                 continue
-            messages.append(content.message(place + header_size + head[3], stored_size(head), limit))
+            data = place + header_size + head[3]
+            if head[1] & compressed:
+                messages.append(content.compressed(data, stored_size(head), limit))
+            else:
+                messages.append(content.message(data, stored_size(head), limit))
         return messages
 
 
 class _Content:
     """The bytes of a slice, loaded at once if the slice is small."""
 
-    __slots__ = ("_base", "_buffer", "_journal")
+    __slots__ = ("_base", "_buffer", "_decompressor", "_journal")
 
     def __init__(self, journal: Journal, slice_: Slice) -> None:
         size = slice_.end - slice_.begin
         self._journal, self._base = journal, slice_.begin
+        self._decompressor = Decompressor()
         self._buffer = journal.stream.read(slice_.begin, size) if size <= _MAX_BUFFERED else b""
 
     def heads(self, places: list[int]) -> list[Head]:
@@ -310,6 +316,12 @@ class _Content:
             return decode_message_at(self._buffer, at, size, body_limit)
         return decode_message(size, lambda offset, length: self.read(place + offset, length), body_limit)
 
+    def compressed(self, place: int, size: int, body_limit: int) -> Message:
+        """The message whose data, with compressed content, are at a place."""
+        return decode_compressed(
+            size, lambda offset, length: self.read(place + offset, length), body_limit, self._decompressor
+        )
+
 
 class _SliceRows:
     """The records of a slice that become rows."""
@@ -323,11 +335,15 @@ class _SliceRows:
 def _problem(message: Message | None) -> str | None:
     if message is None or message.problem is None:
         return None
-    return DamageKind.MESSAGE_UNDECODABLE.words(problem=message.problem)
+    return _kind(message).words(problem=message.problem)
 
 
 def _problem_kind(message: Message | None) -> str | None:
-    return None if message is None or message.problem is None else DamageKind.MESSAGE_UNDECODABLE.label
+    return None if message is None or message.problem is None else _kind(message).label
+
+
+def _kind(message: Message) -> DamageKind:
+    return DamageKind.MESSAGE_UNDECODABLE if message.header is None else DamageKind.CONTENT_DAMAGED
 
 
 def _xids(_rows: _Rows, rows: _SliceRows) -> list[str | None]:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
 from qstore.formats.rhm.geometry import padded
-from qstore.formats.rhm.records import EXTERNAL, Kind
+from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, Kind
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.line.records import LinearRecords
 from qstore.store.journal.records import RecordHeader
@@ -113,6 +113,7 @@ class HeadFormat(NamedTuple):
         sizes: letter -> bytes of the header.
         tail_size: bytes of a record's tail.
         external: the flag of an enqueue whose data are not in the journal; 0 if the format has none.
+        compressed: the flag of one whose content is compressed; 0 if the format has none.
         tail_always: whether every record has a tail.
     """
 
@@ -120,6 +121,7 @@ class HeadFormat(NamedTuple):
     sizes: Mapping[int, int]
     tail_size: int
     external: int
+    compressed: int
     tail_always: bool
 
     def stored_size(self, head: Head) -> int:
@@ -147,13 +149,14 @@ def _sizes(version: int) -> dict[int, int]:
 
 
 HEADS: Final[dict[JournalFormat, HeadFormat]] = {
-    JournalFormat.VERSION_1: HeadFormat(_heads_1, _sizes(1), rhm.TAIL_SIZE, EXTERNAL, tail_always=False),
-    JournalFormat.VERSION_2: HeadFormat(_heads_2, _sizes(2), rhm.TAIL_SIZE, 0, tail_always=True),
+    JournalFormat.VERSION_1: HeadFormat(_heads_1, _sizes(1), rhm.TAIL_SIZE, EXTERNAL, 0, tail_always=False),
+    JournalFormat.VERSION_2: HeadFormat(_heads_2, _sizes(2), rhm.TAIL_SIZE, 0, COMPRESSED, tail_always=True),
     JournalFormat.LINEAR: HeadFormat(
         _heads_linear,
         {letter: qls.HEADER_SIZES[kind] for letter, kind in LETTERS.items()},
         qls.TAIL_SIZE,
         EXTERNAL,
+        0,
         tail_always=False,
     ),
 }

@@ -11,6 +11,9 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.plain import plain_bytes
+from qstore.formats.rhm.compressed import Decompressor
+from qstore.formats.rhm.errors import RhmError
+from qstore.store.journal.message_data import MessageData
 from qstore.tools.console.text import escape_names
 
 _TOO_SHORT: Final = "the data are shorter than the length of the message header in them"
@@ -25,7 +28,7 @@ class Message(NamedTuple):
 
     Attributes:
         header: its decoded header; None if it cannot be decoded, and then the body is all of the data.
-        problem: why it cannot be decoded; None if it can.
+        problem: why it cannot be decoded, or, if it can, what is wrong with the compressed content; None if nothing is.
         body_length: size of the body in bytes.
         body: the body, or the beginning of it; None if not requested.
     """
@@ -62,6 +65,18 @@ def decode_message(size: int, read: Callable[[int, int], bytes], body_limit: int
         return Message(header, None, length, None if body is None else body[:body_limit])
     length = size - start
     return Message(header, problem, length, read(start, min(length, body_limit)) if body_limit else None)
+
+
+def decode_compressed(
+    size: int, read: Callable[[int, int], bytes], body_limit: int, decompressor: Decompressor
+) -> Message:
+    """As `decode_message`, for data whose content is compressed: it is restored only if the body is requested."""
+    try:
+        data = MessageData(read, size, decompressor)
+        return decode_message(data.size, data.read, body_limit)
+    except RhmError as error:
+        stored = decode_message(size, read, body_limit)
+        return stored if stored.header is None else stored._replace(problem=error.what)
 
 
 def decode_message_at(buffer: bytes, at: int, size: int, body_limit: int) -> Message:

@@ -86,7 +86,8 @@ def check_store(
     Args:
         disk: reads it.
         store: an opened store; it is recovered here.
-        paranoid: read every journal a second time, with different code, and decode each outstanding message's header.
+        paranoid: read every journal a second time, with different code, decode each outstanding message's header, and
+            restore its content if that is compressed.
         stage: called with the name of each stage, and the number of bytes that it will read.
     """
     stage("checking journals", store.size)

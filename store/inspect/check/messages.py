@@ -11,6 +11,7 @@ from typing import Final
 
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
+from qstore.formats.rhm.errors import RhmError
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.inspect.offline import RecoveredQueue
@@ -28,16 +29,20 @@ def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
 
     Args:
         queue: a queue, not the transaction prepared list.
-        decode: decode each message's header, instead of only checking its frames.
+        decode: decode each message's header, instead of only checking its frames, and restore compressed content.
     """
     journal, recovery = queue.journal, queue.recovery
     if journal is None or recovery is None:
         return
     for rid, place, _ in recovery.messages.in_place_order():
-        problem = _problem(journal, place, decode=decode)
+        kind = DamageKind.MESSAGE_UNDECODABLE
+        try:
+            problem = _problem(journal, place, decode=decode)
+        except RhmError as error:
+            kind, problem = DamageKind.CONTENT_DAMAGED, error.what
         if problem is not None:
             file, offset = journal.stream.locate(place)
-            yield Damage(file.path, offset, rid, DamageKind.MESSAGE_UNDECODABLE, problem=problem)
+            yield Damage(file.path, offset, rid, kind, problem=problem)
 
 
 def false_transients(queue: RecoveredQueue, *, is_prepared_list: bool) -> Iterator[Damage]:
@@ -65,9 +70,14 @@ def _is_persistent(journal: Journal, place: int) -> bool:
 
 
 def _problem(journal: Journal, place: int, *, decode: bool) -> str | None:
+    """What is wrong with the message at `place`. Raises RhmError if its compressed content is damaged."""
     data_place, size = journal.data_of_enqueue(place)
     if not size:
         return None  # external, or a message without even a header
+    if journal.is_compressed(place):
+        compressed = journal.compressed_data(data_place, size)
+        if decode:
+            compressed.whole()
     try:
         start = _with_header(journal, data_place, size)
         problem = frames_problem(start, size)

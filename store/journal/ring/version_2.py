@@ -18,6 +18,7 @@ from qstore.formats.rhm.file_header import FIRST_RECORD_OFFSETS
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
 from qstore.formats.rhm.records import (
+    COMPRESSED,
     LAST_OF_FLUSH,
     MAGIC_PREFIX,
     MAX_HEADER_SIZE,
@@ -40,6 +41,7 @@ _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
 _WORK: Final = 8  # a walk checksums at most this many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most this size
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
+_USUAL: Final = (LAST_OF_FLUSH | COMPRESSED) << FLAGS_SHIFT
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 
@@ -90,7 +92,7 @@ class Version2Records(JournalRecords):
     magic: ClassVar[bytes] = MAGIC_PREFIX
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
     first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[2]
-    usual_flags: ClassVar[int] = LAST_OF_FLUSH
+    usual_flags: ClassVar[int] = LAST_OF_FLUSH | COMPRESSED
 
     def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
         super().__init__(stream)
@@ -189,7 +191,7 @@ class Version2Records(JournalRecords):
         due = (number + complete) & 0xFFFFFFFF
         while at < stop:
             head, rid, xid_size, record_flush, datum = unpack_header(window, at)
-            kind = head & ~_LAST
+            kind = head & ~_USUAL
             data = tail = at + header_size
             if kind == _ENQUEUE:
                 tail += datum

@@ -24,13 +24,14 @@ from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import record_blocks, word
-from qstore.formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
+from qstore.formats.rhm.records import COMMIT_DECISION, COMPRESSED, MOVED, Kind, decode_record
 from qstore.store.journal.write.flushes import FlushQueue
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
 from qstore.store.journal.write.write_batch import WriteBatch
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2, MOVED)
+_COMPRESSED: Final = word(Kind.ENQUEUE, 2, MOVED | COMPRESSED)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2, MOVED)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, MOVED | COMMIT_DECISION)
 _MIN_PAGES: Final = 4  # minimum copied by one flush
@@ -236,7 +237,8 @@ class Compactor:
         if xid not in records.transactions or rid not in records.transactions[xid].enqueues:
             xid = b""  # the transaction is committed
         size = len(data)
-        new = self._batch.append(_ENQUEUE, rid, xid, size, (data,), size, extend_crc32c(0, data))
+        first = _COMPRESSED if header.flags & COMPRESSED else _ENQUEUE
+        new = self._batch.append(first, rid, xid, size, (data,), size, extend_crc32c(0, data))
         records.moved(rid, new, record_blocks(size, len(xid)))
         self.copied += 1
 

@@ -40,9 +40,14 @@ from qstore.store.journal.write.growth import RingGrowth
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
-from qstore.store.journal.write.write_batch import JournalOwner, StoredMessage, WriteBatch, transaction_blocks
+from qstore.store.journal.write.write_batch import (
+    PLAIN_MESSAGE,
+    JournalOwner,
+    StoredMessage,
+    WriteBatch,
+    transaction_blocks,
+)
 
-_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, COMMIT_DECISION)
 _COMMIT: Final = word(Kind.COMMIT, 2)
@@ -112,7 +117,7 @@ class Version2Writer:
 
     # ---- plain records: the hot path ----
 
-    def enqueue(self, rid: int, parts: Sequence[bytes], size: int, crc: int) -> None:
+    def enqueue(self, rid: int, parts: Sequence[bytes], size: int, crc: int, first: int = PLAIN_MESSAGE) -> None:
         """Append a message outside of any transaction.
 
         Args:
@@ -120,6 +125,7 @@ class Version2Writer:
             parts: the message's data, in parts.
             size: bytes of all parts.
             crc: their `data_crc`.
+            first: the first word of the record's header.
 
         Raises:
             JournalFullError, JournalBusyError, JournalFailedError: nothing was appended.
@@ -130,12 +136,12 @@ class Version2Writer:
         end = place + blocks
         if end > self._enqueue_end or blocks >= records.room or blocks > records.largest:
             self._admit(blocks, 1, blocks)
-            records.enqueued(rid, batch.append(_ENQUEUE, rid, b"", size, parts, size, crc), blocks)
+            records.enqueued(rid, batch.append(first, rid, b"", size, parts, size, crc), blocks)
             self._set_ends()
             return
         pieces = batch.pieces
         batch.last = len(pieces)
-        head = HEADER_2.pack(_ENQUEUE, rid, 0, batch.low_number, size)
+        head = HEADER_2.pack(first, rid, 0, batch.low_number, size)
         pieces.append(head)
         pieces += parts
         crc = extend_crc32c(crc, head + batch.salt)
@@ -206,7 +212,7 @@ class Version2Writer:
         """Append a message that the transaction `xid` enqueues, and begin the transaction if it is not open."""
         blocks = record_blocks(size, len(xid))
         self._admit(blocks, 1, blocks, self.records.new_outcome(xid))
-        self.records.enqueued(rid, self.batch.append(_ENQUEUE, rid, xid, size, parts, size, crc), blocks, xid)
+        self.records.enqueued(rid, self.batch.append(PLAIN_MESSAGE, rid, xid, size, parts, size, crc), blocks, xid)
         self._set_ends()
 
     def dequeue_in(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
@@ -293,10 +299,10 @@ class Version2Writer:
             targets: the messages that it dequeues, after `check_dequeue`: no message twice.
         """
         append, records, size_of_xid, number = self.batch.append, self.records, len(xid), 0
-        for parts, size, crc in messages:
+        for parts, size, crc, first in messages:
             rid = rids[number]
             number += 1
-            place = append(_ENQUEUE, rid, xid, size, parts, size, crc)
+            place = append(first, rid, xid, size, parts, size, crc)
             records.enqueued(rid, place, record_blocks(size, size_of_xid), xid)
         blocks = record_blocks(0, size_of_xid)
         for target in targets:

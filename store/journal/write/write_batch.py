@@ -34,14 +34,17 @@ from qstore.formats.rhm.headers import (
     ROUND_UP,
     word,
 )
-from qstore.formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
+from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush
 
-#: A message to be enqueued: its data in parts, how many bytes they are, and their `data_crc`.
-StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int]
+#: A message to be enqueued: its data in parts, how many bytes they are, their `data_crc`, and the first word of the
+#: record's header: PLAIN_MESSAGE or COMPRESSED_MESSAGE.
+StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int, int]
 
-_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+PLAIN_MESSAGE: Final = word(Kind.ENQUEUE, 2)
+COMPRESSED_MESSAGE: Final = word(Kind.ENQUEUE, 2, COMPRESSED)
+
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _COMMIT: Final = word(Kind.COMMIT, 2)
 _FILLER: Final = word(Kind.FILLER, 2)
@@ -212,11 +215,11 @@ class WriteBatch:
         pieces, salt, low_number, place = self.pieces, self.salt, self.low_number, self.position
         size_of_xid, number = len(xid), 0
         places = [place]
-        for parts, size, crc in messages:
+        for parts, size, crc, first in messages:
             rid = rids[number]
             number += 1
             blocks = (ROUND_UP + size_of_xid + size) >> BLOCK_SHIFT
-            head = HEADER_2.pack(_ENQUEUE, rid, size_of_xid, low_number, size)
+            head = HEADER_2.pack(first, rid, size_of_xid, low_number, size)
             pieces.append(head + xid)
             pieces += parts
             padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size]
@@ -373,7 +376,7 @@ def transaction_blocks(xid: bytes, messages: Sequence[StoredMessage]) -> tuple[i
     """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
     blocks = largest = 0
     around = ROUND_UP + len(xid)
-    for _, size, _ in messages:
+    for _, size, _, _ in messages:
         needed = (around + size) >> BLOCK_SHIFT
         blocks += needed
         largest = max(largest, needed)
