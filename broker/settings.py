@@ -24,6 +24,11 @@ class BrokerSettings:
         auth: whether clients must authenticate.
         realm: the part of a user id after `@`.
         user_file: file of user names and passwords; None if there is none.
+        sasl_mechanisms: the SASL mechanisms to offer, most preferred first; empty for all that are possible.
+        auth_allow_cleartext: whether passwords may be sent in the clear by clients on other hosts without TLS.
+        ssl_sasl_no_dict: whether mechanisms open to dictionary attacks are excluded over TLS.
+        require_encryption: whether only connections with TLS are accepted.
+        failed_login_seconds: time after which a failed login is answered.
         max_connections: limit of open connections.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
@@ -63,6 +68,11 @@ class BrokerSettings:
     auth: bool = True
     realm: str = "QPID"
     user_file: str | None = None
+    sasl_mechanisms: tuple[str, ...] = ()
+    auth_allow_cleartext: bool = False
+    ssl_sasl_no_dict: bool = False
+    require_encryption: bool = False
+    failed_login_seconds: float = 1.0
     max_connections: int = 500
     negotiate_seconds: float = 10.0
     max_frame: int = 65_535

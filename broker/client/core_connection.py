@@ -31,6 +31,7 @@ from qstore.broker.client.machine import WireConnection
 from qstore.broker.client.options import connection_options
 from qstore.broker.client.url import Endpoint, parse_url
 from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.security.sasl.table import Credentials
 
 _BEAT: Final = 0.25  # fraction of the heartbeat interval after which the machine checks the time
 
@@ -183,7 +184,7 @@ class ConnectionCore:
         deadline = driver.now() + self.options.connect_timeout
         driver.disconnect()
         self.endpoint = endpoint
-        wire = self.wire = WireConnection(self.options, self._username, self._password, driver.write_soon)
+        wire = self.wire = WireConnection(self.options, self._credentials(endpoint), driver.write_soon)
         await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay)
         driver.write_soon()
         is_decided = await driver.wait(lambda: wire.phase in (Phase.OPEN, Phase.CLOSED), deadline)
@@ -196,6 +197,9 @@ class ConnectionCore:
         failure = wire.failure or ConnectError("closed")
         kind = type(failure) if isinstance(failure, ConnectError) else ConnectError
         raise kind(f"{endpoint}: {failure}")
+
+    def _credentials(self, endpoint: Endpoint) -> Credentials:
+        return Credentials(self._username, self._password, host=endpoint.host)
 
     async def _recover(self) -> None:
         """Reconnect, and restore the sessions."""

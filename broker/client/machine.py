@@ -8,7 +8,7 @@ Source: AMQP 0-10, connection, session and execution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -26,7 +26,9 @@ from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.sequence import unwrap
 from qstore.broker.protocols.amqp_0_10.session import State, detach_reason
-from qstore.broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism, choose_mechanism
+from qstore.broker.security.sasl.exchange import ClientMechanism
+from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
+from qstore.broker.security.sasl.table import TABLE, Credentials, Needs, choose_mechanism
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result
 
@@ -124,26 +126,21 @@ class WireConnection(ClientConnection):
 
     Args:
         options: the connection's options.
-        username, password: for SASL.
+        credentials: for SASL.
         has_output: called whenever output was added.
 
     Attributes:
         failure: why the connection has ended; None before, and after a close that the client requested.
     """
 
-    def __init__(
-        self, options: ConnectionOptions, username: str | None, password: str | None, has_output: Callable[[], None]
-    ) -> None:
+    def __init__(self, options: ConnectionOptions, credentials: Credentials, has_output: Callable[[], None]) -> None:
         def choose(offered: tuple[str, ...]) -> ClientMechanism:
-            mechanism = choose_mechanism(offered, options.sasl_mechanisms, username, password)
+            mechanism = choose_mechanism(offered, options.sasl_mechanisms, credentials)
             if mechanism is None:
-                hint = "this client can use none of them"
-                if username is None:
-                    hint = "a user name and a password are required"
-                elif ANONYMOUS in offered and PLAIN not in offered:
-                    hint = f"it cannot authenticate user {username!r}; connect without a user name, or start "
-                    hint += "the broker with --user-file"
-                raise ValueError(f"the broker offers {', '.join(offered) or 'no SASL mechanism'}: {hint}")
+                raise ValueError(
+                    f"the broker offers {', '.join(offered) or 'no SASL mechanism'}: "
+                    + _why_none(offered, options.sasl_mechanisms, credentials)
+                )
             return mechanism
 
         self._output_came = has_output
@@ -229,3 +226,20 @@ class WireConnection(ClientConnection):
 
 
 _NORMAL: Final = 200
+
+
+def _why_none(offered: Sequence[str], allowed: Sequence[str] | None, credentials: Credentials) -> str:
+    """Why a client can use none of the mechanisms that a broker offers, and what to do."""
+    if allowed is not None and not set(offered) & set(allowed):
+        return f"only {', '.join(allowed) or 'none'} may be used, see sasl_mechanisms"
+    with_users = [name for name in offered if name in TABLE and TABLE[name].needs is Needs.VERIFIERS]
+    if credentials.user is None and with_users:
+        return "a user name and a password are required"
+    if credentials.user is not None and ANONYMOUS in offered and not with_users:
+        return (
+            f"it cannot authenticate user {credentials.user!r}; connect without a user name, or start the broker with "
+            "--user-file"
+        )
+    if EXTERNAL in offered and not credentials.has_certificate:
+        return "a client certificate is required"
+    return "this client can use none of them"

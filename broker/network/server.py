@@ -32,8 +32,8 @@ from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.network.work import Work
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.table import Protocols
-from qstore.broker.security.authentication import Authentication
-from qstore.broker.security.users import Users
+from qstore.broker.security.authentication import Authentication, policy_of
+from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Network")
@@ -65,11 +65,11 @@ class Server:
         self.broker, self.settings = broker, settings
         self.failed: Callable[[str], None] = _LOG.critical
         users = None if settings.user_file is None else Users(settings.user_file)
-        self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
+        self.authentication = Authentication(policy_of(settings), users)
         self.loop = asyncio.get_running_loop()
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)
-        self.work = Work(self.loop, broker.memory, settings.password_checks)
+        self.work = Work(self.loop, broker.memory, settings)
         self.agent: Agent | None = None
         if settings.management:
             objects = Objects(broker, version, lambda: self._ports, self.clients.machines)

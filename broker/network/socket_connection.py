@@ -22,7 +22,8 @@ from qstore.broker.network.work import Work
 from qstore.broker.protocols.detection import foreign_client
 from qstore.broker.protocols.machine import Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES
-from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.security.authentication import Link
+from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 
 _LOG: Final = log_of("Network")
 
@@ -51,7 +52,7 @@ class SocketConnection(asyncio.Protocol):
         self._closed = 0.0
         self._unsent = 0
         self._is_catching_up = False
-        self._peer = Peer("", is_local=False)
+        self._peer = Peer("", Link(is_local=False))
 
     # ---- asyncio ----
 
@@ -80,7 +81,7 @@ class SocketConnection(asyncio.Protocol):
             )
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
         refusal = "the broker's limit of connections is reached" if is_refused else ""
-        self._peer = Peer(address, is_local, refusal)
+        self._peer = Peer(address, Link(is_local), refusal)
 
     @property
     def machine(self) -> Machine | None:
@@ -225,7 +226,7 @@ class SocketConnection(asyncio.Protocol):
         """Run a slow command, and call `done` with its error, or None."""
         self._work.run(work, done)
 
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+    def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
         """Check a password outside the event loop, and call `done` with the result."""
         self._work.check_password(check, done)
 

@@ -22,6 +22,7 @@ from qstore.broker.process.options.option import OptionError
 from qstore.broker.process.options.sources import open_sources, read_sources
 from qstore.broker.process.options.table import GROUPS
 from qstore.broker.process.options.values import Values
+from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
 
 _STREAMS: Final = ("stderr", "stdout", "syslog")
@@ -137,6 +138,14 @@ def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
     )
 
 
+def _mechanisms(values: Values) -> tuple[str, ...]:
+    """The SASL mechanisms to offer. Raises OptionError."""
+    names = tuple((values.text("sasl-mechanisms") or "").upper().replace(",", " ").split())
+    for line in unusable(names):
+        raise OptionError(f"--sasl-mechanisms: {line}")
+    return tuple(dict.fromkeys(names))
+
+
 def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     """The broker's settings from its options. A message may take at most a quarter of the memory ceiling."""
     given = values.size("broker-memory")
@@ -150,6 +159,10 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         auth=values.switch("auth"),
         realm=values.word("realm"),
         user_file=values.text("user-file"),
+        sasl_mechanisms=_mechanisms(values),
+        auth_allow_cleartext=values.switch("auth-allow-cleartext"),
+        ssl_sasl_no_dict=values.switch("ssl-sasl-no-dict"),
+        require_encryption=values.switch("require-encryption"),
         max_connections=values.number("max-connections"),
         negotiate_seconds=values.number("max-negotiate-time") / 1000,
         max_message_bytes=min(values.number("max-message-size"), max_bytes),

@@ -28,7 +28,7 @@ from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.broker.security.users import UserFileError, Users
+from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Broker")

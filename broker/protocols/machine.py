@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.security.authentication import Link
+from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.formats.values import TypedMap
 
 
@@ -21,12 +22,12 @@ class Peer(NamedTuple):
 
     Attributes:
         address: host and port, for the log.
-        is_local: whether it is on this host.
+        link: what matters of the connection for authentication.
         refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
     """
 
     address: str
-    is_local: bool
+    link: Link
     refusal: str = ""
 
 
@@ -96,8 +97,8 @@ class Host(Protocol):
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         """Run a coroutine, and call `done` with its error, or None."""
 
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password in a worker, off the event loop."""
+    def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
+        """Check a password in a worker, off the event loop. A failure is reported after a delay."""
 
     def resumed(self) -> None:
         """The connection was resumed after a pause."""
@@ -115,18 +116,20 @@ class Machine(Protocol):
     Attributes:
         user: the authenticated user; empty before authentication.
         peer: the client's address.
-        mechanism: the SASL mechanism; empty before authentication.
         client_properties: what the client has told about itself.
     """
 
     user: str
     peer: str
-    mechanism: str
     client_properties: TypedMap
 
     @property
     def protocol(self) -> str:
         """The name of its protocol."""
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism; empty before it is chosen."""
 
     @property
     def sessions(self) -> Mapping[int, ManagedSession]:

@@ -1,46 +1,168 @@
 """The authentication policy: the SASL mechanisms that a broker offers to a client.
 
---auth   user file   client        offered
--------  ----------  ------------  -----------------------------------------------
-no       any         any           ANONYMOUS, and PLAIN with any password, as in qpidd
-yes      none        on this host  ANONYMOUS
-yes      none        remote        nothing: the connection is refused
-yes      given       any           PLAIN
+--auth   user file   client             offered
+-------  ----------  -----------------  ---------------------------------------------------------
+no       any         any                ANONYMOUS, and PLAIN with any password, as in qpidd
+yes      none        on this host       ANONYMOUS
+yes      none        remote             nothing of a user: the connection is refused
+yes      given       any                each mechanism for which all users have a verifier
+
+With --auth yes, in addition and with or without a user file: EXTERNAL, if the client has a TLS certificate with a user,
+and GSSAPI, if the keytab has a key of the broker. Then
+
+    --sasl-mechanisms        offers exactly these, in this order, as far as they are possible at all; a mechanism is
+                             then offered even if only some users have a verifier for it, and ANONYMOUS to everyone
+    --auth-allow-cleartext   without it, PLAIN and AMQPLAIN are offered only on this host or over TLS
+    --ssl-sasl-no-dict       excludes, over TLS, the mechanisms whose exchange allows a search in a dictionary
+    --require-encryption     offers nothing without TLS
+
+What is not offered is not accepted.
 """
 
 from __future__ import annotations
 
-from qstore.broker.security.mechanisms import ANONYMOUS, PLAIN, ServerMechanism, server_mechanism
-from qstore.broker.security.users import Users
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qstore.broker.security.sasl import kerberos
+from qstore.broker.security.sasl.exchange import Login, ServerMechanism
+from qstore.broker.security.sasl.simple import AMQPLAIN, ANONYMOUS, PLAIN
+from qstore.broker.security.sasl.table import TABLE, Needs, server_mechanism
+from qstore.broker.security.users.user_file import Users
+from qstore.broker.settings import BrokerSettings
+
+
+class Link(NamedTuple):
+    """What matters of a client's connection.
+
+    Attributes:
+        is_local: whether the client's address is a loopback address.
+        is_encrypted: whether it is encrypted with TLS.
+        certificate_user: the user id in the client's certificate; empty if it has none.
+    """
+
+    is_local: bool
+    is_encrypted: bool = False
+    certificate_user: str = ""
+
+
+class Policy(NamedTuple):
+    """The options.
+
+    Attributes:
+        is_on: whether clients must authenticate (`--auth`).
+        realm: the realm of all users.
+        mechanisms: those to offer (`--sasl-mechanisms`), most preferred first; empty for all that are possible.
+        allows_cleartext: `--auth-allow-cleartext`.
+        no_dictionary: `--ssl-sasl-no-dict`.
+        requires_encryption: `--require-encryption`.
+    """
+
+    is_on: bool = True
+    realm: str = "QPID"
+    mechanisms: tuple[str, ...] = ()
+    allows_cleartext: bool = False
+    no_dictionary: bool = False
+    requires_encryption: bool = False
+
+
+def policy_of(settings: BrokerSettings) -> Policy:
+    """The policy that the settings ask for."""
+    return Policy(
+        is_on=settings.auth,
+        realm=settings.realm,
+        mechanisms=settings.sasl_mechanisms,
+        allows_cleartext=settings.auth_allow_cleartext,
+        no_dictionary=settings.ssl_sasl_no_dict,
+        requires_encryption=settings.require_encryption,
+    )
 
 
 class Authentication:
-    """The policy of one broker.
+    """The policy of one broker, and its users.
 
     Args:
-        is_on: whether clients must authenticate (`--auth`).
-        realm: the realm of all users.
+        policy: the options.
         users: the user file; None if there is none.
+
+    Attributes:
+        failures: logins that have failed since the start.
     """
 
-    def __init__(self, *, is_on: bool, realm: str, users: Users | None) -> None:
-        self._is_on, self._realm, self._users = is_on, realm, users
+    def __init__(self, policy: Policy, users: Users | None) -> None:
+        self._policy = policy
+        self._users = users if policy.is_on else None
+        self._has_keytab = policy.is_on and kerberos.has_keytab()
+        self._host = socket.gethostname()
+        self.failures = 0
 
-    def mechanisms(self, *, is_local: bool) -> tuple[str, ...]:
-        """The mechanisms to offer, most preferred first. If it is empty, refuse the client.
+    def reload(self) -> None:
+        """Look again whether there is a keytab. The user file is looked at at each login."""
+        self._has_keytab = self._policy.is_on and kerberos.has_keytab()
 
-        Args:
-            is_local: whether the client's address is a loopback address.
-        """
-        if not self._is_on:
-            return (ANONYMOUS, PLAIN)
-        if self._users is not None:
-            return (PLAIN,)
-        return (ANONYMOUS,) if is_local else ()
+    def mechanisms(self, link: Link) -> tuple[str, ...]:
+        """The mechanisms to offer, most preferred first. If it is empty, refuse the client: `why_none`."""
+        policy = self._policy
+        if policy.requires_encryption and not link.is_encrypted:
+            return ()
+        names: Sequence[str]
+        if not policy.is_on:
+            names = policy.mechanisms or (ANONYMOUS, PLAIN)
+            return tuple(name for name in names if name in (ANONYMOUS, PLAIN))
+        names = policy.mechanisms or [name for name in TABLE if self._is_usual(name, link)]
+        return tuple(name for name in names if self._is_possible(name, link))
 
-    def mechanism(self, name: str, *, is_local: bool) -> ServerMechanism | None:
+    def _is_usual(self, name: str, link: Link) -> bool:
+        """Whether a mechanism is offered without being asked for."""
+        if name == ANONYMOUS:
+            return self._users is None and link.is_local
+        if name == AMQPLAIN:
+            return False  # for clients of AMQP 0-9-1 that know nothing else
+        if TABLE[name].needs is Needs.VERIFIERS:
+            return self._users is not None and self._users.supports(name)
+        return True
+
+    def _is_possible(self, name: str, link: Link) -> bool:
+        policy, mechanism = self._policy, TABLE[name]
+        if mechanism.is_open and policy.no_dictionary and link.is_encrypted:
+            return False
+        if mechanism.is_cleartext and not (link.is_encrypted or link.is_local or policy.allows_cleartext):
+            return False
+        match mechanism.needs:
+            case Needs.VERIFIERS:
+                return self._users is not None
+            case Needs.CERTIFICATE:
+                return bool(link.certificate_user)
+            case Needs.KEYTAB:
+                return self._has_keytab
+            case Needs.NOTHING:
+                return True
+
+    def why_none(self, link: Link) -> tuple[str, str]:
+        """Why no mechanism is offered: for the client, and for the log with advice."""
+        if self._policy.requires_encryption and not link.is_encrypted:
+            return "only encrypted connections are accepted", "no TLS; see --require-encryption"
+        told = "no SASL mechanism is offered on this connection"
+        if self._users is not None and not (link.is_encrypted or link.is_local or self._policy.allows_cleartext):
+            return told, (
+                "no mechanism is left without passwords in the clear: use TLS, or set the passwords again with "
+                "qstore-passwd for SCRAM, or see --auth-allow-cleartext"
+            )
+        if self._users is None and not self._policy.mechanisms:
+            return told, "without a user file only clients on this host can log in; see --user-file"
+        return told, "none of the mechanisms is possible here; see --sasl-mechanisms"
+
+    def mechanism(self, name: str, link: Link) -> ServerMechanism | None:
         """The mechanism that a client has chosen; None if it is not offered."""
-        if name not in self.mechanisms(is_local=is_local):
+        if name not in self.mechanisms(link):
             return None
-        verify = self._users.verify if self._is_on and self._users is not None else None
-        return server_mechanism(name, self._realm, verify)
+        return server_mechanism(name, Login(self._policy.realm, self._users, link.certificate_user, self._host))
+
+
+def unusable(names: Sequence[str]) -> list[str]:
+    """Why mechanisms that `--sasl-mechanisms` names cannot be used at all, one line each."""
+    lines = [f"unknown SASL mechanism {name!a}; known are {', '.join(TABLE)}" for name in names if name not in TABLE]
+    if kerberos.GSSAPI in names and not kerberos.is_installed():
+        lines.append("GSSAPI needs the Python package gssapi: pip install 'qstore[kerberos]'")
+    return lines

@@ -12,7 +12,7 @@ from uuid import UUID
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.formats.amqp_0_10.commands import encode_control
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
 from qstore.formats.values import TypedMap, typed_map
@@ -50,14 +50,14 @@ def control(name: str, channel: int = 0, /, **values: Any) -> bytes:
 
 def opened(model: Model) -> ServerConnection:
     """A connection with a session attached."""
-    authentication = Authentication(is_on=False, realm="QPID", users=None)
+    authentication = Authentication(Policy(is_on=False), None)
     connection = ServerConnection(
         Host(),
         SessionRegistry(model.broker),
         model.tick,
         model.broker.settings,
         authentication,
-        is_local=True,
+        link=Link(is_local=True),
         now=time.monotonic,
     )
     connection.receive(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from qstore import Connection, Message
+from qstore.broker.client.errors import AuthenticationError
+from qstore.broker.security.users.verifiers import MECHANISMS, SCRAM_HASHES
+from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.tools.qstore_passwd import command as set_password
 from tests.support.raw_connection import ConnectionClosedError, RawConnection
@@ -32,13 +38,25 @@ class Bert(NamedPeer):
     credentials = b"\0bert\0secret"
 
 
+def add(users: Path, name: str, *options: str) -> None:
+    done = CliRunner().invoke(set_password, [*options, "--stdin", str(users), name], input="secret\n")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def full_broker(make_broker: BrokerMaker, tmp_path: Path) -> str:
+    """The address of one that knows Anna, who can log in with every mechanism."""
+    users = tmp_path / "users"
+    add(users, "anna", *(word for each in MECHANISMS for word in ("--mechanism", each)))
+    return f"127.0.0.1:{make_broker('--auth', 'yes', '--user-file', str(users)).start().port}"
+
+
 @pytest.fixture
 def broker(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
     """One that knows Anna and Bert."""
     users = tmp_path / "users"
     for name in ("anna", "bert"):
-        done = CliRunner().invoke(set_password, ["--stdin", str(users), name], input="secret\n")
-        assert done.exit_code == 0, done.output
+        add(users, name)
     return make_broker("--auth", "yes", "--user-file", str(users)).start()
 
 
@@ -57,11 +75,62 @@ def test_what_is_not_offered_is_not_taken(broker: RunningBroker) -> None:
     """Whoever asks for ANONYMOUS nevertheless is refused as if the password had been wrong."""
     with RawConnection(broker.port) as connection:
         connection.exchange_headers()
-        assert list(connection.expect("connection.start")["mechanisms"]) == ["PLAIN"]
+        assert list(connection.expect("connection.start")["mechanisms"]) == ["SCRAM-SHA-256", "PLAIN"]
         connection.send_control("connection.start-ok", mechanism="ANONYMOUS", response=b"", locale="en_US")
         with pytest.raises(ConnectionClosedError) as refused:
             connection.expect("connection.tune")
         assert refused.value.args[0] == CloseCode.CONNECTION_FORCED
+
+
+def test_a_failed_login_is_answered_late_whoever_it_was(broker: RunningBroker) -> None:
+    """For an unknown user and a wrong password alike; meanwhile others are served."""
+
+    def seconds(response: bytes) -> float:
+        began = time.monotonic()
+        with RawConnection(broker.port) as connection, pytest.raises(ConnectionClosedError):
+            connection.open("PLAIN", response)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(seconds, response) for response in (b"\0anna\0wrong", b"\0nobody\0wrong")]
+        with Anna(broker.port) as anna:
+            anna.sync()
+            anna.end()
+        late = [each.result() for each in waiting]
+    assert min(late) >= BrokerSettings().failed_login_seconds
+
+
+@pytest.mark.parametrize("mechanism", [*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "PLAIN"])
+def test_the_client_speaks_every_mechanism(full_broker: str, mechanism: str) -> None:
+    options = {"username": "anna", "password": "secret", "sasl_mechanisms": mechanism}
+    with Connection(full_broker, **options) as connection:
+        session = connection.session()
+        session.sender("q; {create: always}").send(Message("hello", user_id="anna"))
+        assert session.receiver("q").fetch(timeout=10).user_id == "anna"
+        session.acknowledge()
+
+
+def test_the_client_tells_why_it_was_refused(full_broker: str) -> None:
+    with pytest.raises(AuthenticationError, match="Authentication failed"):
+        Connection.establish(full_broker, username="anna", password="wrong")
+    with pytest.raises(AuthenticationError, match="a user name and a password are required"):
+        Connection.establish(full_broker)
+    with pytest.raises(AuthenticationError, match="only GSSAPI may be used"):
+        Connection.establish(full_broker, username="anna", password="wrong", sasl_mechanisms="GSSAPI")
+
+
+def test_users_come_and_go_while_the_broker_runs(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    add(users, "anna")
+    broker = make_broker("--auth", "yes", "--user-file", str(users)).start()
+    where = f"127.0.0.1:{broker.port}"
+    with pytest.raises(AuthenticationError):
+        Connection.establish(where, username="bert", password="secret")
+    add(users, "bert")
+    Connection.establish(where, username="bert", password="secret").close()
+    assert CliRunner().invoke(set_password, ["--delete", str(users), "anna"]).exit_code == 0
+    with pytest.raises(AuthenticationError):
+        Connection.establish(where, username="anna", password="secret")
 
 
 def test_a_message_has_its_own_senders_name_or_none(broker: RunningBroker) -> None:

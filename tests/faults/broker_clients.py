@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from qstore.broker.security.mechanisms import AnonymousClient
+from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.packing import decode_struct

@@ -22,8 +22,8 @@ from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.broker.security.authentication import Authentication
-from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.rhm.geometry import Geometry
@@ -70,8 +70,8 @@ class Wire:
             process.sessions,
             process.broker.tick,
             _SETTINGS,
-            Authentication(is_on=False, realm="QPID", users=None),
-            is_local=True,
+            Authentication(Policy(is_on=False), None),
+            link=Link(is_local=True),
             now=process.clock,
         )
 
@@ -100,7 +100,7 @@ class Wire:
     def resumed(self) -> None:
         """What was read goes on by itself."""
 
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+    def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
         """There are no passwords."""
         raise AssertionError("a password")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.security.users import Users
+from qstore.broker.security.users.user_file import Users
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker

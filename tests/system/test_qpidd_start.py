@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from qstore.broker.process.pid_file import holder_of
-from qstore.broker.security.users import Users
+from qstore.broker.security.users.user_file import Users
 from qstore.formats.values import TypedMap
 from tests.support.forked import Forked
 from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running

@@ -8,7 +8,8 @@ Where the documents have two names for one option, both are accepted:
     no-module-dir          also no-module              (Qpid wiki, "Client configuration")
     log-output FILE        log-to-file FILE; and stderr, stdout, syslog are log-to-… (Qpid wiki, "RASC")
 
-The options of qpidd that this broker does not support are in `table_others`.
+The options of authentication and encryption are in `table_security`, those of qpidd that this broker does not support
+in `table_others`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.process.options.config_file import DEFAULT_FILE
 from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Option, Source
 from qstore.broker.process.options.table_others import OTHERS
+from qstore.broker.process.options.table_security import SECURITY
 
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _COMMAND_LINE: Final = (Source.COMMAND_LINE,)
-_NO_CYRUS: Final = "the broker implements SASL itself, with the users of the user file"
 _ONE_LOOP: Final = "the broker has a single event loop"
 
 _RULE_HELP: Final = (
@@ -96,15 +97,6 @@ _BROKER: Final = Group(
             "queue-purge-interval", _DURATION, "SECONDS", "600", "Interval between purges of expired messages from "
             "all queues; 0: never",
         ),
-        Option("auth", _SWITCH, YES_NO, "yes", "Require clients to authenticate; see also user-file",
-               opposite="no-auth"),
-        Option("realm", _TEXT, "REALM", "QPID", "Realm of all users: the part of a user id after @",
-               alias="auth-realm"),
-        Option(
-            "user-file", _TEXT, "FILE", "", "File of user names and passwords, written by qstore-passwd. Without it, "
-            "auth=yes accepts clients on this host only",
-        ),
-        Option("sasl-config", _TEXT, "DIR", "", "SASL configuration", effect=Effect.NOT_NEEDED, reason=_NO_CYRUS),
         Option("worker-threads", _NUMBER, "N", "", "Number of worker threads", effect=Effect.NOT_NEEDED,
                reason=_ONE_LOOP),
     ),
@@ -243,6 +235,7 @@ GROUPS: Final = (
     _GENERAL,
     _MODULES,
     _BROKER,
+    SECURITY,
     _QUEUES,
     _TRANSACTIONS,
     _MANAGEMENT,

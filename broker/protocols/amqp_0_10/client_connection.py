@@ -19,7 +19,7 @@ from qstore.broker.model.content import Content
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
 from qstore.broker.protocols.amqp_0_10.session import Session, State
-from qstore.broker.security.mechanisms import ClientMechanism
+from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 
@@ -97,8 +97,11 @@ class ClientConnection(Connection[ClientSession]):
         if name == "connection.start":
             self._start(values)
         elif name == "connection.secure" and self._mechanism is not None:
-            self.send_control("connection.secure-ok", response=self._mechanism.step(values["challenge"] or b""))
+            self._respond(self._mechanism, values["challenge"] or b"")
         elif name == "connection.tune":
+            if self._mechanism is not None and not self._mechanism.is_complete:
+                self.fail(CloseCode.CONNECTION_FORCED, f"the broker has not completed {self._mechanism.name}")
+                return
             self._tune(values)
         elif name == "connection.open-ok":
             self.phase = Phase.OPEN
@@ -121,6 +124,14 @@ class ClientConnection(Connection[ClientSession]):
             response=mechanism.start(),
             locale=_LOCALE,
         )
+
+    def _respond(self, mechanism: ClientMechanism, challenge: bytes) -> None:
+        try:
+            response = mechanism.step(challenge)
+        except ValueError as error:
+            self.fail(CloseCode.CONNECTION_FORCED, str(error))
+            return
+        self.send_control("connection.secure-ok", response=response)
 
     def _tune(self, values: dict[str, Any]) -> None:
         offered = values["max_frame_size"] or MAX_FRAME

@@ -37,7 +37,7 @@ class Amqp010Connections:
             self._broker.tick,
             self._broker.settings,
             self._authentication,
-            is_local=peer.is_local,
+            link=peer.link,
             now=time.monotonic,
             refusal=peer.refusal,
             peer=peer.address,

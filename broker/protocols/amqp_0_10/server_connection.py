@@ -30,8 +30,9 @@ from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.amqp_0_10.streaming import Stream
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader, nothing_interrupted
 from qstore.broker.protocols.machine import ConnectionCounts, Host
-from qstore.broker.security.authentication import Authentication
-from qstore.broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
+from qstore.broker.security.attempt import LoginAttempt
+from qstore.broker.security.authentication import Authentication, Link
+from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Success
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
@@ -41,7 +42,6 @@ _LOG: Final = log_of("Protocol")
 
 ROOM: Final = 256 * 1024  # bytes sent to one connection before yielding to others: as much as is read from one at once
 AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
-_MAX_SASL_STEPS: Final = 10
 
 
 class ServerConnection(Connection[ServerSession]):
@@ -53,7 +53,7 @@ class ServerConnection(Connection[ServerSession]):
         tick: work collected in the event loop tick.
         settings: the limits.
         authentication: the available mechanisms.
-        is_local: whether the client is on this host.
+        link: what matters of the client's connection for authentication.
         now: seconds of a monotonic clock.
         refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
         peer: the client's address, for the log.
@@ -72,24 +72,20 @@ class ServerConnection(Connection[ServerSession]):
 
     __slots__ = (
         "__weakref__",
-        "_authentication",
         "_channel_max",
         "_host",
         "_is_announced",
-        "_is_local",
         "_is_tuned",
-        "_mechanism",
+        "_login",
         "_now",
         "_publisher",
         "_refusal",
         "_registry",
         "_reported",
-        "_sasl_steps",
         "_settings",
         "_tick",
         "can_send",
         "client_properties",
-        "mechanism",
         "peer",
         "room",
         "streams",
@@ -105,7 +101,7 @@ class ServerConnection(Connection[ServerSession]):
         settings: BrokerSettings,
         authentication: Authentication,
         *,
-        is_local: bool,
+        link: Link,
         now: Callable[[], float],
         refusal: str = "",
         peer: str = "",
@@ -113,11 +109,9 @@ class ServerConnection(Connection[ServerSession]):
         super().__init__(settings.max_message_bytes, sessions.budget)
         self._assembler.max_at_once = AT_ONCE
         self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
-        self._authentication, self._is_local, self._now = authentication, is_local, now
+        self._login = LoginAttempt(authentication, link)
+        self._now = now
         self._refusal, self.peer = refusal, peer
-        self._mechanism: ServerMechanism | None = None
-        self._sasl_steps = 0
-        self.mechanism = ""
         self.client_properties = EMPTY_MAP  # of the client
         self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
@@ -183,6 +177,11 @@ class ServerConnection(Connection[ServerSession]):
             self._wake_sessions()
             if self.streams:
                 self.has_output()
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism; empty before it is chosen."""
+        return self._login.mechanism
 
     @property
     def is_negotiating(self) -> bool:
@@ -270,7 +269,6 @@ class ServerConnection(Connection[ServerSession]):
         if header != PROTOCOL_HEADER:
             self.closed()
             return
-        mechanisms = self._authentication.mechanisms(is_local=self._is_local)
         self.send_control(
             "connection.start",
             server_properties={
@@ -279,19 +277,21 @@ class ServerConnection(Connection[ServerSession]):
                 "host": socket.gethostname(),
                 "qpid.federation_tag": "",
             },
-            mechanisms=mechanisms,
+            mechanisms=self._login.offered,
             locales=("en_US",),
         )
-        if not mechanisms:
-            self._log_failed_login("without a user file only clients on this host can log in; see --user-file")
-            self.fail(CloseCode.CONNECTION_FORCED, "no SASL mechanism is offered to remote clients")
+        if not self._login.offered:
+            told, logged = self._login.why_none()
+            self._log_failed_login(logged)
+            self.fail(CloseCode.CONNECTION_FORCED, told)
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
         """Handle a negotiation control of the client."""
-        if name == "connection.start-ok" and self._mechanism is None and not self.user:
-            self._start(values)
-        elif name == "connection.secure-ok" and self._mechanism is not None and not self.user:
-            self._handle_outcome(self._mechanism.step(values["response"] or b""))
+        if name == "connection.start-ok" and not self.mechanism and not self.user:
+            self.client_properties = values["client_properties"] or EMPTY_MAP
+            self._handle_outcome(self._login.start(values["mechanism"] or "", values["response"]))
+        elif name == "connection.secure-ok" and self.mechanism and not self.user:
+            self._handle_outcome(self._login.step(values["response"] or b""))
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
@@ -306,19 +306,8 @@ class ServerConnection(Connection[ServerSession]):
         else:
             raise FramingError(f"{name} is unexpected in this state")
 
-    def _start(self, values: dict[str, Any]) -> None:
-        name = values["mechanism"] or ""
-        self.client_properties = values["client_properties"] or EMPTY_MAP
-        mechanism = self._authentication.mechanism(name, is_local=self._is_local)
-        if mechanism is None:
-            self._refuse(f"mechanism {name[:64]!a} is not offered")
-            return
-        self._mechanism, self.mechanism = mechanism, name
-        self._handle_outcome(mechanism.start(values["response"]))
-
     def _handle_outcome(self, outcome: Outcome) -> None:
-        self._sasl_steps += 1
-        if isinstance(outcome, Challenge) and self._sasl_steps < _MAX_SASL_STEPS:
+        if isinstance(outcome, Challenge):
             self.send_control("connection.secure", challenge=outcome.data)
         elif isinstance(outcome, Success):
             self._authenticated(outcome.user_id)
@@ -326,19 +315,17 @@ class ServerConnection(Connection[ServerSession]):
             self.pause()
             self._host.check_password(outcome, self._checked)
         else:
-            self._refuse(outcome.reason if isinstance(outcome, Failure) else "too many SASL steps")
+            self._log_failed_login(outcome.reason)
+            self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
 
-    def _checked(self, outcome: Success | Failure) -> None:
+    def _checked(self, outcome: Answer) -> None:
         if self.phase is Phase.CLOSED:
             return
-        self._handle_outcome(outcome)
+        self._handle_outcome(self._login.limited(outcome))
         self.resume()
 
-    def _refuse(self, reason: str) -> None:
-        self._log_failed_login(f"{self.mechanism}: {reason}" if self.mechanism else reason)
-        self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
-
     def _log_failed_login(self, reason: str) -> None:
+        reason = self._login.failed(reason)
         text = "Client %s: Authentication failed: %s%s"
         self._registry.failed_logins.write(self._now(), text, self.peer, reason, described(self.client_properties))
         self._emit(ClientConnectFail(self.peer, "", reason, self.client_properties))

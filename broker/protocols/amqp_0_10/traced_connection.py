@@ -18,7 +18,7 @@ from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.machine import Host
-from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.authentication import Authentication, Link
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -58,14 +58,12 @@ class TracedConnection(ServerConnection):
         settings: BrokerSettings,
         authentication: Authentication,
         *,
-        is_local: bool,
+        link: Link,
         now: Callable[[], float],
         refusal: str = "",
         peer: str = "",
     ) -> None:
-        super().__init__(
-            host, sessions, tick, settings, authentication, is_local=is_local, now=now, refusal=refusal, peer=peer
-        )
+        super().__init__(host, sessions, tick, settings, authentication, link=link, now=now, refusal=refusal, peer=peer)
         self._incoming, self._outgoing = FrameLog(f"RECV {self.peer}"), FrameLog(f"SENT {self.peer}")
 
     def receive(self, data: bytes) -> None:

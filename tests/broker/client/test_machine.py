@@ -20,6 +20,7 @@ from qstore.broker.client.message import Message, encode_message
 from qstore.broker.client.numbers import number_ranges
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.security.sasl.table import Credentials
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control, encode_result
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
 
@@ -66,7 +67,7 @@ SESSION = [
 
 
 def connected(heartbeat: int = 0) -> WireConnection:
-    wire = WireConnection(ConnectionOptions(heartbeat=heartbeat), None, None, lambda: None)
+    wire = WireConnection(ConnectionOptions(heartbeat=heartbeat), Credentials(), lambda: None)
     for data in GREETING:
         wire.receive(data)
     assert wire.phase is Phase.OPEN
@@ -111,7 +112,7 @@ def test_what_is_not_fetched_is_not_completed() -> None:
 
 
 def test_failures_say_what_they_are() -> None:
-    wire = WireConnection(ConnectionOptions(), None, None, lambda: None)
+    wire = WireConnection(ConnectionOptions(), Credentials(), lambda: None)
     wire.receive(GREETING[0] + GREETING[1])
     wire.receive(control("connection.close", reply_code=320, reply_text="go away"))
     assert isinstance(wire.failure, AuthenticationError)
@@ -163,7 +164,7 @@ def test_ranges(numbers: list[int], ranges: tuple[tuple[int, int], ...]) -> None
 
 @given(st.data())
 def test_damaged_bytes_end_the_connection_or_pass(data: st.DataObject) -> None:
-    wire = WireConnection(ConnectionOptions(), "me", "secret", lambda: None)
+    wire = WireConnection(ConnectionOptions(), Credentials("me", "secret"), lambda: None)
     greeting, session = bytearray(b"".join(GREETING)), bytearray(b"".join(SESSION))
     victim = data.draw(st.sampled_from([greeting, session]))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -8,9 +8,10 @@ import pytest
 
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
-from qstore.broker.security.authentication import Authentication
-from qstore.broker.security.mechanisms import AnonymousClient, Failure, Success
-from qstore.broker.security.users import Users
+from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.sasl.exchange import Failure, Success
+from qstore.broker.security.sasl.simple import AnonymousClient
+from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.commands import encode_control
@@ -93,11 +94,15 @@ class Passwords(Users):
     def verify(self, name: str, password: str) -> bool:
         return (name, password) == ("anna", "secret")
 
+    def supports(self, mechanism: str) -> bool:
+        return mechanism == "PLAIN"
+
+    def why_wrong(self, name: str, mechanism: str) -> str:
+        return "unknown user or wrong password"
+
 
 def guarded(*, users: bool = True) -> World:
-    return World(
-        BrokerSettings(auth=True), Authentication(is_on=True, realm="QPID", users=Passwords() if users else None)
-    )
+    return World(BrokerSettings(auth=True), Authentication(Policy(), Passwords() if users else None))
 
 
 def test_anonymous() -> None:

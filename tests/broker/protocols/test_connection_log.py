@@ -6,7 +6,7 @@ import pytest
 
 from qstore.broker.log.budget import MAX_LINES, PERIOD_SECONDS
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
-from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.formats.values import EMPTY_MAP, typed_map
@@ -31,7 +31,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
 
 
 def guarded(*, users: bool = True) -> World:
-    authentication = Authentication(is_on=True, realm="QPID", users=Passwords() if users else None)
+    authentication = Authentication(Policy(), Passwords() if users else None)
     return World(BrokerSettings(auth=True), authentication)
 
 

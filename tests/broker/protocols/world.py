@@ -24,8 +24,8 @@ from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from qstore.broker.security.authentication import Authentication
-from qstore.broker.security.mechanisms import Failure, PasswordCheck, Success
+from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.commands import (
     decode_command,
@@ -146,7 +146,7 @@ class Host:
 
     world: World
     output: bytearray = field(default_factory=bytearray)
-    checks: list[tuple[PasswordCheck, Callable[[Success | Failure], None]]] = field(default_factory=list)
+    checks: list[tuple[PasswordCheck, Callable[[Answer], None]]] = field(default_factory=list)
     is_closed: bool = False
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
@@ -155,7 +155,7 @@ class Host:
     def resumed(self) -> None:
         """What was read goes on by itself."""
 
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+    def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
         self.checks.append((check, done))
 
     def write(self, data: bytes) -> None:
@@ -176,7 +176,7 @@ class World:
 
     def __init__(self, settings: BrokerSettings | None = None, authentication: Authentication | None = None) -> None:
         self.settings = settings or BrokerSettings(auth=False)
-        self.authentication = authentication or Authentication(is_on=False, realm="QPID", users=None)
+        self.authentication = authentication or Authentication(Policy(is_on=False), None)
         self.soon: list[Callable[[], None]] = []
         self.work: list[tuple[Coroutine[Any, Any, None], Callable[[ModelError | None], None]]] = []
         self.now = 1_000_000.0
@@ -267,7 +267,7 @@ class Client:
             world.broker.tick,
             world.settings,
             world.authentication,
-            is_local=is_local,
+            link=Link(is_local=is_local),
             now=lambda: world.now,
         )
         world.machines.append(self.machine)

@@ -1,0 +1,165 @@
+"""SASL, sans-I/O: what the two ends of an authentication exchange say to each other and to their owners.
+
+The server's end gets the client's responses, the first by `start` and the others by `step`, and returns one of
+
+    Challenge       send this to the client, and pass its response to `step`
+    PasswordCheck   a user must be looked up or a password checked, which is slow: `run` it outside the event loop; it
+                    returns one of the others
+    Success         the client is authenticated as this user
+    Failure         authentication failed; the reason is for the log only and not sent to the client
+
+The client's end returns its first response, and one for each challenge. It raises ValueError if the server's challenge
+is invalid, or the server cannot prove that it knows the user. Passwords appear neither in errors nor in `repr`.
+
+A user id is `name@REALM` (Qpid C++ Broker Book, 1.5.1.1). The user name that a client sends may include the realm. An
+authorization id must be empty or the same user: acting as another user is not supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from qstore.broker.security.users.user_file import UserFileError
+from qstore.broker.security.users.verifiers import MAX_NAME, ScramVerifier
+
+MAX_RESPONSE: Final = 8 * MAX_NAME
+"""Maximum bytes of a response: some names with their realms, a password, nonces and a digest."""
+
+
+class Challenge(NamedTuple):
+    """Data to send to the client, which must respond."""
+
+    data: bytes
+
+
+class Success(NamedTuple):
+    """The client is authenticated: `user_id` is `name@REALM`."""
+
+    user_id: str
+
+
+class Failure(NamedTuple):
+    """Authentication failed; `reason` is for the log only."""
+
+    reason: str
+
+
+Answer: TypeAlias = Challenge | Success | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordCheck:
+    """A step that needs the user file, for a worker outside the event loop, only a few at the same time.
+
+    Attributes:
+        name: the user's name, for the log.
+        work: the step; it takes up to tens of milliseconds. It may raise UserFileError.
+    """
+
+    name: str
+    work: Callable[[], Answer] = field(repr=False)
+
+    def run(self) -> Answer:
+        """Do the step."""
+        try:
+            return self.work()
+        except UserFileError as error:
+            return Failure(str(error))
+
+
+Outcome: TypeAlias = Challenge | PasswordCheck | Success | Failure
+
+
+class UserBase(Protocol):
+    """The users, as the mechanisms see them. An unknown user looks like one whose password is never right.
+
+    All methods are slow, and raise UserFileError if the file cannot be read.
+    """
+
+    def verify(self, name: str, password: str) -> bool:
+        """Whether a user has this password."""
+
+    def scram(self, mechanism: str, name: str) -> ScramVerifier:
+        """The verifier of a user for a SCRAM mechanism."""
+
+    def cram_md5(self, name: str) -> bytes:
+        """The verifier of a user for CRAM-MD5: the two MD5 states of HMAC."""
+
+    def digest_md5(self, name: str, realm: str) -> bytes:
+        """The verifier of a user for DIGEST-MD5: the hash of name, realm and password."""
+
+    def why_wrong(self, name: str, mechanism: str) -> str:
+        """Why a login has failed, for the log."""
+
+
+class Login(NamedTuple):
+    """What the server's end of a mechanism needs to know.
+
+    Attributes:
+        realm: the realm of all users.
+        users: the users; None to accept every client under the name that it gives.
+        certificate_user: the user id in the client's TLS certificate; empty if it has none.
+        host: this host's name, in challenges.
+    """
+
+    realm: str
+    users: UserBase | None = None
+    certificate_user: str = ""
+    host: str = "localhost"
+
+    def local(self, name: str) -> str:
+        """The user's name without the realm."""
+        return name.removesuffix(f"@{self.realm}")
+
+    def user_id(self, name: str) -> str:
+        """The user id of a name without realm."""
+        return f"{name}@{self.realm}"
+
+    def may_act(self, name: str, authorization: str) -> bool:
+        """Whether a user may have this authorization id."""
+        return authorization in ("", name, self.user_id(name))
+
+
+class ServerMechanism(Protocol):
+    """The server's end of one authentication exchange."""
+
+    def start(self, response: bytes | None, /) -> Outcome:
+        """The client has chosen this mechanism, with its first response; None if it sent none."""
+
+    def step(self, response: bytes, /) -> Outcome:
+        """The client has responded to a challenge."""
+
+
+class ClientMechanism(Protocol):
+    """The client's end of one authentication exchange."""
+
+    @property
+    def name(self) -> str:
+        """The mechanism's name."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the exchange may end here: the server has proved who it is, if the mechanism asks it to."""
+
+    def start(self) -> bytes:
+        """The first response; empty if the server begins."""
+
+    def step(self, challenge: bytes, /) -> bytes:
+        """The response to a challenge. Raises ValueError if the challenge is invalid."""
+
+
+TOO_LONG: Final = Failure("the SASL response is too long")
+UNEXPECTED: Final = Failure("unexpected SASL response")
+
+
+def wrong(login: Login, name: str, mechanism: str) -> Failure:
+    """The failure of a user whose password is wrong, or who does not exist."""
+    assert login.users is not None
+    return Failure(f"user {name!a}: {login.users.why_wrong(name, mechanism)}")
+
+
+def acts_as_another(name: str) -> Failure:
+    """The failure of a user who asks for another authorization id."""
+    return Failure(f"user {name!a} may not act as another user")

@@ -1,0 +1,329 @@
+"""The user file: user names and their verifiers.
+
+One user per line; empty lines and lines that begin with `#` are ignored:
+
+    name:VERIFIER VERIFIER …       see `verifiers`
+    :decoy$SECRET                  what the salts of unknown users are derived from (base64)
+
+An unknown user must not be told from a known one. Checking a password takes the same time for both, and SCRAM shows
+both a salt: that of an unknown user is derived from the name and the decoy secret, so it is always the same one.
+
+The file is read again when it has changed, so changes take effect without a restart. Methods that check a password take
+tens of milliseconds: run them in a thread, only a few at the same time.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from qstore.broker.security.users.verifiers import (
+    DEFAULT_MECHANISMS,
+    MAX_NAME,
+    SALT_BYTES,
+    SCRAM_HASHES,
+    SCRAM_ITERATIONS,
+    UNKNOWN_SCRYPT,
+    ScramVerifier,
+    Verifiers,
+    is_password,
+    is_user_name,
+    schemes_for,
+)
+
+MAX_FILE_BYTES: Final = 16 << 20
+_DECOY: Final = ":decoy$"
+_DECOY_BYTES: Final = 32
+
+
+class UserFileError(Exception):
+    """The user file is unreadable or invalid, or a user name or password is. The text is one line for the user."""
+
+
+class _Line(NamedTuple):
+    """A user's line: its number, and the text after the name."""
+
+    number: int
+    text: str
+
+
+class _Table(NamedTuple):
+    """The content of the file.
+
+    Attributes:
+        version: tells whether the file has changed: its inode, size and times.
+        lines: user name -> line.
+        decoy: the secret for unknown users; of this process only, if the file has none.
+        duplicates: line numbers of users that the file has twice.
+    """
+
+    version: tuple[int, ...]
+    lines: Mapping[str, _Line]
+    decoy: bytes
+    duplicates: Mapping[str, int]
+
+
+class Users:
+    """One user file.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._table: _Table | None = None
+        self._lock = threading.Lock()
+        self._own_decoy = secrets.token_bytes(_DECOY_BYTES)
+
+    # ---- reading ----
+
+    def check(self) -> list[str]:
+        """Validate the whole file.
+
+        Returns:
+            Warnings, one line each, such as that other users can read the file.
+
+        Raises:
+            UserFileError: it cannot be read, or has an invalid line.
+        """
+        table = self._read_table()
+        for name, line in table.lines.items():
+            self._parse(name, line)
+        for name, number in table.duplicates.items():
+            raise UserFileError(f'{self.path}: line {number}: duplicate user "{name}"; remove one of the lines')
+        try:
+            mode = Path(self.path).stat().st_mode
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            return [f"{self.path}: other users can read the password hashes; fix this with chmod 600"]
+        return []
+
+    def names(self) -> list[str]:
+        """The names of all users, in the order of the file. Raises UserFileError."""
+        return list(self._read_table().lines)
+
+    def find(self, name: str) -> Verifiers | None:
+        """The verifiers of a user; None if there is no such user. Raises UserFileError."""
+        line = self._read_table().lines.get(name)
+        return None if line is None else self._parse(name, line)
+
+    def supports(self, mechanism: str) -> bool:
+        """Whether all users have a verifier for a mechanism, and there are any. False if the file cannot be read."""
+        try:
+            lines = self._read_table().lines.values()
+        except UserFileError:
+            return False
+        marks = tuple(f" {scheme}$" for scheme in schemes_for(mechanism))
+        return bool(lines) and all(any(mark in f" {line.text}" for mark in marks) for line in lines)
+
+    def verify(self, name: str, password: str) -> bool:
+        """Whether a user has this password. Takes tens of milliseconds: do not call it in an event loop.
+
+        Raises:
+            UserFileError: the file cannot be read, or the user's line is invalid.
+        """
+        found = self.find(name)
+        if not is_password(password):
+            return False
+        if found is None or "PLAIN" not in found.mechanisms():
+            UNKNOWN_SCRYPT.matches(password)
+            return False
+        return found.matches(password)
+
+    def scram(self, mechanism: str, name: str) -> ScramVerifier:
+        """As `UserBase.scram`."""
+        found = self.find(name)
+        if found is not None and mechanism in found.scram:
+            return found.scram[mechanism]
+        table = self._read_table()
+        iterations, salt_bytes = self._usual(table, mechanism)
+        size = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
+        salt = hmac.digest(table.decoy, f"{mechanism}:{name}".encode(), "sha512")
+        return ScramVerifier(iterations, salt[:salt_bytes], secrets.token_bytes(size), secrets.token_bytes(size))
+
+    def _usual(self, table: _Table, mechanism: str) -> tuple[int, int]:
+        """Iterations and bytes of the salt that the users of this mechanism have."""
+        for name, line in table.lines.items():
+            if f"{mechanism}$" in line.text:
+                with contextlib.suppress(UserFileError):
+                    found = self._parse(name, line).scram[mechanism]
+                    return found.iterations, len(found.salt)
+        return SCRAM_ITERATIONS, SALT_BYTES
+
+    def cram_md5(self, name: str) -> bytes:
+        """As `UserBase.cram_md5`."""
+        found = self.find(name)
+        return (found.cram_md5 if found is not None else b"") or secrets.token_bytes(32)
+
+    def digest_md5(self, name: str, realm: str) -> bytes:
+        """As `UserBase.digest_md5`."""
+        found = self.find(name)
+        if found is not None and found.digest_md5 is not None and found.digest_md5[0] == realm:
+            return found.digest_md5[1]
+        return secrets.token_bytes(16)
+
+    def why_wrong(self, name: str, mechanism: str) -> str:
+        """As `UserBase.why_wrong`."""
+        found = self.find(name)
+        mechanism = "PLAIN" if mechanism == "AMQPLAIN" else mechanism
+        if found is not None and mechanism not in found.mechanisms():
+            return f"the user file has no {mechanism} verifier for this user; set the password again with qstore-passwd"
+        return "unknown user or wrong password"
+
+    # ---- changing ----
+
+    def put(
+        self, name: str, password: str, mechanisms: Iterable[str] = DEFAULT_MECHANISMS, *, realm: str = "QPID"
+    ) -> bool:
+        """Add a user, or set an existing user's password.
+
+        Args:
+            name: the user's name.
+            password: the user's password.
+            mechanisms: those that the user can log in with, of `verifiers.MECHANISMS`.
+            realm: the broker's realm, for DIGEST-MD5.
+
+        Returns:
+            Whether the user is new.
+
+        Raises:
+            UserFileError: the name or the password is invalid, or the file cannot be read or written.
+        """
+        _check_name(name)
+        if not is_password(password):
+            raise UserFileError(f"invalid password: it must have 1 to {MAX_NAME} bytes in UTF-8, without NUL")
+        try:
+            verifiers = Verifiers.make(name, password, realm, mechanisms)
+        except ValueError as error:
+            raise UserFileError(f"invalid password: {error}") from None
+        return self.put_all({name: verifiers}) == 1
+
+    def put_all(self, users: Mapping[str, Verifiers]) -> int:
+        """Add or replace users. Returns how many are new. Raises UserFileError."""
+        for name in users:
+            _check_name(name)
+        lines = self._present()
+        if not any(line.startswith(_DECOY) for line in lines):
+            lines.append(_DECOY + base64.b64encode(secrets.token_bytes(_DECOY_BYTES)).decode())
+        places = {line.partition(":")[0]: place for place, line in enumerate(lines) if not line.startswith("#")}
+        new = 0
+        for name, verifiers in users.items():
+            line = f"{name}:{verifiers.text()}"
+            if name in places:
+                lines[places[name]] = line
+            else:
+                lines.append(line)
+                new += 1
+        self._replace(lines)
+        return new
+
+    def remove(self, name: str) -> None:
+        """Remove a user. Raises UserFileError, also if the user does not exist."""
+        lines = self._present()
+        place = next((place for place, line in enumerate(lines) if name and line.startswith(name + ":")), None)
+        if place is None:
+            raise UserFileError(f"{self.path}: no such user: {name!a}")
+        del lines[place]
+        self._replace(lines)
+
+    # ---- the file ----
+
+    def _present(self) -> list[str]:
+        """All lines of the file; none if it does not exist."""
+        try:
+            return self._read().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _read_table(self) -> _Table:
+        """The content of the file, read again if it has changed."""
+        with self._lock:
+            try:
+                state = Path(self.path).stat()
+                version = (state.st_ino, state.st_dev, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+                if self._table is None or self._table.version != version:
+                    self._table = None  # an unreadable file lets nobody in
+                    self._table = self._make_table(self._read(), version)
+                return self._table
+            except OSError as error:
+                self._table = None
+                raise self._unreadable(error) from error
+
+    def _make_table(self, text: str, version: tuple[int, ...]) -> _Table:
+        lines: dict[str, _Line] = {}
+        duplicates: dict[str, int] = {}
+        decoy = self._own_decoy
+        for number, line in enumerate(text.splitlines(), 1):
+            stripped = line.strip()
+            if stripped.startswith(_DECOY):
+                with contextlib.suppress(ValueError):
+                    decoy = base64.b64decode(stripped.removeprefix(_DECOY), validate=True) or decoy
+            elif stripped and not line.startswith("#"):
+                name, _, rest = stripped.partition(":")
+                if name in lines:
+                    duplicates[name] = number
+                else:
+                    lines[name] = _Line(number, rest)
+        return _Table(version, lines, decoy, duplicates)
+
+    def _read(self) -> str:
+        # O_NONBLOCK: refuse a FIFO instead of blocking on it.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise UserFileError(f"{self.path}: not a user file: not a regular file")
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise UserFileError(f"{self.path}: not a user file: larger than {MAX_FILE_BYTES:,} bytes")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise UserFileError(f"{self.path}: not a user file: invalid UTF-8 at byte {error.start}") from None
+
+    def _unreadable(self, error: OSError) -> UserFileError:
+        return UserFileError(f"{self.path}: the user file cannot be read: {error.strerror}; qstore-passwd creates one")
+
+    def _parse(self, name: str, line: _Line) -> Verifiers:
+        try:
+            if is_user_name(name):
+                return Verifiers.parse(line.text)
+        except ValueError:
+            pass
+        raise UserFileError(
+            f"{self.path}: line {line.number}: not name:scrypt$… as qstore-passwd writes it; set the user's password "
+            "again"
+        )
+
+    def _replace(self, lines: list[str]) -> None:
+        """Replace the file atomically; the new one is readable by its owner only."""
+        new = self.path + ".new"
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                Path(new).unlink()
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.writelines(line + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(new).replace(self.path)
+        except OSError as error:
+            raise UserFileError(f"{self.path}: the user file cannot be written: {error.strerror}") from error
+
+
+def _check_name(name: str) -> None:
+    if not is_user_name(name):
+        raise UserFileError(f"{name!a}: invalid user name: it must not contain spaces, ':', '@' or '#'")

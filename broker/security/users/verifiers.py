@@ -1,0 +1,300 @@
+"""Verifiers: what the broker keeps of a password, and how it checks one. None of them is the password.
+
+A user has one or more, in the user file separated by spaces:
+
+    scrypt$COST$BLOCK$PARALLEL$SALT$KEY              for PLAIN and AMQPLAIN (RFC 7914; n, r and p)
+    scrypt-md5$COST$BLOCK$PARALLEL$SALT$KEY          likewise, of the base64 of the password's MD5: imported users
+    SCRAM-SHA-256$ITERATIONS$SALT$STORED$SERVER      for this mechanism, and PLAIN (RFC 5802); SHA-1, SHA-512
+    CRAM-MD5$STATES                                  for CRAM-MD5: the two MD5 states of HMAC
+    DIGEST-MD5$REALM$HASH                            for DIGEST-MD5 in this realm: MD5 of name, realm and password
+
+Binary values and REALM are base64. Somebody who gets hold of the file can search for passwords in a dictionary: scrypt
+slows this down most, SCRAM less, the MD5 verifiers not at all. With the verifiers of CRAM-MD5 and DIGEST-MD5 one can
+even log in without the password. So these two are made only on request.
+
+Checking a password takes about 40 ms and 16 MiB for scrypt, and as much for SCRAM.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from qstore.broker.security.users.md5_state import STATE, hmac_states
+
+MAX_NAME: Final = 255
+"""Maximum characters of a name, and bytes of a password (RFC 4616, section 2: more need not be supported)."""
+MAX_SCRAM_ITERATIONS: Final = 1_000_000
+
+SCRYPT: Final = "scrypt"
+SCRYPT_MD5: Final = "scrypt-md5"
+CRAM_MD5: Final = "CRAM-MD5"
+DIGEST_MD5: Final = "DIGEST-MD5"
+SCRAM_HASHES: Final = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-1": "sha1"}
+
+DEFAULT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
+"""The mechanisms for which a new password gets verifiers."""
+MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, CRAM_MD5, DIGEST_MD5)
+"""The mechanisms for which there are verifiers."""
+
+_COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
+_MAX_COST: Final = 1 << 17
+_MAX_BLOCK: Final = 16
+_MAX_PARALLEL: Final = 4
+_MAX_MEMORY: Final = 512 << 20
+SALT_BYTES: Final = 16
+_KEY_BYTES: Final = 32
+_MAX_KEY_BYTES: Final = 128
+SCRAM_ITERATIONS: Final = 65_536
+_MIN_SCRAM_ITERATIONS: Final = 4096  # RFC 7677, section 4
+_MIN_SALT_BYTES: Final = 12  # what `scramp` accepts
+
+
+def is_user_name(name: str) -> bool:
+    """Whether `name` is valid: printable, without spaces, `:`, `@` and `#`, and not too long."""
+    return 0 < len(name) <= MAX_NAME and name.isprintable() and not any(one in " :@#" for one in name)
+
+
+def is_password(password: str) -> bool:
+    """Whether `password` is valid: PLAIN can transfer it."""
+    try:
+        return 0 < len(password.encode()) <= MAX_NAME and "\0" not in password
+    except UnicodeEncodeError:
+        return False
+
+
+class ScryptVerifier(NamedTuple):
+    """A password's scrypt key, and the parameters that it was made with."""
+
+    cost: int
+    block: int
+    parallel: int
+    salt: bytes
+    key: bytes
+
+    def matches(self, password: str) -> bool:
+        """Whether this is the password. Slow."""
+        return hmac.compare_digest(self._derive(password), self.key)
+
+    def _derive(self, password: str) -> bytes:
+        return hashlib.scrypt(
+            password.encode(),
+            salt=self.salt,
+            n=self.cost,
+            r=self.block,
+            p=self.parallel,
+            dklen=len(self.key),
+            maxmem=_MAX_MEMORY,
+        )
+
+    @classmethod
+    def make(cls, password: str) -> ScryptVerifier:
+        """The verifier of a password, with a new salt."""
+        empty = cls(_COST, _BLOCK, _PARALLEL, secrets.token_bytes(SALT_BYTES), bytes(_KEY_BYTES))
+        return empty._replace(key=empty._derive(password))
+
+    @classmethod
+    def parse(cls, fields: list[str]) -> ScryptVerifier:
+        """Raises ValueError."""
+        cost, block, parallel, salt, key = fields
+        found = cls(int(cost), int(block), int(parallel), _bytes(salt), _bytes(key))
+        is_legal = (
+            2 <= found.cost <= _MAX_COST
+            and found.cost & (found.cost - 1) == 0
+            and 1 <= found.block <= _MAX_BLOCK
+            and 1 <= found.parallel <= _MAX_PARALLEL
+            and SALT_BYTES <= len(found.key) <= _MAX_KEY_BYTES
+        )
+        if not is_legal:
+            raise ValueError("illegal parameters")
+        return found
+
+    def fields(self) -> tuple[str, ...]:
+        """Its form in the file."""
+        return (str(self.cost), str(self.block), str(self.parallel), _text(self.salt), _text(self.key))
+
+
+UNKNOWN_SCRYPT: Final = ScryptVerifier(_COST, _BLOCK, _PARALLEL, bytes(SALT_BYTES), bytes(_KEY_BYTES))
+"""No password's verifier, to spend the same time on an unknown user."""
+
+
+class ScramVerifier(NamedTuple):
+    """The keys of a SCRAM mechanism, and the parameters that they were made with (RFC 5802, section 3)."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def matches(self, mechanism: str, password: str) -> bool:
+        """Whether this is the password. Slow."""
+        try:
+            stored, _ = _scram_keys(mechanism, password, self.salt, self.iterations)
+        except ValueError:
+            return False
+        return hmac.compare_digest(stored, self.stored_key)
+
+    @classmethod
+    def make(cls, mechanism: str, password: str) -> ScramVerifier:
+        """The verifier of a password, with a new salt."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        return cls(SCRAM_ITERATIONS, salt, *_scram_keys(mechanism, password, salt, SCRAM_ITERATIONS))
+
+    @classmethod
+    def parse(cls, mechanism: str, fields: list[str]) -> ScramVerifier:
+        """Raises ValueError."""
+        iterations, salt, stored, server = fields
+        found = cls(int(iterations), _bytes(salt), _bytes(stored), _bytes(server))
+        size = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
+        if (
+            not _MIN_SCRAM_ITERATIONS <= found.iterations <= MAX_SCRAM_ITERATIONS
+            or not _MIN_SALT_BYTES <= len(found.salt) <= _MAX_KEY_BYTES
+            or not len(found.stored_key) == len(found.server_key) == size
+        ):
+            raise ValueError("illegal parameters")
+        return found
+
+    def fields(self) -> tuple[str, ...]:
+        """Its form in the file."""
+        return (str(self.iterations), _text(self.salt), _text(self.stored_key), _text(self.server_key))
+
+
+def _scram_keys(mechanism: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey, of the password prepared as RFC 4013 says. Raises ValueError if it cannot be."""
+    import scramp  # takes longer than a tool needs to start
+
+    try:
+        _, stored, server, _ = scramp.ScramMechanism(mechanism).make_auth_info(password, iterations, salt)
+    except scramp.ScramException as error:
+        raise ValueError(str(error)) from None
+    return stored, server
+
+
+def digest_md5_hash(name: str, realm: str, password: str) -> bytes:
+    """H(username:realm:password), each in ISO 8859-1 if that is possible, else in UTF-8 (RFC 2831, 2.1.2.1)."""
+    parts = []
+    for text in (name, realm, password):
+        try:
+            parts.append(text.encode("latin-1"))
+        except UnicodeEncodeError:
+            parts.append(text.encode())
+    return hashlib.md5(b":".join(parts), usedforsecurity=False).digest()
+
+
+def md5_text(digest: bytes) -> str:
+    """The password of a verifier `scrypt-md5`, from the MD5 of the user's password."""
+    return _text(digest)
+
+
+class Verifiers(NamedTuple):
+    """The verifiers of one user.
+
+    Attributes:
+        scrypt: of the password; None if there is none.
+        scrypt_md5: of its MD5; likewise.
+        scram: mechanism -> verifier.
+        cram_md5: two MD5 states; empty if there are none.
+        digest_md5: realm and hash; None if there are none.
+    """
+
+    scrypt: ScryptVerifier | None = None
+    scrypt_md5: ScryptVerifier | None = None
+    scram: Mapping[str, ScramVerifier] = MappingProxyType({})
+    cram_md5: bytes = b""
+    digest_md5: tuple[str, bytes] | None = None
+
+    def matches(self, password: str) -> bool:
+        """Whether this is the password. Slow."""
+        if self.scrypt is not None:
+            return self.scrypt.matches(password)
+        if self.scrypt_md5 is not None:
+            return self.scrypt_md5.matches(md5_text(hashlib.md5(password.encode(), usedforsecurity=False).digest()))
+        for mechanism, verifier in self.scram.items():
+            return verifier.matches(mechanism, password)
+        return False
+
+    @classmethod
+    def make(cls, name: str, password: str, realm: str, mechanisms: Iterable[str]) -> Verifiers:
+        """The verifiers of a password for some of `MECHANISMS`.
+
+        Raises:
+            ValueError: the password has characters that a mechanism does not allow.
+        """
+        wanted = set(mechanisms)
+        scram = {each: ScramVerifier.make(each, password) for each in SCRAM_HASHES if each in wanted}
+        return cls(
+            ScryptVerifier.make(password) if "PLAIN" in wanted else None,
+            None,
+            scram,
+            hmac_states(password.encode()) if CRAM_MD5 in wanted else b"",
+            (realm, digest_md5_hash(name, realm, password)) if DIGEST_MD5 in wanted else None,
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Verifiers:
+        """The verifiers of a line of the user file. Raises ValueError."""
+        found: dict[str, list[str]] = {}
+        for each in text.split(" "):
+            scheme, *fields = each.split("$")
+            if scheme in found:
+                raise ValueError("a verifier twice")
+            found[scheme] = fields
+        try:
+            scrypt, scrypt_md5 = (
+                ScryptVerifier.parse(found.pop(scheme)) if scheme in found else None for scheme in (SCRYPT, SCRYPT_MD5)
+            )
+            scram = {each: ScramVerifier.parse(each, found.pop(each)) for each in SCRAM_HASHES if each in found}
+            (states,) = found.pop(CRAM_MD5, ("",))
+            realm, digest = found.pop(DIGEST_MD5, ("", ""))
+            cram_md5, digest_md5 = _bytes(states), _bytes(digest)
+            digest_realm = _bytes(realm).decode()
+        except binascii.Error:
+            raise ValueError("invalid base64") from None
+        if found or len(cram_md5) not in (0, 2 * STATE) or len(digest_md5) not in (0, STATE):
+            raise ValueError("unknown or illegal verifiers")
+        return cls(scrypt, scrypt_md5, scram, cram_md5, (digest_realm, digest_md5) if digest_md5 else None)
+
+    def text(self) -> str:
+        """Their form in a line of the user file."""
+        parts: list[tuple[str, ...]] = []
+        if self.scrypt is not None:
+            parts.append((SCRYPT, *self.scrypt.fields()))
+        if self.scrypt_md5 is not None:
+            parts.append((SCRYPT_MD5, *self.scrypt_md5.fields()))
+        parts.extend((mechanism, *verifier.fields()) for mechanism, verifier in self.scram.items())
+        if self.cram_md5:
+            parts.append((CRAM_MD5, _text(self.cram_md5)))
+        if self.digest_md5 is not None:
+            parts.append((DIGEST_MD5, _text(self.digest_md5[0].encode()), _text(self.digest_md5[1])))
+        return " ".join("$".join(part) for part in parts)
+
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms that the user can log in with."""
+        has_password = self.scrypt is not None or self.scrypt_md5 is not None or bool(self.scram)
+        return (
+            *(("PLAIN",) if has_password else ()),
+            *self.scram,
+            *((CRAM_MD5,) if self.cram_md5 else ()),
+            *((DIGEST_MD5,) if self.digest_md5 is not None else ()),
+        )
+
+
+def schemes_for(mechanism: str) -> tuple[str, ...]:
+    """The verifiers of which one is enough for a mechanism."""
+    if mechanism in ("PLAIN", "AMQPLAIN"):
+        return (SCRYPT, SCRYPT_MD5, *SCRAM_HASHES)
+    return (mechanism,)
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

@@ -1,0 +1,139 @@
+"""Which mechanisms a broker offers to whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qstore.broker.security.authentication import Authentication, Link, Policy, unusable
+from qstore.broker.security.sasl.exchange import Failure, PasswordCheck, Success
+from qstore.broker.security.users.user_file import Users
+from qstore.broker.security.users.verifiers import MECHANISMS
+
+LOCAL, REMOTE = Link(is_local=True), Link(is_local=False)
+TLS = Link(is_local=False, is_encrypted=True)
+CERTIFIED = Link(is_local=False, is_encrypted=True, certificate_user="bob@acme.com")
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
+    found = Users(str(tmp_path_factory.mktemp("users") / "users"))
+    found.put("guest", "secret")
+    return found
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Users:
+    """Users with all verifiers."""
+    found = Users(str(tmp_path_factory.mktemp("users") / "users"))
+    found.put("guest", "secret", MECHANISMS)
+    return found
+
+
+def offered(users: Users | None, link: Link, policy: Policy | None = None) -> list[str]:
+    return list(Authentication(policy or Policy(), users).mechanisms(link))
+
+
+def test_without_authentication(users: Users) -> None:
+    for known in (None, users):
+        for link in (LOCAL, REMOTE, TLS):
+            assert offered(known, link, Policy(is_on=False)) == ["ANONYMOUS", "PLAIN"]
+    assert offered(None, LOCAL, Policy(is_on=False, mechanisms=("PLAIN", "SCRAM-SHA-1"))) == ["PLAIN"]
+
+
+def test_without_a_user_file() -> None:
+    assert offered(None, LOCAL) == ["ANONYMOUS"]
+    assert offered(None, REMOTE) == offered(None, TLS) == []
+    assert offered(None, CERTIFIED) == ["EXTERNAL"]
+
+
+def test_with_a_user_file(users: Users, full: Users) -> None:
+    assert offered(users, LOCAL) == offered(users, TLS) == ["SCRAM-SHA-256", "PLAIN"]
+    assert offered(users, REMOTE) == ["SCRAM-SHA-256"]
+    assert offered(users, CERTIFIED) == ["EXTERNAL", "SCRAM-SHA-256", "PLAIN"]
+    everything = ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "DIGEST-MD5", "CRAM-MD5", "PLAIN"]
+    assert offered(full, LOCAL) == everything
+    assert offered(full, REMOTE) == everything[:-1]
+
+
+def test_passwords_in_the_clear_need_consent(users: Users) -> None:
+    assert offered(users, REMOTE, Policy(allows_cleartext=True)) == ["SCRAM-SHA-256", "PLAIN"]
+    asked = Policy(mechanisms=("PLAIN", "AMQPLAIN"))
+    assert offered(users, REMOTE, asked) == []
+    assert offered(users, TLS, asked) == offered(users, LOCAL, asked) == ["PLAIN", "AMQPLAIN"]
+    told, logged = Authentication(asked, users).why_none(REMOTE)
+    assert "--auth-allow-cleartext" in logged
+    assert "--" not in told
+
+
+def test_what_is_asked_for_is_offered_in_its_order(users: Users, full: Users) -> None:
+    assert offered(full, LOCAL, Policy(mechanisms=("PLAIN", "CRAM-MD5"))) == ["PLAIN", "CRAM-MD5"]
+    assert offered(users, REMOTE, Policy(mechanisms=("SCRAM-SHA-1",))) == ["SCRAM-SHA-1"]  # some may have it
+    assert offered(users, REMOTE, Policy(mechanisms=("ANONYMOUS",))) == ["ANONYMOUS"]
+    assert offered(users, REMOTE, Policy(mechanisms=("EXTERNAL",))) == []
+    assert offered(None, REMOTE, Policy(mechanisms=("PLAIN",), allows_cleartext=True)) == []
+
+
+def test_no_dictionary_attacks_over_tls(full: Users) -> None:
+    policy = Policy(no_dictionary=True)
+    assert offered(full, TLS, policy) == []
+    assert offered(full, CERTIFIED, policy) == ["EXTERNAL"]
+    assert "PLAIN" in offered(full, LOCAL, policy)
+
+
+def test_encryption_can_be_required(users: Users) -> None:
+    for is_on in (True, False):
+        policy = Policy(is_on=is_on, requires_encryption=True)
+        assert offered(users, LOCAL, policy) == offered(users, REMOTE, policy) == []
+        assert offered(users, TLS, policy) != []
+        assert Authentication(policy, users).why_none(LOCAL)[0] == "only encrypted connections are accepted"
+
+
+def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
+    changing = Users(str(tmp_path / "users"))
+    policy = Authentication(Policy(), changing)
+    assert policy.mechanisms(LOCAL) == ()
+    changing.put("guest", "secret", ["PLAIN"])
+    assert policy.mechanisms(LOCAL) == ("PLAIN",)
+    changing.put("guest", "secret", ["PLAIN", "CRAM-MD5"])
+    assert policy.mechanisms(LOCAL) == ("CRAM-MD5", "PLAIN")
+
+
+def test_only_what_is_offered_is_taken(users: Users) -> None:
+    policy = Authentication(Policy(), users)
+    for name in ("ANONYMOUS", "CRAM-MD5", "EXTERNAL", "", "PLAIN\n"):
+        assert policy.mechanism(name, LOCAL) is None
+    assert policy.mechanism("PLAIN", REMOTE) is None
+    assert Authentication(Policy(), None).mechanism("ANONYMOUS", REMOTE) is None
+    plain = policy.mechanism("PLAIN", LOCAL)
+    assert plain is not None
+    check = plain.start(b"\0guest\0secret")
+    assert isinstance(check, PasswordCheck)
+    assert check.run() == Success("guest@QPID")
+
+
+def test_a_password_counts_only_with_auth(users: Users) -> None:
+    plain = Authentication(Policy(is_on=False, realm="R"), users).mechanism("PLAIN", REMOTE)
+    assert plain is not None
+    assert plain.start(b"\0guest\0wrong") == Success("guest@R")
+
+
+def test_a_user_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
+    users = Users(str(tmp_path / "users"))
+    users.put("guest", "secret")
+    plain = Authentication(Policy(), users).mechanism("PLAIN", LOCAL)
+    assert plain is not None
+    Path(users.path).unlink()
+    check = plain.start(b"\0guest\0secret")
+    assert isinstance(check, PasswordCheck)
+    failure = check.run()
+    assert isinstance(failure, Failure)
+    assert "cannot be read" in failure.reason
+
+
+def test_mechanisms_that_there_are_not() -> None:
+    assert unusable(["PLAIN", "SCRAM-SHA-256"]) == []
+    (line,) = unusable(["PLIAN"])
+    assert "PLIAN" in line
+    assert "SCRAM-SHA-512" in line
