@@ -30,6 +30,9 @@ class BrokerSettings:
         require_encryption: whether only connections with TLS are accepted.
         failed_login_seconds: time after which a failed login is answered.
         max_connections: limit of open connections.
+        connections_per_host: limit of the connections of each host; 0 for none.
+        connections_per_user, queues_per_user: limits for each user without a quota in the ACL file; 0 for none.
+        acl_file: the file with the access rules; None to allow everything.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
         max_channels: maximum channels per connection, offered in `tune`.
@@ -74,6 +77,10 @@ class BrokerSettings:
     require_encryption: bool = False
     failed_login_seconds: float = 1.0
     max_connections: int = 500
+    connections_per_host: int = 0
+    connections_per_user: int = 0
+    queues_per_user: int = 0
+    acl_file: str | None = None
     negotiate_seconds: float = 10.0
     max_frame: int = 65_535
     max_channels: int = 32_767

@@ -270,7 +270,9 @@ class Agent:
 
     def publish_event(self, event: Event) -> None:
         """Publish an event, if anybody is bound for it."""
-        table = EVENTS[type(event)]
+        table = EVENTS.get(type(event))
+        if table is None:
+            return
         key = f"agent.ind.event.{PACKAGE.replace('.', '_')}.{table.name}.{table.severity.word}.{self._suffix}"
         if self._depth >= _DEEP or not self._topic.match(key).queues:
             return

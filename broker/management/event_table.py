@@ -21,13 +21,18 @@ _NAMESPACE: Final = UUID("c2a3f2c0-52d0-5c7e-a1a5-6d4a0b9e8f02")
 class Severity(IntEnum):
     """How severe an event is; the value is that of syslog."""
 
+    ERROR = 3
     WARN = 4
+    NOTICE = 5
     INFORM = 6
 
     @property
     def word(self) -> str:
         """Its part of a routing key."""
-        return "warn" if self is Severity.WARN else "info"
+        return _WORDS[self]
+
+
+_WORDS: Final = {Severity.ERROR: "error", Severity.WARN: "warn", Severity.NOTICE: "notice", Severity.INFORM: "info"}
 
 
 class EventClass(NamedTuple):

@@ -2,29 +2,40 @@
 
     action      object      name and properties
     ----------  ----------  --------------------------------------------------------------------------------------
-    ACCESS      QUEUE       its name; when an existing queue is declared again, the fields of the declaration
+    ACCESS      BROKER      none: the timestamp setting is read
+    ACCESS      QUEUE       its name; for a passive declaration, the properties of the queue
     ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
-    CREATE      QUEUE       its name; `durable`, `autodelete`, `exclusive`, `alternate` and its arguments
-    CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`
-    DELETE      QUEUE       its name; `durable`, `autodelete`, `exclusive`, `alternate`
-    DELETE      EXCHANGE    its name; `type`, `durable`, `alternate`
+    ACCESS      METHOD      its name; `schemapackage` and `schemaclass` of the object that has it
+    ACCESS      QUERY       the name of the object; `schemaclass`; one of them may be empty
+    CREATE      CONNECTION  no name; `host`, the client's address. The user is empty before authentication
+    CREATE      QUEUE       its name; its properties (`queue_properties`), also if it exists already
+    CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`, likewise
+    CREATE      LINK        none
+    DELETE      QUEUE       its name; its properties; none if it does not exist
+    DELETE      EXCHANGE    its name; `type`, `durable`, `alternate`; none if it does not exist
     BIND        EXCHANGE    its name; `queuename`, `routingkey`
     UNBIND      EXCHANGE    its name; `queuename`, `routingkey`
-    PUBLISH     EXCHANGE    its name; `routingkey`
+    PUBLISH     EXCHANGE    its name; `routingkey` (`check_publish`)
     CONSUME     QUEUE       its name
     MOVE        QUEUE       its name; `queuename`, the destination
+    REDIRECT    QUEUE       its name; `queuename`, the destination
     PURGE       QUEUE       its name
     REROUTE     QUEUE       its name; `exchangename`
+    UPDATE      BROKER      none: the timestamp setting is changed
+
+Where it can be, a caller is checked before the object is looked for, so that nobody learns from an error whether an
+object exists that is not theirs.
 
 A broker without an authorizer allows everything. Messages are checked only if the authorizer has rules for publishing
-(`checks_publish`); without such rules there is no cost per message.
+(`checks_publish`); without such rules there is no cost per message. A publisher remembers what it may publish to, until
+the rules change (`changed`).
 
 Sources: Qpid C++ Broker Book, 1.5.2 (the names) and table 1.16 (the lookups); MRG 2 Messaging User Guide, 10.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, Protocol
 
@@ -43,15 +54,30 @@ class Action(Enum):
     MOVE = "move"
     PUBLISH = "publish"
     PURGE = "purge"
+    REDIRECT = "redirect"
     REROUTE = "reroute"
     UNBIND = "unbind"
+    UPDATE = "update"
 
 
 class ObjectType(Enum):
     """The kind of object an operation acts on; the value is its name in rules."""
 
+    BROKER = "broker"
+    CONNECTION = "connection"
     EXCHANGE = "exchange"
+    LINK = "link"
+    METHOD = "method"
+    QUERY = "query"
     QUEUE = "queue"
+
+
+class Publishing(Enum):
+    """Whether a message may be published, and whether this need not be asked again."""
+
+    REFUSED = "refused"
+    ONCE = "once"
+    ALWAYS = "always"
 
 
 class Authorizer(Protocol):
@@ -59,12 +85,15 @@ class Authorizer(Protocol):
 
     @property
     def checks_publish(self) -> bool:
-        """Whether any message may be refused. Read once, when the broker starts to listen."""
+        """Whether any message may be refused. May change when the rules do."""
 
     def allows(
         self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
     ) -> bool:
         """Whether the caller may perform the operation. Never called for the broker itself."""
+
+    def publishing(self, caller: Caller, exchange: str, routing_key: str) -> Publishing:
+        """Whether the caller may publish to an exchange with a routing key."""
 
 
 class AllowAll:
@@ -81,6 +110,10 @@ class AllowAll:
         """Always True."""
         return True
 
+    def publishing(self, _caller: Caller, _exchange: str, _routing_key: str) -> Publishing:
+        """Always."""
+        return Publishing.ALWAYS
+
 
 ALLOW_ALL: Final = AllowAll()
 
@@ -90,14 +123,32 @@ class Authorization:
 
     Attributes:
         authorizer: makes the decision.
+        changed: called when the authorizer has other rules than before.
     """
 
     def __init__(self, authorizer: Authorizer = ALLOW_ALL) -> None:
         self.authorizer = authorizer
+        self.changed: Callable[[], None] = lambda: None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything can be refused."""
+        return self.authorizer is not ALLOW_ALL
 
     def check(self, caller: Caller, action: Action, object_type: ObjectType, name: str, **properties: object) -> None:
         """Raise UnauthorizedError unless the caller may do this. `properties` are those of the table above."""
         if caller is BROKER or self.authorizer.allows(caller, action, object_type, name, properties):
             return
-        what = f'{action.value} {object_type.value} "{name}"'
-        raise UnauthorizedError(f"{caller.user} is not allowed to {what}")
+        raise _refused(caller, action, object_type, name)
+
+    def check_publish(self, caller: Caller, exchange: str, routing_key: str) -> bool:
+        """Raise UnauthorizedError unless the caller may publish. Returns whether this holds until the rules change."""
+        publishing = self.authorizer.publishing(caller, exchange, routing_key)
+        if publishing is Publishing.REFUSED:
+            raise _refused(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange)
+        return publishing is Publishing.ALWAYS
+
+
+def _refused(caller: Caller, action: Action, object_type: ObjectType, name: str) -> UnauthorizedError:
+    what = f"{action.value} {object_type.value}" + (f' "{name}"' if name else "")
+    return UnauthorizedError(f"{caller.user} is not allowed to {what}")

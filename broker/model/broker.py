@@ -25,6 +25,7 @@ from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.watch_factory import WatchFactory
+from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery, RestoreMessage
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
@@ -67,6 +68,7 @@ class Broker:
         started_at: start time, by the clock above.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
+        quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
         last_candidate: the message that a consumer's selector was evaluated for last.
     """
@@ -83,6 +85,7 @@ class Broker:
         self.authorization = Authorization()
         self.events = Events()
         self.events.listen(log_event)
+        self.quotas = Quotas(self.events.emit, settings.connections_per_host)
         self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
         self.tick = Tick(call_soon, store, self.memory, call_later)
         self.transactions: set[LocalTransaction] = set()
@@ -128,6 +131,7 @@ class Broker:
             removal=self.removal,
             bindings=BindingMaker(self.router, self.tick, storage, clock),
             authorization=self.authorization,
+            quotas=self.quotas,
             events=self.events,
         )
 
@@ -170,6 +174,8 @@ class Broker:
         if self.store is not None:
             recovery = Recovery(self.store, self.exchanges, self.queues, self.queue_factory, restore)
             recovery.run()
+            for queue in self.queues.values():
+                self.quotas.queue_created(queue.creator)
             for xid, effects in recovery.in_doubt.items():
                 self.distributed.recover(xid, effects)
 

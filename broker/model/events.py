@@ -1,14 +1,15 @@
 """What happens in the broker, as typed events, delivered to listeners.
 
-The operational log is the first listener (`event_log`). An event is a value; its QMF name is its class name with a
-lower-case first letter, and its fields are the arguments of the QMF event.
+The operational log is the first listener (`event_log`). An event is a value; its fields are the arguments of the QMF
+event, whose name is in `management/event_table`.
 
-Source: the QMF schema of qpidd's broker, its events.
+Source: the QMF schema of qpidd's broker and of its ACL module, their events; those whose names begin with Acl are
+called allow and deny there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -147,6 +148,53 @@ class QueueThresholdCrossedDownward(NamedTuple):
     bytes: int
 
 
+class AclAllow(NamedTuple):
+    """A rule with allow-log has allowed an operation."""
+
+    user: str
+    action: str
+    object_type: str
+    object_name: str
+    arguments: Mapping[str, str]
+
+
+class AclDeny(NamedTuple):
+    """A rule with deny-log has denied an operation."""
+
+    user: str
+    action: str
+    object_type: str
+    object_name: str
+    arguments: Mapping[str, str]
+
+
+class ConnectionDeny(NamedTuple):
+    """A connection was denied, by a limit or a rule. `user` is empty if it is not known."""
+
+    user: str
+    remote_host: str
+
+
+class QueueQuotaDeny(NamedTuple):
+    """A user was denied another queue."""
+
+    user: str
+    queue: str
+
+
+class FileLoaded(NamedTuple):
+    """The ACL file was read again. `user` is empty if a signal has asked for it."""
+
+    user: str
+
+
+class FileLoadFailed(NamedTuple):
+    """The ACL file could not be read again, and the rules have remained. `user` as above."""
+
+    user: str
+    reason: str
+
+
 Event: TypeAlias = (
     QueueDeclare
     | QueueDelete
@@ -162,6 +210,12 @@ Event: TypeAlias = (
     | QueueThresholdExceeded
     | QueueThresholdCrossedUpward
     | QueueThresholdCrossedDownward
+    | AclAllow
+    | AclDeny
+    | ConnectionDeny
+    | QueueQuotaDeny
+    | FileLoaded
+    | FileLoadFailed
 )
 Listener: TypeAlias = Callable[[Event], None]
 

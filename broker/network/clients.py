@@ -13,7 +13,10 @@ from typing import Final, Protocol
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.caller import Publisher
+from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
 from qstore.broker.network.backpressure import Pressure, Reader
 from qstore.broker.protocols.machine import Machine
@@ -38,6 +41,9 @@ class Client(Reader, Protocol):
 
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory has become short, or ample again."""
+
+    def watch_rules(self) -> None:
+        """The authorizer has other rules."""
 
     def shut_down(self) -> None:
         """Close the connection, since the broker is shutting down."""
@@ -90,6 +96,34 @@ class Clients:
         """The event loop has done some work."""
         self._last_work = time.perf_counter()
 
+    # ---- who may connect ----
+
+    def admits(self, host: str, address: str) -> bool:
+        """Whether the rules for all users let this host connect. It is not told why: it may be no client at all."""
+        try:
+            self.broker.authorization.check(Publisher(address), Action.CREATE, ObjectType.CONNECTION, "", host=host)
+        except UnauthorizedError:
+            self.broker.quotas.denied("", address)
+            text = "Client %s: disconnected: the ACL denies connections from its host"
+            self.too_many.write(time.monotonic(), text, address)
+            return False
+        return True
+
+    def refusal(self, host: str, address: str) -> str:
+        """Why a client is refused; empty if it is not, and then the connection is counted for its host."""
+        limit, per_host = self.settings.max_connections, self.broker.quotas.per_host
+        if len(self.connections) >= limit:
+            text = "Client max connection count limit exceeded: %d; %s is refused"
+            self.too_many.write(time.monotonic(), text, limit, address)
+            self.broker.quotas.denied("", address)
+            return "the broker's limit of connections is reached"
+        if not self.broker.quotas.arrive(host):
+            text = "Client max per-host connection count limit exceeded: %d; %s is refused"
+            self.too_many.write(time.monotonic(), text, per_host, address)
+            self.broker.quotas.denied("", address)
+            return "the limit of connections of this client's host is reached"
+        return ""
+
     def machines(self) -> list[Machine]:
         """The machines of all open connections."""
         machines = (each.machine for each in self.connections)
@@ -120,6 +154,11 @@ class Clients:
             connection.watch_memory(is_short=is_short)
         if not is_short:
             self._resume_publishers(math.inf)
+
+    def rules_changed(self) -> None:
+        """The authorizer has other rules: tell the connections."""
+        for connection in self.connections:
+            connection.watch_rules()
 
     def _resume_publishers(self, since: float) -> None:
         """Resume the publishers that have not been read since then."""

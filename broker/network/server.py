@@ -82,6 +82,7 @@ class Server:
         broker.tick.is_idle = self.clients.is_idle
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
+        broker.authorization.changed = self.clients.rules_changed
         broker.queue_factory.self_destruct = self._self_destruct
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)

@@ -51,7 +51,8 @@ class SocketConnection(asyncio.Protocol):
         self._opened = time.monotonic()
         self._closed = 0.0
         self._unsent = 0
-        self._is_catching_up = False
+        self._is_catching_up = self._is_counted = False
+        self._host = ""
         self._peer = Peer("", Link(is_local=False))
 
     # ---- asyncio ----
@@ -62,10 +63,12 @@ class SocketConnection(asyncio.Protocol):
         clients = self._clients
         peer = transport.get_extra_info("peername")
         address = _shown(peer)
-        is_refused = len(clients.connections) >= clients.settings.max_connections
-        if is_refused:
-            text = "Client max connection count limit exceeded: %d; %s is refused"
-            clients.too_many.write(time.monotonic(), text, clients.settings.max_connections, address)
+        host = self._host = str(peer[0]) if peer else ""
+        if not clients.admits(host, address):
+            self._transport.abort()
+            return
+        refusal = clients.refusal(host, address)
+        if refusal:
             if len(clients.refused) >= _MAX_REFUSED:
                 self._transport.abort()
                 return
@@ -73,6 +76,7 @@ class SocketConnection(asyncio.Protocol):
             clients.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
             clients.connections[self] = None
+            self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         with contextlib.suppress(OSError):
@@ -80,7 +84,6 @@ class SocketConnection(asyncio.Protocol):
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay)
             )
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
-        refusal = "the broker's limit of connections is reached" if is_refused else ""
         self._peer = Peer(address, Link(is_local), refusal)
 
     @property
@@ -173,6 +176,11 @@ class SocketConnection(asyncio.Protocol):
         if self._machine is not None:
             self._machine.watch_memory(is_short=is_short)
 
+    def watch_rules(self) -> None:
+        """The authorizer has other rules."""
+        if self._machine is not None:
+            self._machine.watch_rules()
+
     def _out_of_memory(self, machine: Machine) -> None:
         """Close the connection: the client's data was processed incompletely, so later data cannot be processed."""
         self._clients.broker.memory.exhausted(f"Client {self._peer.address}")
@@ -186,6 +194,8 @@ class SocketConnection(asyncio.Protocol):
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
         self._clients.connections.pop(self, None)
+        if self._is_counted:
+            self._clients.broker.quotas.leave(self._host)
         self._clients.refused.pop(self, None)
         self._clients.held_publishers.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
@@ -164,6 +165,10 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         ssl_sasl_no_dict=values.switch("ssl-sasl-no-dict"),
         require_encryption=values.switch("require-encryption"),
         max_connections=values.number("max-connections"),
+        acl_file=_acl_file(values.text("acl-file"), data_directory),
+        connections_per_user=values.number("connection-limit-per-user"),
+        connections_per_host=values.number("connection-limit-per-ip"),
+        queues_per_user=values.number("max-queues-per-user"),
         negotiate_seconds=values.number("max-negotiate-time") / 1000,
         max_message_bytes=min(values.number("max-message-size"), max_bytes),
         max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, max_bytes),
@@ -186,3 +191,11 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         replication_exchange=values.text("replication-exchange-name"),
         replication_exchange_type=values.word("replication-exchange-type"),
     )
+
+
+def _acl_file(name: str | None, data_directory: str | None) -> str | None:
+    """The full name of the ACL file: one without / at the beginning is in the data directory, if it is there."""
+    if name is None:
+        return None
+    there = None if data_directory is None else Path(data_directory, name)
+    return str(there if there is not None and there.exists() else Path(name).absolute())

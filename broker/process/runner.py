@@ -1,9 +1,9 @@
 """Startup and shutdown of a broker: it runs until a signal arrives or its store fails.
 
-Startup order, so that errors occur before any client can connect: user file, store and recovery, sockets, pid file.
-Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged messages remain in it. A
-failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes effect once the broker
-is listening. The duration of the shutdown is bounded (`signals`).
+Startup order, so that errors occur before any client can connect: user file, ACL file, store and recovery, sockets, pid
+file. Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged messages remain in
+it. A failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes effect once the
+broker is listening. The duration of the shutdown is bounded (`signals`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
+from qstore.broker.security.acl.errors import AclFileError
+from qstore.broker.security.acl.rules import RuleSet
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
 
@@ -74,6 +77,8 @@ class Runner:
         self._steps = 0  # of the shutdown
         self._watchdog = Watchdog(self._progress)
         self._is_up = self._has_failed = False
+        self._rules: RuleSet | None = None
+        self._access: AccessControl | None = None
 
     def run(self) -> bool:
         """Run the broker. Returns whether the shutdown was clean and nothing acknowledged is in doubt.
@@ -82,6 +87,7 @@ class Runner:
             StartError: the broker cannot start.
         """
         _check_users(self._settings)
+        self._rules = _read_rules(self._settings)
         gc.disable()  # recovered messages are many objects, without cycles; the server enables it
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -96,6 +102,7 @@ class Runner:
         began = time.monotonic()
         self._store = self._open_store()
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
+        self._access = control_access(broker, self._rules)
         register_listener(broker, new_transfer)
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
@@ -163,6 +170,8 @@ class Runner:
                 _SECURITY_LOG.notice("%s: the user file is valid; it is read at every login", path)
             except UserFileError as error:
                 _SECURITY_LOG.error("%s", error)
+        if self._access is not None and self._settings.acl_file is not None:
+            self._access.start_reload()
         _LOG.notice("Reloaded the log file and the user file; changes of other options need a restart")
 
     def _open_store(self) -> Store | None:
@@ -256,6 +265,15 @@ def _check_users(settings: BrokerSettings) -> None:
         for line in Users(settings.user_file).check():
             _SECURITY_LOG.warning("%s", line)
     except UserFileError as error:
+        raise StartError(str(error)) from error
+
+
+def _read_rules(settings: BrokerSettings) -> RuleSet | None:
+    if settings.acl_file is None:
+        return None
+    try:
+        return read_rules(settings.acl_file, settings.realm)
+    except AclFileError as error:
         raise StartError(str(error)) from error
 
 

@@ -173,6 +173,9 @@ class Machine(Protocol):
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory is short, so that each message must be checked against the ceiling; or it is ample again."""
 
+    def watch_rules(self) -> None:
+        """The authorizer has other rules."""
+
     def take_published(self) -> bool:
         """Whether a message was published while memory was short, since the last call."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType
+from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType, Publishing
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.events import (
@@ -32,17 +32,24 @@ Asked = tuple[str, str, str, dict[str, object]]
 
 
 class Guard:
-    """Notes what it is asked, and refuses what it is told to."""
+    """Notes what it is asked, and refuses what it is told to. Everybody may connect."""
 
     def __init__(self, refused: tuple[Action, ...] = (), *, checks_publish: bool = True) -> None:
         self.refused, self.checks_publish = refused, checks_publish
+        self.publishes = Publishing.ALWAYS
         self.asked: list[tuple[str, Action, ObjectType, str, dict[str, object]]] = []
 
     def allows(
         self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
     ) -> bool:
+        if object_type is ObjectType.CONNECTION:
+            return True
         self.asked.append((caller.user, action, object_type, name, dict(properties)))
         return action not in self.refused
+
+    def publishing(self, caller: Caller, exchange: str, routing_key: str) -> Publishing:
+        self.asked.append((caller.user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, {"routingkey": routing_key}))
+        return Publishing.REFUSED if Action.PUBLISH in self.refused else self.publishes
 
 
 def scene(test: Callable[[Wired], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
@@ -60,9 +67,9 @@ def operations(stage: Wired, caller: Caller) -> dict[Action, list[Callable[[], C
         Action.CREATE: [
             lambda: topology.declare_queue("new", caller=caller),
             lambda: topology.declare_exchange("new", "direct", caller=caller),
+            lambda: topology.declare_queue("there", caller=caller),
         ],
         Action.ACCESS: [
-            lambda: topology.declare_queue("there", caller=caller),
             lambda: topology.declare_queue("there", passive=True, caller=caller),
             lambda: topology.declare_exchange("ex", "direct", passive=True, caller=caller),
         ],
@@ -124,16 +131,18 @@ def test_what_is_asked(tmp_path: Path) -> None:
         await topology.unbind("q", "e", "a.#", caller=anna)
         await topology.delete_queue("q", caller=anna)
         await topology.delete_exchange("e", caller=anna)
-        declared = {"durable": False, "autodelete": False, "exclusive": True, "alternate": "e"}
+        flags = {"durable": False, "autodelete": False, "exclusive": True, "alternate": "e", "policytype": "reject"}
+        limits = {"queuemaxsize": 100 << 20, "queuemaxcount": 5, "filemaxsize": 0, "filemaxcount": 0}
+        pages = {"paging": False, "pages": 0, "pagefactor": 0}
         key = {"queuename": "q", "routingkey": "a.#"}
         made = {"type": "topic", "durable": True, "alternate": "amq.fanout"}
         assert [each[0] for each in guard.asked] == ["anna@QPID"] * 6
         assert [each[1:] for each in guard.asked] == [
             (Action.CREATE, ObjectType.EXCHANGE, "e", made | {"autodelete": False}),
-            (Action.CREATE, ObjectType.QUEUE, "q", declared | {"arguments": arguments}),
+            (Action.CREATE, ObjectType.QUEUE, "q", flags | limits | pages),
             (Action.BIND, ObjectType.EXCHANGE, "e", key),
             (Action.UNBIND, ObjectType.EXCHANGE, "e", key),
-            (Action.DELETE, ObjectType.QUEUE, "q", declared),
+            (Action.DELETE, ObjectType.QUEUE, "q", flags),
             (Action.DELETE, ObjectType.EXCHANGE, "e", made),
         ]
 
@@ -178,7 +187,6 @@ def guarded(*refused: Action, checks_publish: bool = True) -> tuple[Client, Guar
     opened.declare("q")
     opened.sync()
     guard = world.broker.authorization.authorizer = Guard(refused, checks_publish=checks_publish)
-    world.sessions.checks_publish = guard.checks_publish
     client = world.open_client(name=b"guarded")
     return client, guard
 

@@ -197,11 +197,9 @@ def test_every_option_by_each_of_its_names(option: Option) -> None:
 
 
 def test_what_is_refused_may_be_off() -> None:
-    found = values(
-        "--require-encryption=no", "--ha-cluster", "no", "--max-queues-per-user=0", "--connection-limit-per-ip", "0"
-    )
+    found = values("--require-encryption=no", "--ha-cluster", "no")
     assert found.without_effect() == []
-    for arguments in (["--require-encryption"], ["--ha-cluster=yes"], ["--queue-limit-per-user=1"], ["--ssl-port=0"]):
+    for arguments in (["--require-encryption"], ["--ha-cluster=yes"], ["--ssl-port=0"]):
         with pytest.raises(OptionError):
             values(*arguments)
 

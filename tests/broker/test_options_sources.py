@@ -273,7 +273,7 @@ def test_of_many_that_are_no_options_some_are_told(file: Path) -> None:
         ("daemon=maybe\n", {}, r"line 1: daemon: .* is neither yes nor no"),
         ("data-dir=\n", {}, "line 1: data-dir: the value must not be empty"),
         ("port=1\nport=2\n", {}, "line 2: port is given twice"),
-        ("acl-file=x\n", {}, r"line 1: acl-file is not supported yet: .*; remove the option"),
+        ("ha-cluster=yes\n", {}, r"line 1: ha-cluster is not supported yet: .*; remove the option"),
         ("", {"QPID_PORT": "tcp://10.0.0.1:5672"}, 'QPID_PORT: "tcp://10.0.0.1:5672" is not a number'),
         ("", {"QPID_REQUIRE_ENCRYPTION": "yes"}, "QPID_REQUIRE_ENCRYPTION is not supported yet"),
     ],

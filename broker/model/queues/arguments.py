@@ -161,6 +161,11 @@ class QueueArguments(NamedTuple):
 NO_ARGUMENTS: Final = QueueArguments()
 
 
+def policy_named(value: object) -> object:
+    """The policy that a value of qpid.policy_type names; the value itself if it is none."""
+    return _SPELLINGS.get(value, value) if isinstance(value, str) else value
+
+
 def read_arguments(arguments: TypedMap) -> QueueArguments:
     """Parse the arguments of a declaration.
 
@@ -169,8 +174,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     """
     given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
-    policy = given.get(POLICY_TYPE, REJECT)
-    policy = _SPELLINGS.get(policy, policy) if isinstance(policy, str) else policy
+    policy = policy_named(given.get(POLICY_TYPE, REJECT))
     if policy not in POLICIES:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
     levels = _first(counts, PRIORITIES) or 0

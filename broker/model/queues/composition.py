@@ -67,6 +67,7 @@ class QueueFactory:
         default_group: the name of the default group.
 
     Attributes:
+        default_bytes: `max_bytes`.
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
         divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
@@ -82,7 +83,7 @@ class QueueFactory:
         watches: WatchFactory,
         default_group: str = DEFAULT_GROUP,
     ) -> None:
-        self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
+        self._tick, self._store, self.default_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
@@ -140,7 +141,7 @@ class QueueFactory:
         return PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
 
     def _capacity(self, parsed: QueueArguments) -> Capacity:
-        max_messages, max_bytes, overhead = 0, self._max_bytes, MESSAGE_OVERHEAD
+        max_messages, max_bytes, overhead = 0, self.default_bytes, MESSAGE_OVERHEAD
         if parsed.policy != FLOW_TO_DISK:
             max_messages = parsed.max_messages
             if parsed.max_bytes is not None:

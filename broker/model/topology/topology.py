@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
-from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -44,6 +44,7 @@ from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.access import Access
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.events import Events
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.idle import IdleQueues
+    from qstore.broker.model.quotas import Quotas
 
 _LOG: Final = log_of("Model")
 
@@ -107,6 +109,7 @@ class Topology:
         removal: deletes queues.
         bindings: creates and removes bindings.
         authorization: checks operations.
+        quotas: limits the queues of each user.
         events: emits an event for every change.
     """
 
@@ -121,11 +124,13 @@ class Topology:
         removal: QueueRemoval,
         bindings: BindingMaker,
         authorization: Authorization,
+        quotas: Quotas,
         events: Events,
     ) -> None:
         self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
         self._storage, self._removal, self._bindings = storage, removal, bindings
-        self._authorization, self._events = authorization, events
+        self._quotas, self._events = quotas, events
+        self._access = Access(authorization, factory.default_bytes)
         self._changes = SerialExecutor()
         self._reported: set[str] = set()  # keys of ignored queue arguments already logged as notices
 
@@ -194,17 +199,21 @@ class Topology:
             ResourceLockedError: it is exclusive to another caller, or in use and cannot become exclusive.
             InternalError: the store cannot store it.
         """
-        queue = self.find_queue(name) if passive else self._queues.get(name)
+        queue = self._queues.get(name)
         is_new = queue is None
-        self._authorization.check(
-            caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.QUEUE, name,
-            durable=durable, autodelete=auto_delete, exclusive=exclusive, alternate=alternate, arguments=arguments,
+        self._access.declare_queue(
+            caller, name, queue, passive=passive, durable=durable, auto_delete=auto_delete, exclusive=exclusive,
+            alternate=alternate, arguments=arguments,
         )  # fmt: skip
+        if passive:
+            queue = self.find_queue(name)
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
+            self._quotas.check_queue(caller, name)
             queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
             queue.alternate, queue.creator = wanted, caller.user
             self._queues[name] = queue
+            self._quotas.queue_created(queue.creator)
             self._exchanges[""].binding_count.set(len(self._queues))
         else:
             if exclusive or not passive:
@@ -261,12 +270,8 @@ class Topology:
             ResourceLimitExceededError: there is no room for its messages at their destination.
             InternalError: the store cannot delete it.
         """
+        self._access.delete_queue(caller, name, self._queues.get(name))
         queue = self.find_queue(name)
-        self._authorization.check(
-            caller, Action.DELETE, ObjectType.QUEUE, name,
-            durable=queue.durable, autodelete=queue.auto_delete, exclusive=queue.owner is not None,
-            alternate="" if queue.alternate is None else queue.alternate.name,
-        )  # fmt: skip
         if if_empty and not queue.is_empty:
             raise PreconditionFailedError(
                 f'queue "{name}" is not empty: it has {plural(queue.message_count, "message")}'
@@ -302,6 +307,7 @@ class Topology:
 
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
+        self._quotas.queue_deleted(queue.creator)
         self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name))
         self._idle_queues.forget(queue)
         for exchange in left:
@@ -341,12 +347,14 @@ class Topology:
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
             InternalError: the store cannot store it.
         """
-        exchange = self.find_exchange(name) if passive else self._exchanges.get(name)
+        exchange = self._exchanges.get(name)
         is_new = exchange is None
-        self._authorization.check(
-            caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.EXCHANGE, name,
-            type=type_name, durable=durable, autodelete=auto_delete, alternate=alternate,
+        self._access.declare_exchange(
+            caller, name, exchange, passive=passive, type_name=type_name, durable=durable, auto_delete=auto_delete,
+            alternate=alternate,
         )  # fmt: skip
+        if passive:
+            exchange = self.find_exchange(name)
         wanted = self.find_exchange(alternate) if alternate else None
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
@@ -381,12 +389,8 @@ class Topology:
             PreconditionFailedError: queues are bound to it.
             InternalError: the store cannot delete it.
         """
+        self._access.delete_exchange(caller, name, self._exchanges.get(name))
         exchange = self.find_exchange(name)
-        self._authorization.check(
-            caller, Action.DELETE, ObjectType.EXCHANGE, name,
-            type=exchange.type_name, durable=exchange.durable,
-            alternate="" if exchange.alternate is None else exchange.alternate.name,
-        )  # fmt: skip
         if name in PROTECTED_EXCHANGES:
             raise NotAllowedError(f'exchange "{name}" is a standard exchange and cannot be deleted')
         if self._is_alternate(exchange):
@@ -449,10 +453,8 @@ class Topology:
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot store it.
         """
+        self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        self._authorization.check(
-            caller, Action.BIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
-        )
         check_owner(queue, caller)
         binding = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
@@ -471,10 +473,8 @@ class Topology:
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot delete it.
         """
+        self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        self._authorization.check(
-            caller, Action.UNBIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
-        )
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
         self._events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key))

@@ -20,6 +20,7 @@ from qstore.broker.log.logs import CATEGORIES, DEFAULT_RULE, LEVELS
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.process.options.config_file import DEFAULT_FILE
 from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Option, Source
+from qstore.broker.process.options.table_access import ACCESS
 from qstore.broker.process.options.table_others import OTHERS
 from qstore.broker.process.options.table_security import SECURITY
 
@@ -236,6 +237,7 @@ GROUPS: Final = (
     _MODULES,
     _BROKER,
     SECURITY,
+    ACCESS,
     _QUEUES,
     _TRANSACTIONS,
     _MANAGEMENT,

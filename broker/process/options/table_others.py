@@ -14,8 +14,6 @@ from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Op
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _LATER, _NOT_NEEDED, _REFUSED = Effect.LATER, Effect.NOT_NEEDED, Effect.REFUSED
 
-_NO_ACL: Final = "the broker has no access control lists, and every operation would be allowed"
-_NO_LIMITS: Final = "the broker has no limits per user or address"
 _NO_TLS: Final = "connections are not encrypted"
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
 _NO_MANAGEMENT: Final = "the broker has no management yet"
@@ -63,13 +61,6 @@ _SECURITY: Final = Group(
     (
         Option("require-encryption", _SWITCH, YES_NO, "", "Accept encrypted connections only", effect=_REFUSED,
                reason=_NO_TLS),
-        Option("acl-file", _TEXT, "FILE", "", "Access control list", effect=_REFUSED, reason=_NO_ACL),
-        Option("connection-limit-per-user", _NUMBER, "N", "", "Maximum connections per user", effect=_REFUSED,
-               reason=_NO_LIMITS),
-        Option("connection-limit-per-ip", _NUMBER, "N", "", "Maximum connections per address", effect=_REFUSED,
-               reason=_NO_LIMITS),
-        Option("max-queues-per-user", _NUMBER, "N", "", "Maximum queues per user", alias="queue-limit-per-user",
-               effect=_REFUSED, reason=_NO_LIMITS),
         Option("ssl-cert-db", _TEXT, "DIR", "", "Certificate database", effect=_REFUSED, reason=_NO_TLS),
         Option("ssl-cert-password-file", _TEXT, "FILE", "", "File with the password of the certificate database",
                effect=_REFUSED, reason=_NO_TLS),

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -106,9 +105,9 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
         if transfers.checks_user_ids:
             _check_user_id(session, message.header)
         if transfers.checks_publish:
-            broker.authorization.check(
-                session, Action.PUBLISH, ObjectType.EXCHANGE, destination, routingkey=message.routing_key
-            )
+            target = destination, message.routing_key
+            if target not in transfers.allowed and broker.authorization.check_publish(session, *target):
+                transfers.allow(target)
         if message.handling.is_immediate:
             _transfer_immediate(session, number, message, exchange)
             return

@@ -71,26 +71,9 @@ class ServerConnection(Connection[ServerSession]):
     protocol: ClassVar[str] = "AMQP 0-10"
 
     __slots__ = (
-        "__weakref__",
-        "_channel_max",
-        "_host",
-        "_is_announced",
-        "_is_tuned",
-        "_login",
-        "_now",
-        "_publisher",
-        "_refusal",
-        "_registry",
-        "_reported",
-        "_settings",
-        "_tick",
-        "can_send",
-        "client_properties",
-        "peer",
-        "room",
-        "streams",
-        "transfers",
-        "user",
+        "__weakref__", "_channel_max", "_host", "_is_announced", "_is_tuned", "_login", "_now", "_publisher",
+        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "peer", "room",
+        "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +104,9 @@ class ServerConnection(Connection[ServerSession]):
         self._publisher = Publisher(peer)
         make_reader = TimestampingReader if sessions.has_timestamps else TransferReader
         self.transfers = make_reader(
-            self._publisher, checks_user_ids=settings.auth, checks_publish=sessions.checks_publish
+            self._publisher,
+            checks_user_ids=settings.auth,
+            checks_publish=sessions.admission.checks_publish,
         )
         self.transfers.take_interrupted = self._take_interrupted
         self.streams: dict[int, Stream] = {}
@@ -210,6 +195,10 @@ class ServerConnection(Connection[ServerSession]):
         """As `Machine.watch_memory`."""
         self.transfers.watch_memory(is_short=is_short)
 
+    def watch_rules(self) -> None:
+        """As `Machine.watch_rules`."""
+        self.transfers.watch_rules(checks_publish=self._registry.admission.checks_publish)
+
     def take_published(self) -> bool:
         """As `Machine.take_published`."""
         has_published, self.transfers.has_published = self.transfers.has_published, False
@@ -241,6 +230,7 @@ class ServerConnection(Connection[ServerSession]):
         """As `Connection.dismantle`."""
         super().dismantle()
         self.transfers.take_interrupted = nothing_interrupted
+        self._registry.admission.leave(self._publisher)
         if self._is_announced:
             self._emit(ClientDisconnect(self.peer, self.user, self.client_properties))
 
@@ -295,9 +285,10 @@ class ServerConnection(Connection[ServerSession]):
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
-            if self._refusal:  # not earlier: clients would report an authentication failure
-                self._emit(ClientConnectFail(self.peer, self.user, self._refusal, self.client_properties))
-                self.close(CloseCode.CONNECTION_FORCED, self._refusal)
+            refusal = self._refusal or self._registry.admission.refusal(self._publisher)
+            if refusal:  # not earlier: clients would report an authentication failure
+                self._emit(ClientConnectFail(self.peer, self.user, refusal, self.client_properties))
+                self.close(CloseCode.CONNECTION_FORCED, refusal)
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
+from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.amqp_0_10.assembly import Budget
 from qstore.broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
@@ -28,7 +29,7 @@ class SessionRegistry:
         budget: limits incomplete messages over all connections; at least the maximum message size.
         events: emits events to listeners.
         interrupted: interrupted messages that their senders may resume.
-        checks_publish: whether the broker's authorizer checks messages.
+        admission: admits clients whose user is known.
         failed_logins: log lines about rejected clients.
     """
 
@@ -38,7 +39,7 @@ class SessionRegistry:
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
         self.events = broker.events
         self.interrupted = InterruptedMessages(settings)
-        self.checks_publish = broker.authorization.authorizer.checks_publish
+        self.admission = Admission(broker.authorization, broker.quotas)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # session -> end of its timeout, in order of detaching

@@ -50,6 +50,7 @@ class TransferReader:
 
     Attributes:
         publisher, checks_user_ids, checks_publish: as above.
+        allowed: exchanges and routing keys to which the user may publish, as long as the rules do not change.
         take_interrupted: see `TakeInterrupted`.
         has_rare: whether messages need checks before publishing: of the user id, by the authorizer, of memory
             (`watch_memory`), or, once an immediate message was received, of that flag.
@@ -58,8 +59,19 @@ class TransferReader:
     """
 
     __slots__ = (
-        "_handlings", "_has_checks", "_has_immediate", "_remembered", "_room", "checks_publish", "checks_user_ids",
-        "has_published", "has_rare", "is_memory_short", "publisher", "take_interrupted",
+        "_handlings",
+        "_has_checks",
+        "_has_immediate",
+        "_remembered",
+        "_room",
+        "allowed",
+        "checks_publish",
+        "checks_user_ids",
+        "has_published",
+        "has_rare",
+        "is_memory_short",
+        "publisher",
+        "take_interrupted",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +79,7 @@ class TransferReader:
     ) -> None:
         self.publisher = publisher
         self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
+        self.allowed: set[tuple[str, str]] = set()
         self._has_checks = self.has_rare = checks_user_ids or checks_publish
         self._has_immediate = self.is_memory_short = self.has_published = False
         self.take_interrupted: TakeInterrupted = nothing_interrupted
@@ -112,6 +125,19 @@ class TransferReader:
         expires_at = clock() + properties.ttl / 1000
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
+
+    def allow(self, target: tuple[str, str]) -> None:
+        """The user may publish to an exchange with a routing key."""
+        if len(self.allowed) >= _REMEMBERED:
+            self.allowed.clear()
+        self.allowed.add(target)
+
+    def watch_rules(self, *, checks_publish: bool) -> None:
+        """The authorizer has other rules, by which it checks messages, or does not."""
+        self.allowed.clear()
+        self.checks_publish = checks_publish
+        self._has_checks = self.checks_user_ids or checks_publish
+        self.has_rare = self.is_memory_short or self._has_checks or self._has_immediate
 
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory is short, or ample again."""

@@ -1,0 +1,163 @@
+"""Asks the authorizer before queues, exchanges and bindings are changed, with their properties (`authorization`).
+
+    durable, autodelete, exclusive, alternate     of the declaration; of the object, if it is deleted, or exists already
+                                                  and is declared passively
+    policytype                                    reject, ring, ring_strict, self-destruct or flow_to_disk
+    queuemaxsize, queuemaxcount                   bytes and messages; 0 for no limit. The broker's default limit counts
+    filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
+    paging, pages, pagefactor                     as given; 0 if not
+
+The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
+the object exists: what is no number counts as the largest one.
+
+Source: Qpid C++ Broker Book, table 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.queues.argument_table import as_text, is_set
+from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
+from qstore.formats.values import TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.authorization import Authorization
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.queues.queue import Queue
+
+_LARGEST: Final = (1 << 64) - 1
+_AUTO_DELETE: Final = ("delete-if-unused", "delete-on-close", "delete-if-unused-and-empty")
+
+#: Property -> argument, of those that matter only when a queue is created.
+_AT_CREATION: Final[Mapping[str, str]] = {
+    "filemaxsize": "qpid.file_size",
+    "filemaxcount": "qpid.file_count",
+    "pages": "qpid.max_pages_loaded",
+    "pagefactor": "qpid.page_factor",
+}
+
+
+class Access:
+    """Asks the authorizer of one broker.
+
+    Args:
+        authorization: checks operations.
+        default_limit: the broker's default limit of a queue, in bytes; 0 for none.
+    """
+
+    def __init__(self, authorization: Authorization, default_limit: int) -> None:
+        self._authorization, self._default_limit = authorization, default_limit
+
+    def declare_queue(
+        self,
+        caller: Caller,
+        name: str,
+        queue: Queue | None,
+        *,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        exclusive: bool,
+        alternate: str,
+        arguments: TypedMap,
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may declare a queue; `queue` is what has its name already."""
+        if not self._authorization.is_on:
+            return
+        if passive and queue is not None:
+            declared = self._existing(queue)
+        else:
+            declared = self._declared(durable, auto_delete, exclusive, alternate, arguments, is_new=not passive)
+        action = Action.ACCESS if passive else Action.CREATE
+        self._authorization.check(caller, action, ObjectType.QUEUE, name, **declared)
+
+    def delete_queue(self, caller: Caller, name: str, queue: Queue | None) -> None:
+        """Raise UnauthorizedError unless the caller may delete a queue; None if there is none."""
+        if not self._authorization.is_on:
+            return
+        existing = {} if queue is None else self._existing(queue)
+        what = {each: value for each, value in existing.items() if not each.startswith("queuemax")}
+        self._authorization.check(caller, Action.DELETE, ObjectType.QUEUE, name, **what)
+
+    def declare_exchange(
+        self,
+        caller: Caller,
+        name: str,
+        exchange: Exchange | None,
+        *,
+        passive: bool,
+        type_name: str,
+        durable: bool,
+        auto_delete: bool,
+        alternate: str,
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may declare an exchange; `exchange` has its name already."""
+        if not self._authorization.is_on:
+            return
+        if passive and exchange is not None:
+            what = {**_existing_exchange(exchange), "autodelete": exchange.auto_delete}
+        else:
+            what = {"type": type_name, "durable": durable, "autodelete": auto_delete, "alternate": alternate}
+        action = Action.ACCESS if passive else Action.CREATE
+        self._authorization.check(caller, action, ObjectType.EXCHANGE, name, **what)
+
+    def delete_exchange(self, caller: Caller, name: str, exchange: Exchange | None) -> None:
+        """Raise UnauthorizedError unless the caller may delete an exchange; None if there is none."""
+        if self._authorization.is_on:
+            what = {} if exchange is None else _existing_exchange(exchange)
+            self._authorization.check(caller, Action.DELETE, ObjectType.EXCHANGE, name, **what)
+
+    def binding(self, caller: Caller, action: Action, exchange: str, queue: str, key: str) -> None:
+        """Raise UnauthorizedError unless the caller may bind or unbind."""
+        self._authorization.check(caller, action, ObjectType.EXCHANGE, exchange, queuename=queue, routingkey=key)
+
+    def _existing(self, queue: Queue) -> dict[str, Any]:
+        alternate = "" if queue.alternate is None else queue.alternate.name
+        is_exclusive = queue.owner is not None
+        return self._declared(queue.durable, queue.auto_delete, is_exclusive, alternate, queue.arguments, is_new=False)
+
+    def _declared(
+        self,
+        durable: bool,
+        auto_delete: bool,
+        exclusive: bool,
+        alternate: str,
+        arguments: TypedMap,
+        *,
+        is_new: bool,
+    ) -> dict[str, Any]:
+        given = {name: as_text(typed.value) for name, typed in arguments.entries}
+        lifetime = given.get(LIFETIME)
+        found: dict[str, Any] = {
+            "durable": durable,
+            "autodelete": auto_delete if lifetime is None else lifetime in _AUTO_DELETE,
+            "exclusive": exclusive,
+            "alternate": alternate,
+            "policytype": policy_named(given.get(POLICY_TYPE, REJECT)),
+            "queuemaxsize": _number(given.get(MAX_SIZE, self._default_limit)),
+            "queuemaxcount": _number(given.get(MAX_COUNT)),
+        }
+        if is_new:
+            found["paging"] = is_set(given.get("qpid.paging"))
+            found.update({name: _number(given.get(argument)) for name, argument in _AT_CREATION.items()})
+        return found
+
+
+def _existing_exchange(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "type": exchange.type_name,
+        "durable": exchange.durable,
+        "alternate": "" if exchange.alternate is None else exchange.alternate.name,
+    }
+
+
+def _number(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST)):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else _LARGEST

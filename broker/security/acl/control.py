@@ -1,0 +1,221 @@
+"""The access control of one broker: the rules and quotas in force, what they have refused, and reading them again.
+
+Without an ACL file every operation is allowed; the limits of the options hold all the same. Who has no quota of the
+file has that for `all`, then that of the option; if the file has quotas, but none for `all`, and the option is not
+given either, the others have none at all.
+
+Log lines and events: what `allow-log` and `deny-log` rules have decided is logged at level notice, other denials at
+level info; each line ends with the rule and its line in the file.
+
+Sources: Qpid C++ Broker Book, 1.5.2 and 1.5.3; the schema of qpidd's ACL module (events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.log.logs import INFO, NOTICE, log_of
+from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.caller import Caller
+from qstore.broker.model.events import AclAllow, AclDeny, FileLoaded, FileLoadFailed
+from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
+from qstore.broker.security.acl.errors import AclFileError, Problem
+from qstore.broker.security.acl.reader import read_file
+from qstore.broker.security.acl.rules import Counted, RuleSet
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+
+_LOG: Final = log_of("Security")
+
+
+class AccessControl:
+    """The rules in force: an `Authorizer`, and the limits of users (`UserLimits`).
+
+    Args:
+        broker: the model.
+        rules: the rules of the file; None without one.
+
+    Attributes:
+        engine: decides by the rules; None without a file.
+        loaded_at: when the rules were read, by the clock.
+        denied: how many requests were denied.
+    """
+
+    def __init__(self, broker: Broker, rules: RuleSet | None) -> None:
+        self._settings, self._emit, self._clock = broker.settings, broker.events.emit, broker.clock
+        self._authorization = broker.authorization
+        self.engine: Engine | None = None
+        self.loaded_at = 0.0
+        self.denied = 0
+        self._limits: dict[Counted, tuple[dict[str, int], int | None]] = {}
+        self._lock = asyncio.Lock()
+        self._reload: asyncio.Task[None] | None = None
+        if rules is not None:
+            self._use(rules)
+        else:
+            self._set_limits(RuleSet(2))
+
+    # ---- reading the file ----
+
+    async def reload(self, user: str) -> None:
+        """Read the file again, and use its rules from now on; several requests wait for each other.
+
+        It is read in a thread, since names of hosts may take long to resolve.
+
+        Args:
+            user: who has asked for it; empty for a signal.
+
+        Raises:
+            AclFileError: the file cannot be used, and the rules remain.
+        """
+        path = self._settings.acl_file
+        try:
+            if path is None:
+                raise AclFileError("ACL", [Problem(0, "the broker has no ACL file; see --acl-file")])
+            async with self._lock:
+                rules = await asyncio.to_thread(read_rules, path, self._settings.realm)
+                self._use(rules)
+        except AclFileError as error:
+            _LOG.error("ACL file not loaded, the rules remain as they are: %s", error)
+            self._emit(FileLoadFailed(user, str(error)))
+            raise
+        self._authorization.changed()
+        self._emit(FileLoaded(user))
+
+    def start_reload(self) -> None:
+        """Read the file again, since a signal has asked for it. Errors are logged."""
+
+        async def reload() -> None:
+            with contextlib.suppress(AclFileError):
+                await self.reload("")
+
+        self._reload = asyncio.get_running_loop().create_task(reload())
+
+    def _use(self, rules: RuleSet) -> None:
+        self.engine = Engine(rules)
+        self.loaded_at = self._clock()
+        self._set_limits(rules)
+        log_rules(self._settings.acl_file or "", rules)
+
+    def _set_limits(self, rules: RuleSet) -> None:
+        given: dict[Counted, int] = {
+            "connections": self._settings.connections_per_user,
+            "queues": self._settings.queues_per_user,
+        }
+        for counted, limit in given.items():
+            named, others = rules.limits(counted)
+            if others is None and limit:
+                others = limit
+            self._limits[counted] = named, others
+
+    # ---- Authorizer ----
+
+    @property
+    def checks_publish(self) -> bool:
+        """Whether a rule is about publishing."""
+        return self.engine is not None and self.engine.checks_publish
+
+    def allows(
+        self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
+    ) -> bool:
+        """Whether the caller may perform the operation."""
+        if self.engine is None:
+            return True
+        asked = {each: _as_text(value) for each, value in properties.items()}
+        decision = self.engine.decide(caller.user, action, object_type, name, asked or None)
+        self._note(decision, caller, action, object_type, name, asked)
+        return decision.allows
+
+    def publishing(self, caller: Caller, exchange: str, routing_key: str) -> Publishing:
+        """Whether the caller may publish to an exchange with a routing key."""
+        if self.engine is None:
+            return Publishing.ALWAYS
+        decision = self.engine.decide_publish(caller.user, exchange, routing_key)
+        if decision.allows and not decision.permission.logs:
+            return Publishing.ALWAYS
+        asked = {"routingkey": routing_key}
+        self._note(decision, caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
+        return Publishing.ONCE if decision.allows else Publishing.REFUSED
+
+    def _note(
+        self,
+        decision: Decision,
+        caller: Caller,
+        action: Action,
+        object_type: ObjectType,
+        name: str,
+        asked: Mapping[str, str],
+    ) -> None:
+        """Count, log and emit a decision, as far as it asks for it."""
+        allows, logs = decision.allows, decision.permission.logs
+        if allows and not logs:
+            return
+        if not allows:
+            self.denied += 1
+        level = NOTICE if logs else INFO
+        if _LOG.is_on(level):
+            given = "".join(f" {each}={value}" for each, value in asked.items())
+            _LOG.log(
+                level, "ACL %s id:%s action:%s ObjectType:%s Name:%s%s from %s [%s]",
+                "Allow" if allows else "Deny", caller.user, action.value, object_type.value, name, given,
+                caller.remote_host, decision.why,
+            )  # fmt: skip
+        if logs:
+            make = AclAllow if allows else AclDeny
+            self._emit(make(caller.user, action.value, object_type.value, name, asked))
+
+    # ---- UserLimits ----
+
+    def limit(self, counted: Counted, user: str) -> int | None:
+        """How many connections or queues a user may have; None if there is no limit."""
+        named, others = self._limits[counted]
+        if not named and others is None:
+            return None
+        found = named.get(user)
+        if found is None and user.startswith(f"{ANONYMOUS}@"):
+            found = named.get(ANONYMOUS)
+        return (others or 0) if found is None else found
+
+
+def control_access(broker: Broker, rules: RuleSet | None) -> AccessControl:
+    """Have a broker ask an ACL file's rules, if it has one, and keep the limits of users."""
+    control = AccessControl(broker, rules)
+    broker.quotas.limits = control
+    if rules is not None:
+        broker.authorization.authorizer = control
+    return control
+
+
+def read_rules(path: str, realm: str) -> RuleSet:
+    """Read an ACL file, and warn of what others may do to it. Raises AclFileError."""
+    rules = read_file(path, realm)
+    mode = Path(path).stat().st_mode
+    if mode & 0o022:
+        _LOG.warning("%s: users other than its owner can change the ACL file (mode %o)", path, mode & 0o777)
+    return rules
+
+
+def log_rules(path: str, rules: RuleSet) -> None:
+    """Log that a file was read, what has no effect, and at level debug its rules."""
+    _LOG.notice('ACL: Read file "%s": %d rules, %d groups', path, len(rules.rules), len(rules.groups))
+    for problem in rules.warnings:
+        _LOG.warning("%s: %s", path, problem)
+    for name, users in rules.groups.items():
+        _LOG.debug('ACL: group "%s": %d users', name, len(users))
+    for rule in rules.rules:
+        _LOG.debug("ACL: rule %d, line %d: %s; may match lookups %s", rule.number, rule.line, rule, rule.lookups)
+    for quota in rules.quotas:
+        _LOG.debug("ACL: line %d: quota %s %d", quota.line, quota.counted, quota.limit)
+    if any(each.is_about_publishing for each in rules.rules):
+        _LOG.debug("ACL: Transfer ACL is Enabled! Each message is checked")
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

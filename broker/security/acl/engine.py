@@ -1,0 +1,263 @@
+"""Decides by the rules of a file: the first one that matches counts.
+
+A rule matches if it is about the user, the action and the object, and if all of its properties do:
+
+    text            equal, or equal up to a `*` at the end
+    routingkey      as the binding key of a topic exchange matches a routing key
+    flags           equal
+    limits          always; an allowing rule of which a limit is exceeded denies, and later ones are not looked at
+    name            the default exchange is called amq.default
+
+A lookup that passes nothing but a name is decided by the name, if the rule has one: further properties of the rule are
+not compared. A rule without a name, but with other properties, does not match such a lookup.
+
+`${userdomain}`, `${user}` and `${domain}` in values stand for parts of the user's name, in which `.` and `@` (and `*`
+and `#`, which would be wildcards) are `_`. In a routing key, `${user}_${domain}` matches nothing.
+
+Rules about the creation of connections are separate: only those count that say `create connection`. First those of all
+users with a host are asked, then the user's own, then the one of all users and all hosts; without any, the connection
+is allowed.
+
+The rules of a user are sorted by action and object, and remembered, as are decisions about publishing.
+
+Sources: Qpid C++ Broker Book, 1.5.2.2.7, 1.5.2.2.8, 1.5.2.3 and 1.5.3.2; tests of qpidd (acl.py: limits of denying
+rules, lookups with a name only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.security.acl.hosts import read_address
+from qstore.broker.security.acl.rules import Rule, RuleSet
+from qstore.broker.security.acl.tables import Kind, Permission, Property
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+ANONYMOUS: Final = "anonymous"
+_MAX_USERS: Final = 10_000  # whose rules are remembered
+_MAX_PUBLISHED: Final = 10_000  # decisions about publishing that are remembered for one user
+_NOT_IN_KEYS: Final = "${user}_${domain}"
+_TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
+
+
+class Decision(NamedTuple):
+    """A decision.
+
+    Attributes:
+        permission: what was decided.
+        rule: the rule that has decided; None if none has matched.
+        exceeded: the name of the rule's limit that is exceeded; empty for none.
+    """
+
+    permission: Permission
+    rule: Rule | None
+    exceeded: str = ""
+
+    @property
+    def allows(self) -> bool:
+        """Whether the operation may be performed."""
+        return self.permission.allows
+
+    @property
+    def why(self) -> str:
+        """The reason, for people."""
+        if self.rule is None:
+            return "no rule matches"
+        limit = f", {self.exceeded} is not kept" if self.exceeded else ""
+        return f"rule {self.rule.number} in line {self.rule.line}: {self.rule}{limit}"
+
+
+class _Condition:
+    """One property of a rule, for one user."""
+
+    __slots__ = ("_is_prefix", "_pattern", "_text", "property")
+
+    def __init__(self, each: Property, value: str, names: Mapping[str, str]) -> None:
+        self.property = each
+        self._is_prefix = each.kind is Kind.KEY_PREFIX or each.kind is Kind.TEXT
+        self._is_prefix = self._is_prefix and value.endswith("*")
+        self._pattern: TopicIndex | None = None
+        self._text = _filled(value.removesuffix("*") if self._is_prefix else value, names)
+        if each.kind is Kind.KEY:
+            self._pattern = TopicIndex()
+            if _NOT_IN_KEYS not in value:
+                self._pattern.add(self._text)
+
+    def holds(self, asked: str) -> bool:
+        """Whether it holds for this value. Limits always do."""
+        if self.property.is_limit:
+            return True
+        if self._pattern is not None:
+            return bool(self._pattern.match(asked))
+        return asked.startswith(self._text) if self._is_prefix else asked == self._text
+
+    def is_exceeded(self, asked: str) -> bool:
+        """Whether it is a limit that this value exceeds. What is no number exceeds every limit."""
+        if not self.property.is_limit:
+            return False
+        try:
+            value = int(asked)
+        except ValueError:
+            return True
+        limit = int(self._text)
+        if self.property.kind is Kind.LOWER:
+            return value < limit
+        is_unlimited = self.property.is_unlimited_at_zero and value == 0
+        return limit > 0 and (value > limit or is_unlimited)
+
+
+class _UsersRule:
+    """A rule, for one user."""
+
+    __slots__ = ("_conditions", "_name", "rule")
+
+    def __init__(self, rule: Rule, names: Mapping[str, str]) -> None:
+        self.rule = rule
+        made = [_Condition(each, value, names) for each, value in rule.properties]
+        self._name = next((each for each in made if each.property.name == "name"), None)
+        self._conditions = [each for each in made if each is not self._name]
+
+    def decide(self, name: str, asked: Mapping[str, str] | None) -> Decision | None:
+        """The decision; None if the rule does not match."""
+        if self._name is not None and not self._name.holds(name):
+            return None
+        if asked is None:
+            return Decision(self.rule.permission, self.rule) if self._name or not self._conditions else None
+        exceeded = ""
+        for each in self._conditions:
+            value = asked.get(each.property.asked)
+            if value is None or not each.holds(value):
+                return None
+            if not exceeded and each.is_exceeded(value):
+                exceeded = each.property.name
+        if exceeded and self.rule.permission.allows:
+            return Decision(self.rule.permission.reverse, self.rule, exceeded)
+        return Decision(self.rule.permission, self.rule)
+
+
+class _User:
+    """The rules of one user, by action and object, and decisions about publishing."""
+
+    __slots__ = ("_names", "_questions", "_user", "published")
+
+    def __init__(self, user: str) -> None:
+        self._user, self._names = user, substitutions(user)
+        self._questions: dict[tuple[Action, ObjectType], list[_UsersRule]] = {}
+        self.published: dict[tuple[str, str], Decision] = {}
+
+    def rules(self, rules: RuleSet, action: Action, object_type: ObjectType) -> list[_UsersRule]:
+        """Those about an action and an object, in the order of the file."""
+        found = self._questions.get((action, object_type))
+        if found is None:
+            found = self._questions[action, object_type] = [
+                _UsersRule(each, self._names)
+                for each in rules.rules
+                if each.fits(action, object_type) and concerns(each, self._user) and not each.is_about_connections
+            ]
+        return found
+
+
+class Engine:
+    """Decides by one rule set.
+
+    Args:
+        rules: the rule set.
+
+    Attributes:
+        rules: the same.
+        checks_publish: whether a rule is about publishing, so that messages must be checked.
+    """
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.checks_publish = any(each.is_about_publishing for each in rules.rules)
+        self._connections = [each for each in rules.rules if each.is_about_connections]
+        self._users: dict[str, _User] = {}
+
+    def decide(
+        self, user: str, action: Action, object_type: ObjectType, name: str, asked: Mapping[str, str] | None = None
+    ) -> Decision:
+        """Decide.
+
+        Args:
+            user: the user, with the realm.
+            action: the operation.
+            object_type: the kind of object.
+            name: the object's name; empty if it has none.
+            asked: the values of the lookup; None if it passes a name only. A text that is empty counts as missing,
+                unless it is a routing key.
+        """
+        if object_type is ObjectType.CONNECTION and action is Action.CREATE:
+            return self.decide_connection(user, (asked or {}).get("host", ""))
+        if object_type is ObjectType.EXCHANGE and not name:
+            name = DEFAULT_EXCHANGE
+        if asked is not None:
+            asked = {each: value for each, value in asked.items() if value or each == "routingkey"}
+        for each in self._user(user).rules(self.rules, action, object_type):
+            decision = each.decide(name, asked)
+            if decision is not None:
+                return decision
+        return Decision(self.rules.default, None)
+
+    def decide_publish(self, user: str, exchange: str, routing_key: str) -> Decision:
+        """Decide about publishing to an exchange with a routing key."""
+        published = self._user(user).published
+        decision = published.get((exchange, routing_key))
+        if decision is None:
+            if len(published) >= _MAX_PUBLISHED:
+                published.clear()
+            asked = {"routingkey": routing_key}
+            decision = self.decide(user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
+            published[exchange, routing_key] = decision
+        return decision
+
+    def decide_connection(self, user: str, host: str) -> Decision:
+        """Decide about a connection. An empty `user` is not known yet: only the rules of all users are asked."""
+        address = read_address(host)
+        matching = [
+            each
+            for each in self._connections
+            if concerns(each, user) and (not each.hosts or (address and any(one.has(address) for one in each.hosts)))
+        ]
+        categories = (
+            [each for each in matching if each.users is None and each.hosts],
+            [each for each in matching if each.users is not None],
+            [each for each in matching if each.users is None and not each.hosts and user],
+        )
+        for rules in categories:
+            if rules:
+                return Decision(rules[0].permission, rules[0])
+        return Decision(Permission.ALLOW, None)
+
+    def _user(self, user: str) -> _User:
+        found = self._users.get(user)
+        if found is None:
+            if len(self._users) >= _MAX_USERS:
+                self._users.clear()
+            found = self._users[user] = _User(user)
+        return found
+
+
+def concerns(rule: Rule, user: str) -> bool:
+    """Whether a rule is about a user. `anonymous` in a rule is the anonymous user of every realm."""
+    return rule.users is None or user in rule.users or (ANONYMOUS in rule.users and user.startswith(f"{ANONYMOUS}@"))
+
+
+def substitutions(user: str) -> dict[str, str]:
+    """The words that stand for parts of a user's name, and what they stand for."""
+    name, _, domain = user.partition("@")
+    return {
+        "${userdomain}": user.translate(_TO_UNDERSCORE),
+        "${user}": name.translate(_TO_UNDERSCORE),
+        "${domain}": domain.translate(_TO_UNDERSCORE),
+    }
+
+
+def _filled(value: str, names: Mapping[str, str]) -> str:
+    if "${" in value:
+        for word, replacement in names.items():
+            value = value.replace(word, replacement)
+    return value

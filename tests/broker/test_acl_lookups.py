@@ -1,0 +1,77 @@
+"""Each operation asks for what the table of lookups says, with exactly those values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.caller import Caller
+from qstore.broker.security.acl.tables import LOOKUPS
+from tests.broker.protocols.world import World
+from tests.broker.wired_broker import Somebody, wired
+
+
+class Collector:
+    """Allows everything, and collects what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Action, ObjectType, frozenset[str]]] = []
+
+    @property
+    def checks_publish(self) -> bool:
+        return True
+
+    def allows(
+        self, _caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
+    ) -> bool:
+        self.asked.append((action, object_type, frozenset((*properties, *(["name"] if name else [])))))
+        return True
+
+    def publishing(self, _caller: Caller, _exchange: str, _routing_key: str) -> Publishing:
+        self.asked.append((Action.PUBLISH, ObjectType.EXCHANGE, frozenset(("name", "routingkey"))))
+        return Publishing.ALWAYS
+
+    def numbers(self) -> set[int]:
+        """The lookups that were asked; fails if something else was."""
+        found = set()
+        for asked in self.asked:
+            fitting = {
+                number for number, each in LOOKUPS.items() if asked == (each.action, each.object_type, each.asked)
+            }
+            assert fitting, f"{asked} is not in the table"
+            found |= fitting
+        return found
+
+
+def test_topology(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with wired(tmp_path) as stage:
+            collector = stage.broker.authorization.authorizer = Collector()
+            anna, topology = Somebody("anna@QPID"), stage.topology
+            for passive in (False, True):
+                await topology.declare_exchange("e", "topic", passive=passive, caller=anna)
+                await topology.declare_queue("q", passive=passive, caller=anna)
+            await topology.bind("q", "e", "k", caller=anna)
+            await topology.unbind("q", "e", "k", caller=anna)
+            await topology.delete_queue("q", caller=anna)
+            await topology.delete_exchange("e", caller=anna)
+            assert collector.numbers() == {4, 12, 13, 15, 16, 20, 23, 24, 25, 34}
+
+    asyncio.run(run())
+
+
+def test_commands_of_0_10() -> None:
+    world = World()
+    collector = world.broker.authorization.authorizer = Collector()
+    client = world.open_client()
+    client.declare("q")
+    client.command("exchange.query", name="amq.direct")
+    client.command("exchange.bound", exchange="amq.direct", queue="q", binding_key="k")
+    client.command("queue.query", queue="q")
+    client.command("message.subscribe", queue="q", destination="d")
+    client.publish("q", b"1")
+    client.command("queue.purge", queue="q")
+    client.sync()
+    assert collector.numbers() == {2, 3, 6, 10, 11, 14, 17, 18, 19, 23, 27, 29, 30, 31}
