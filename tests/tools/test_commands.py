@@ -34,6 +34,7 @@ PATHS: Final = {
     "qpid-store-chk": ["PATH"],
     "qpid-store-resize": ["PATH"],
     "qpidd": ["--config", "PATH"],
+    "qstore-acl": ["check", "PATH"],
     "qstore-analyze": ["PATH", "--out", "OUT"],
     "qstore-check": ["PATH"],
     "qstore-dump": ["PATH"],
@@ -175,7 +176,7 @@ module.{function}()
 @pytest.mark.parametrize("name", [name for name in PATHS if name not in WITH_USAGE and name != "qpidd"])
 def test_ctrl_c_at_work(name: str) -> None:
     module, _, function = SCRIPTS[name].partition(":")
-    arguments = PATHS[name][:1] if name == "qstore-quarantine" else []
+    arguments = PATHS[name][:1] if name in ("qstore-acl", "qstore-quarantine") else []
     code = _INTERRUPTED.format(module=module, function=function, name=name, arguments=arguments)
     ended = forked.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 128 + signal.SIGINT

@@ -126,7 +126,7 @@ class AccessControl:
         """Whether the caller may perform the operation."""
         if self.engine is None:
             return True
-        asked = {each: _as_text(value) for each, value in properties.items()}
+        asked = {each: as_text(value) for each, value in properties.items()}
         decision = self.engine.decide(caller.user, action, object_type, name, asked or None)
         self._note(decision, caller, action, object_type, name, asked)
         return decision.allows
@@ -215,7 +215,8 @@ def log_rules(path: str, rules: RuleSet) -> None:
         _LOG.debug("ACL: Transfer ACL is Enabled! Each message is checked")
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A value as rules have it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
