@@ -20,9 +20,8 @@ from qstore.broker.security.acl.engine import Decision, Engine
 from qstore.broker.security.acl.errors import AclFileError, Problem
 from qstore.broker.security.acl.hosts import resolve
 from qstore.broker.security.acl.reader import read_file
-from qstore.broker.security.acl.requests import values_of
 from qstore.broker.security.acl.rules import RuleSet
-from qstore.broker.security.acl.tables import LOOKUPS, Lookup, Permission, lookups_for
+from qstore.broker.security.acl.tables import LOOKUPS, Lookup, Permission, asked_values, lookups_for
 from qstore.formats.wording import plural
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run
@@ -124,7 +123,10 @@ def _check(out: JsonLines | None, file: str, realm: str, *, offline: bool) -> in
         rules = _read(file, realm, offline=offline)
     except AclFileError as error:
         for problem in error.problems:
-            _tell(out, "error", file, problem)
+            if problem.line:
+                _tell(out, "error", file, problem)
+            else:
+                click.echo(f"{_PROGRAM}: {file}: {problem.reason}", err=True)
         return EXIT_UNUSABLE
     for problem in rules.warnings:
         _tell(out, "warning", file, problem)
@@ -267,7 +269,7 @@ def _parse(words: Sequence[str]) -> Question:
             raise ValueError(f"{word}: not PROPERTY=VALUE")
         given[key] = value
     name = given.pop("name", name)
-    return Question(action, object_type, name, values_of(given) or None)
+    return Question(action, object_type, name, asked_values(given) or None)
 
 
 def _expectations(file: str) -> Iterator[tuple[int, Permission, str, Question]]:

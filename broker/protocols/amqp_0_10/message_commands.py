@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from qstore.broker.model.authorization import Action
 from qstore.broker.model.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
@@ -110,7 +111,7 @@ def _acquire(session: ServerSession, number: int, values: _Values) -> None:
 
 def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
-    queue = session.find_queue(values["queue"])
+    queue = session.find_queue(values["queue"], Action.CONSUME)
     arguments = values["arguments"] or EMPTY_MAP
     selector = read_selector(arguments, SELECTOR)
     if destination in session.subscriptions:
@@ -179,7 +180,7 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
-    _, settled = purge(session.broker, session, session.find_queue(values["queue"]))
+    _, settled = purge(session.broker, session, session.find_queue(values["queue"], Action.PURGE))
     _complete(session, number, settled)
 
 

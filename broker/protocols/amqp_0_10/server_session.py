@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
 from qstore.broker.model.errors import (
     IllegalArgumentError,
@@ -319,20 +320,22 @@ class ServerSession(StreamingSession[SessionConnection]):
 
     # ---- queues and subscriptions ----
 
-    def find_queue(self, name: str | None) -> Queue:
+    def find_queue(self, name: str | None, action: Action) -> Queue:
         """The queue with that name, if this session may use it.
 
-        Raises:
-            IllegalArgumentError: no name is given; NotFoundError, ResourceLockedError.
+        Otherwise it is asked here whether the user may do `action`: who may not shall not learn why.
+
+        Raises IllegalArgumentError, UnauthorizedError, NotFoundError or ResourceLockedError.
         """
         if not name:
             raise IllegalArgumentError("No queue name is given")
         queue = self.broker.queues.get(name)
+        if queue is not None and (queue.owner is None or queue.owner is self):
+            return queue
+        self.broker.authorization.check(self, action, ObjectType.QUEUE, name)
         if queue is None:
             raise NotFoundError(f"Queue not found: {name}")
-        if queue.owner is not None and queue.owner is not self:
-            raise ResourceLockedError(f"Cannot grant exclusive access to queue {name}")
-        return queue
+        raise ResourceLockedError(f"Cannot grant exclusive access to queue {name}")
 
     def drop_subscription(self, subscription: Subscription) -> None:
         """End a subscription; its deliveries stay unsettled."""

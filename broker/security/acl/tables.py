@@ -135,6 +135,19 @@ POLICIES: Final[Mapping[str, str]] = {
 }
 
 
+#: Name of a value in a request -> its name in lookups.
+ASKED: Final[Mapping[str, str]] = {
+    **{each.name: each.asked for each in PROPERTIES.values()},
+    **{each.asked: each.asked for each in PROPERTIES.values()},
+    "maxqueuesize": "queuemaxsize",
+    "maxqueuecount": "queuemaxcount",
+    "maxfilesize": "filemaxsize",
+    "maxfilecount": "filemaxcount",
+    "maxpages": "pages",
+    "maxpagefactor": "pagefactor",
+}
+
+
 class Lookup(NamedTuple):
     """A question that the broker asks.
 
@@ -216,3 +229,11 @@ def lookups_for(action: Action | None, object_type: ObjectType | None) -> dict[i
         for number, each in LOOKUPS.items()
         if action in (None, each.action) and object_type in (None, each.object_type)
     }
+
+
+def asked_values(given: Mapping[str, str]) -> dict[str, str]:
+    """The values of a lookup, under the names of lookups. Raises ValueError: there is no such property."""
+    unknown = [each for each in given if each not in ASKED]
+    if unknown:
+        raise ValueError(f'Unknown ACL property "{unknown[0][:64]}"')
+    return {ASKED[each]: value for each, value in given.items()}
