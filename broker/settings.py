@@ -55,8 +55,10 @@ class BrokerSettings:
             for never.
         dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
-        management: whether the management agent answers requests and publishes events (QMF version 2).
-        heartbeat_seconds: interval of the management agent's heartbeats.
+        management: whether the management agent answers requests and publishes events.
+        management_publish: whether it publishes what has changed, without being asked.
+        management_version_1, management_version_2: whether it speaks QMF of this version.
+        heartbeat_seconds: interval of the management agent's heartbeats, and of what it publishes.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
             none.
         create_replication_queue: whether that queue is created if it is missing.
@@ -102,6 +104,9 @@ class BrokerSettings:
     dtx_max_timeout_seconds: int = 3_600
     default_message_group: str = "qpid.no-group"
     management: bool = True
+    management_publish: bool = True
+    management_version_1: bool = True
+    management_version_2: bool = True
     heartbeat_seconds: int = 10
     replication_queue: str | None = None
     create_replication_queue: bool = False

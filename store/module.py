@@ -22,6 +22,8 @@ from qstore.store.journal.write.step import JournalError, JournalFailedError, Jo
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.compression import queue_compresses
 from qstore.store.live.message_store import MessageStore
+from qstore.store.live.metrics import journal_metrics, store_metrics
+from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import (
     OPTIONS,
@@ -95,6 +97,14 @@ class PluggedStore(MessageStore):
     def crc(self, parts: Iterable[bytes]) -> int:
         """The checksum of a message's data."""
         return data_crc(parts)
+
+    def metrics(self) -> Mapping[str, int | str]:
+        """What management shows of the store (`metrics`): name -> value."""
+        return store_metrics(self)._asdict()
+
+    def journal_metrics(self, journal: QueueJournal) -> Mapping[str, int | str]:
+        """What management shows of a journal: name -> value."""
+        return journal_metrics(self, journal)._asdict()
 
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
         """The size of a new queue's journal; corrections of its arguments are logged.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from qstore.formats.wording import printable
 
@@ -180,11 +180,15 @@ class Rules:
     Args:
         enabled: the rules of `--log-enable`.
         disabled: the rules of `--log-disable`.
+
+    Attributes:
+        enabled, disabled: as above.
     """
 
     def __init__(self, enabled: Iterable[str], disabled: Iterable[str] = ()) -> None:
-        self._enabled = [parse_rule(text) for text in enabled]
-        self._disabled = [parse_rule(text) for text in disabled]
+        self.enabled, self.disabled = tuple(enabled), tuple(disabled)
+        self._enabled = [parse_rule(text) for text in self.enabled]
+        self._disabled = [parse_rule(text) for text in self.disabled]
 
     def lowest(self, category: str) -> int:
         """The lowest level at which a line of this category may be shown; OFF if none is."""
@@ -201,6 +205,24 @@ class Rules:
     def has_functions(self) -> bool:
         """Whether any rule needs the name of the logging function."""
         return any(rule.function is not None for rule in (*self._enabled, *self._disabled))
+
+
+class LogControl(Protocol):
+    """The log of a running broker, as management changes it."""
+
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+
+    @property
+    def has_microseconds(self) -> bool:
+        """Whether the time of a line has them."""
+
+    def select(self, rules: Rules) -> None:
+        """Show the lines that these rules select."""
+
+    def show_microseconds(self, *, is_on: bool) -> None:
+        """Write the time with microseconds, or without."""
 
 
 def enabled_rules(rules: Sequence[str], *, trace: bool) -> Sequence[str]:

@@ -12,7 +12,7 @@ import logging
 import logging.handlers
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -80,15 +80,19 @@ def _function(record: logging.LogRecord) -> str:
 
 
 class _RuleFilter(logging.Filter):
-    """Passes the lines that the rules show."""
+    """Passes the lines that the rules show.
+
+    Args:
+        rules: the rules, which may be replaced.
+    """
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
-        self._rules = rules
+        self.rules = rules
 
     def filter(self, record: logging.LogRecord) -> bool:
-        function = _function(record) if self._rules.has_functions else ""
-        return self._rules.shows(record.levelno, _category(record), function)
+        function = _function(record) if self.rules.has_functions else ""
+        return self.rules.shows(record.levelno, _category(record), function)
 
 
 # ---- outputs ----
@@ -214,14 +218,37 @@ class Logging:
             raise
         logging.addLevelName(TRACE, "TRACE")
         logging.addLevelName(NOTICE, "NOTICE")
+        self._parts, self._filter = parts, _RuleFilter(rules)
         for handler in self._handlers:
             handler.setFormatter(_Formatter(parts))
-            handler.addFilter(_RuleFilter(rules))
+            handler.addFilter(self._filter)
         for logger in self._loggers:
             logger.propagate = False
-            logger.setLevel(rules.lowest(logger.name) if self._handlers else OFF)
             for handler in self._handlers:
                 logger.addHandler(handler)
+        self.select(rules)
+
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+        return self._filter.rules
+
+    def select(self, rules: Rules) -> None:
+        """Show the lines that these rules select."""
+        self._filter.rules = rules
+        for logger in self._loggers:
+            logger.setLevel(rules.lowest(logger.name) if self._handlers else OFF)
+
+    @property
+    def has_microseconds(self) -> bool:
+        """Whether the time of a line has them."""
+        return self._parts.hires_timestamp
+
+    def show_microseconds(self, *, is_on: bool) -> None:
+        """Write the time with microseconds, or without."""
+        self._parts = replace(self._parts, hires_timestamp=is_on)
+        for handler in self._handlers:
+            handler.setFormatter(_Formatter(self._parts))
 
     def reopen(self) -> None:
         """Reopen the log file, if there is one. Raises LogError; then each line retries."""

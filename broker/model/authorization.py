@@ -21,7 +21,7 @@
     REDIRECT    QUEUE       its name; `queuename`, the destination
     PURGE       QUEUE       its name
     REROUTE     QUEUE       its name; `exchangename`
-    UPDATE      BROKER      none: the timestamp setting is changed
+    UPDATE      BROKER      none: the timestamp setting or the log is changed, or the broker is ended
 
 Where it can be, a caller is checked before the object is looked for, so that nobody learns from an error whether an
 object exists that is not theirs.

@@ -33,6 +33,7 @@ from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
+from qstore.broker.model.topology.redirection import Redirections
 from qstore.broker.model.topology.topology import Topology
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.distributed import DistributedTransactions
@@ -65,6 +66,7 @@ class Broker:
         router: publishes and moves messages.
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
+        redirections: puts the messages for a queue on another one.
         started_at: start time, by the clock above.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
@@ -134,6 +136,8 @@ class Broker:
             quotas=self.quotas,
             events=self.events,
         )
+        self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
+        self.removal.leaves = self.redirections.cancel
 
     # ---- messages ----
 

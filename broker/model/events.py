@@ -195,6 +195,20 @@ class FileLoadFailed(NamedTuple):
     reason: str
 
 
+class QueueRedirect(NamedTuple):
+    """The messages for a queue are put on another one from now on."""
+
+    queue: str
+    target: str
+
+
+class QueueRedirectCancelled(NamedTuple):
+    """They are put on the queue itself again."""
+
+    queue: str
+    target: str
+
+
 Event: TypeAlias = (
     QueueDeclare
     | QueueDelete
@@ -216,6 +230,8 @@ Event: TypeAlias = (
     | QueueQuotaDeny
     | FileLoaded
     | FileLoadFailed
+    | QueueRedirect
+    | QueueRedirectCancelled
 )
 Listener: TypeAlias = Callable[[Event], None]
 

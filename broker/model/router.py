@@ -177,7 +177,12 @@ class Router:
         return entry in self._moving
 
     def move(
-        self, queue: Queue, entry: Entry, exchange: Alternate[Queue], done: Callable[[Exception | None], None]
+        self,
+        queue: Queue,
+        entry: Entry,
+        exchange: Alternate[Queue],
+        done: Callable[[Exception | None], None],
+        message: Message | None = None,
     ) -> None:
         """Move an acquired message to where an exchange routes it; it leaves its queue once it is stored there.
 
@@ -188,6 +193,7 @@ class Router:
             entry: the message.
             exchange: routes it.
             done: called when it has left its queue for good, or with the error that prevents it.
+            message: what is put there instead of it; None for the message itself.
 
         Raises:
             As `publish`. Then it is still acquired.
@@ -201,14 +207,15 @@ class Router:
             else:
                 done(None)
             return
-        route = self.route(entry.message, exchange)
+        moved_message = entry.message if message is None else message
+        route = self.route(moved_message, exchange)
         entry.state = MOVING  # so that it is not displaced, where the exchange leads back to its queue
         try:
-            is_held = self.put(entry.message, route.queues)
+            is_held = self.put(moved_message, route.queues)
         except BaseException:
             entry.state = ACQUIRED
             raise
-        self.count(entry.message, route)
+        self.count(moved_message, route)
         self._moving[entry] = [done]
         self._tick.schedule()
 

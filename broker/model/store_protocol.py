@@ -331,6 +331,12 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def has_unflushed(self) -> bool:
         """Whether records without waiters are unwritten, or waiters uncalled: a later flush or `start_aged` does it."""
 
+    def metrics(self) -> Mapping[str, int | str]:
+        """What management shows: names of the class Store of the schema of legacystore, in snake case -> value."""
+
+    def journal_metrics(self, journal: _JournalT, /) -> Mapping[str, int | str]:
+        """Likewise, of the class Journal."""
+
     def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
         """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""
 

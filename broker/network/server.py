@@ -22,9 +22,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.logs import LogControl, log_of
 from qstore.broker.management.agent import Agent
-from qstore.broker.management.objects import Objects
+from qstore.broker.management.identity import Identity
+from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.network.clients import Clients
@@ -50,8 +51,10 @@ class Server:
         broker: the model, recovered.
         settings: its limits.
         version: of this software.
+        log: which lines the log shows; None if that cannot be changed.
 
     Attributes:
+        shut_down: ends the broker, as management asks.
         failed: called with a description of a failure that ends the broker: the store can no longer sync, or the event
             loop ran out of memory.
         authentication: the authentication policy.
@@ -61,9 +64,12 @@ class Server:
         agent: the management agent; None without management.
     """
 
-    def __init__(self, broker: Broker, settings: BrokerSettings, version: str = "") -> None:
+    def __init__(
+        self, broker: Broker, settings: BrokerSettings, version: str = "", log: LogControl | None = None
+    ) -> None:
         self.broker, self.settings = broker, settings
         self.failed: Callable[[str], None] = _LOG.critical
+        self.shut_down: Callable[[], None] = lambda: None
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(policy_of(settings), users)
         self.loop = asyncio.get_running_loop()
@@ -72,12 +78,14 @@ class Server:
         self.work = Work(self.loop, broker.memory, settings)
         self.agent: Agent | None = None
         if settings.management:
-            objects = Objects(broker, version, lambda: self._ports, self.clients.machines)
-            self.agent = Agent(broker, objects, new_transfer, self.work.run)
+            managed = ManagedBroker(
+                broker, Identity.of(settings.data_directory), version, ports=lambda: self._ports,
+                machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log,
+            )  # fmt: skip
+            self.agent = Agent(managed, new_transfer, self.work.run)
         self._ports: list[int] = []
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._next_heartbeat = time.monotonic() + settings.heartbeat_seconds
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.is_idle
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
@@ -164,9 +172,8 @@ class Server:
         self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
-        if self.agent is not None and now >= self._next_heartbeat:
-            self._next_heartbeat = now + self.settings.heartbeat_seconds
-            self.agent.publish_heartbeat()
+        if self.agent is not None:
+            self.agent.on_timer()
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()

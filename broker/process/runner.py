@@ -16,9 +16,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from qstore.broker.log.logs import LEVELS, LogError, log_of
+from qstore.broker.log.logs import LEVELS, LogControl, LogError, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
@@ -43,6 +43,13 @@ class StartError(Exception):
     """The broker cannot start. The text is one line for the user."""
 
 
+class RunningLog(LogControl, Protocol):
+    """The log of the process."""
+
+    def reopen(self) -> None:
+        """Reopen the log file, if there is one. Raises LogError; then each line retries."""
+
+
 class LoadedModule(NamedTuple):
     """A store's module, and the values given for its options."""
 
@@ -59,7 +66,7 @@ class Runner:
         version: the software's version.
         pid_directory: directory of a daemon's pid file; None in the foreground.
         ready: called with the port when the broker is listening.
-        reopen_log: reopens the log file.
+        log: the log of the process.
     """
 
     def __init__(
@@ -69,10 +76,10 @@ class Runner:
         version: str,
         pid_directory: str | None,
         ready: Callable[[int], None],
-        reopen_log: Callable[[], None],
+        log: RunningLog,
     ) -> None:
         self._settings, self._module, self._version = settings, module, version
-        self._pid_directory, self._ready, self._reopen_log = pid_directory, ready, reopen_log
+        self._pid_directory, self._ready, self._log = pid_directory, ready, log
         self._store: Store | None = None
         self._steps = 0  # of the shutdown
         self._watchdog = Watchdog(self._progress)
@@ -107,7 +114,8 @@ class Runner:
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
-        server = Server(broker, self._settings, self._version)
+        server = Server(broker, self._settings, self._version, self._log)
+        server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
         try:
@@ -141,6 +149,11 @@ class Runner:
             _LOG.critical("%s: shutting down", what)
             ended.set()
 
+    def _asked_to_end(self, ended: asyncio.Event) -> None:
+        """Management ends the broker."""
+        _LOG.notice("Shutting down, as management has asked")
+        ended.set()
+
     # ---- signals: `_end` and `_progress` are called from any thread ----
 
     def _end(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
@@ -159,7 +172,7 @@ class Runner:
     def _reload(self) -> None:
         """SIGHUP: reopen the log file and check the user file."""
         try:
-            self._reopen_log()
+            self._log.reopen()
         except LogError as error:
             _LOG.error("%s; log lines are lost until it can be written", error)
         path = self._settings.user_file

@@ -8,6 +8,7 @@ that paused it, and one that `is_behind` needs `resume` after other connections 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from qstore.broker.model.errors import ModelError
@@ -91,6 +92,17 @@ class ManagedSession(Protocol):
         """Number of messages delivered to the client and not settled."""
 
 
+class SessionAction(Enum):
+    """What management does to a session."""
+
+    CLOSE = auto()
+    """End it, and send the client the reason."""
+    DETACH = auto()
+    """Detach it: it waits for its timeout."""
+    SOLICIT = auto()
+    """Ask the client which commands it has completed."""
+
+
 class Host(Protocol):
     """The owner of a connection: event loop and socket."""
 
@@ -152,6 +164,10 @@ class Machine(Protocol):
         """Whether the connection is not open yet."""
 
     @property
+    def is_closing(self) -> bool:
+        """Whether it was asked to close, and the client has not answered yet."""
+
+    @property
     def is_closed(self) -> bool:
         """Whether the connection is closed."""
 
@@ -181,6 +197,12 @@ class Machine(Protocol):
 
     def force_close(self, text: str) -> None:
         """Close the connection, and send the client the reason."""
+
+    def set_timestamps(self, *, is_on: bool) -> None:
+        """Whether messages of the client get their time of arrival, from the next one on."""
+
+    def manage_session(self, channel: int, action: SessionAction) -> None:
+        """Do this to the session on a channel, if there is one."""
 
     def dismantle(self) -> None:
         """The socket is closed."""

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.management.statistics import QUEUE
+from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import Client, World
 from tests.conformance.queue_clients import Clients, arguments, bodies, clients
+from tests.support.managed_values import statistics
 
 STOP, RESUME = 3, 2
 
@@ -51,16 +52,16 @@ def test_transfers_wait_from_above_the_stop_threshold_to_below_the_resume_thresh
     numbers = publish(here, 5)
     assert waiting(here, numbers) == numbers[3:]
     assert bodies(world, "q") == [b"0", b"1", b"2", b"3", b"4"]
-    statistics = QUEUE.read(world.broker.queues["q"])
-    assert (statistics["flowStopped"], statistics["flowStoppedCount"]) == (True, 1)
+    told = statistics(QUEUE_CLASS, world.broker.queues["q"])
+    assert (told["flowStopped"], told["flowStoppedCount"]) == (True, 1)
     drain(there, count=3)
     assert waiting(here, numbers) == numbers[3:]
     drain(there)
     assert waiting(here, numbers) == []
-    statistics = QUEUE.read(world.broker.queues["q"])
-    assert (statistics["flowStopped"], statistics["flowStoppedCount"]) == (False, 1)
+    told = statistics(QUEUE_CLASS, world.broker.queues["q"])
+    assert (told["flowStopped"], told["flowStoppedCount"]) == (False, 1)
     publish(here, 3)
-    assert QUEUE.read(world.broker.queues["q"])["flowStoppedCount"] == 2
+    assert statistics(QUEUE_CLASS, world.broker.queues["q"])["flowStoppedCount"] == 2
 
 
 def test_the_example_of_two_senders() -> None:

@@ -18,7 +18,6 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("exchange.bind", {"queue": "q", "exchange": "amq.direct", "binding_key": "k"}),
     ("exchange.unbind", {"queue": "q", "exchange": "amq.fanout", "binding_key": ""}),
     ("message.subscribe", {"queue": "q", "destination": "d"}),
-    ("message.subscribe", {"queue": "q", "destination": "d", "acquire_mode": 1}),
 )
 
 
@@ -100,6 +99,14 @@ def test_a_session_that_is_only_detached_keeps_it(auto_delete: bool) -> None:
     assert ("q" in world.broker.queues) is not auto_delete
     if not auto_delete:
         assert world.broker.queues["q"].owner is None
+
+
+def test_anybody_may_browse_it() -> None:
+    world, _, there = owned()
+    there.subscribe("q", acquire_mode=1)
+    there.sync()
+    assert bodies(world, "q") == [b"m"]
+    assert world.broker.queues["q"].consumer_count == 1
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["consumed", "browsed"])

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.management.agent import DIRECT, TOPIC, Agent
-from qstore.broker.management.objects import Objects
+from qstore.broker.management.agent import Agent
+from qstore.broker.management.outbox import DIRECT, TOPIC
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.message import Message
@@ -19,6 +19,7 @@ from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map, plain_typed_value
 from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Wired
+from tests.support.managed_values import managed
 
 REPLIES: Final = "replies"
 _REPLIES: Final = ReplyTo(DIRECT, REPLIES)
@@ -44,18 +45,17 @@ class Console:
     """A console of one broker, whose agent is made here.
 
     Attributes:
-        agent: the agent.
+        agent, managed: the agent, and what it manages.
         replies, events: its queues.
     """
 
     def __init__(self, wired: Wired) -> None:
         self._wired, self._tasks = wired, set[asyncio.Task[None]]()
         broker = wired.broker
-        self.agent = Agent(
-            broker, Objects(broker, "1.2", lambda: [5672], lambda: list(self.machines)), new_transfer, self._run
-        )
         self._number = 0
         self.machines: list[Any] = []
+        self.managed = managed(broker, "1.2", ports=lambda: [5672], machines=lambda: list(self.machines))
+        self.agent = Agent(self.managed, new_transfer, self._run)
 
     async def open(self) -> None:
         """Have its queues made."""

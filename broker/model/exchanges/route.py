@@ -54,7 +54,7 @@ class Route:
 
     Attributes:
         bindings: as above.
-        queues: the queues, each once; empty if no binding matches.
+        queues: the queues, or those that their messages are redirected to, each once; empty if no binding matches.
         sole: the queue, if there is exactly one.
         messages, bytes: messages routed, or dropped if there are no queues. Incremented by the code that has enqueued a
             message.
@@ -65,6 +65,8 @@ class Route:
     def __init__(self, bindings: Sequence[Binding] = ()) -> None:
         self.bindings = bindings
         self.queues: tuple[Queue, ...] = tuple(binding.queue for binding in bindings)
+        if any(queue.redirected_to is not None for queue in self.queues):
+            self.queues = tuple({queue.redirected_to or queue: None for queue in self.queues})
         self.sole = self.queues[0] if len(self.queues) == 1 else None
         self.messages = self.bytes = 0
 

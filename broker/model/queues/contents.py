@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, Entry
@@ -19,13 +19,23 @@ class Contents(Depth):
     Args:
         name, durable, watch: as of `Depth`.
         order: the order of messages.
+        created_at: when the queue was created or recovered, in seconds since 1970.
+
+    Attributes:
+        created_at: as above.
+        redirected_to: the queue that gets the messages for this one; None if they are put on it (`redirection`).
+        redirected_from: the queue whose messages are put on this one; None for none.
     """
 
-    __slots__ = ("_order",)
+    __slots__ = ("_order", "created_at", "redirected_from", "redirected_to")
 
-    def __init__(self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None) -> None:
+    def __init__(
+        self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None, created_at: float = 0.0
+    ) -> None:
         super().__init__(name, durable=durable, watch=watch)
-        self._order = order
+        self._order, self.created_at = order, created_at
+        self.redirected_to: Any = None
+        self.redirected_from: Any = None
 
     @property
     def order(self) -> Fifo:

@@ -103,7 +103,7 @@ class Queue(Contents):
         watch: DepthWatch | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(name, Fifo() if order is None else order, durable=durable, watch=watch)
+        super().__init__(name, Fifo() if order is None else order, durable=durable, watch=watch, created_at=clock())
         self.auto_delete, self.arguments = auto_delete, arguments
         self.store, self.journal = store, journal
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility

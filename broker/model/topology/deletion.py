@@ -15,7 +15,7 @@ restored: the store may still be deleting the queue, and its journal may not be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -51,6 +51,7 @@ class QueueRemoval:
         deleted: counters of deleted queues, with their last messages counted as dequeued.
         abandoned: messages deleted with their queue.
         abandoned_moved: messages moved to the alternate exchange of their queue instead.
+        leaves: called with each queue before it is deleted.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class QueueRemoval:
         self.leaving: dict[Queue, None] = {}
         self.deleted = QueueTotals()
         self.abandoned = self.abandoned_moved = 0
+        self.leaves: Callable[[Queue], None] = lambda _: None
 
     async def remove(self, queue: Queue) -> list[Exchange]:
         """Delete a queue. Returns the exchanges that it was bound to.
@@ -68,6 +70,7 @@ class QueueRemoval:
             ResourceLimitExceededError: there is no room for its messages at their destination.
             InternalError: the store fails.
         """
+        self.leaves(queue)
         left = self._unroute(queue)
         try:
             if queue.alternate is not None:

@@ -149,10 +149,12 @@ _MANAGEMENT: Final = Group(
     "Management options",
     (
         Option(
-            "mgmt-enable", _SWITCH, YES_NO, "yes", "Answer management requests and publish events (QMF version 2)", "m"
+            "mgmt-enable", _SWITCH, YES_NO, "yes", "Answer management requests, and publish events", "m"
         ),
-        Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Likewise; management is off if either of them is no"),
-        Option("mgmt-pub-interval", _NUMBER, "SECONDS", "10", "Interval of the management agent's heartbeats",
+        Option("mgmt-publish", _SWITCH, YES_NO, "yes", "Publish what has changed to consoles, without being asked"),
+        Option("mgmt-qmf1", _SWITCH, YES_NO, "yes", "Speak version 1 of the management protocol QMF"),
+        Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Speak version 2 of it"),
+        Option("mgmt-pub-interval", _NUMBER, "SECONDS", "10", "Interval of heartbeats, and of publications",
                minimum=1, maximum=65_535),
     ),
 )  # fmt: skip

@@ -16,7 +16,6 @@ _LATER, _NOT_NEEDED, _REFUSED = Effect.LATER, Effect.NOT_NEEDED, Effect.REFUSED
 
 _NO_TLS: Final = "connections are not encrypted"
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
-_NO_MANAGEMENT: Final = "the broker has no management yet"
 _NO_LINKS: Final = "the broker has no links to other brokers yet"
 _NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
@@ -24,9 +23,6 @@ _WHOLE: Final = "completions are sent with the replies, and messages are held in
 _MANAGEMENT: Final = Group(
     "More management options (not supported yet)",
     (
-        Option("mgmt-publish", _SWITCH, YES_NO, "", "Publish management objects", effect=_LATER,
-               reason=_NO_MANAGEMENT),
-        Option("mgmt-qmf1", _SWITCH, YES_NO, "", "Enable QMF version 1", effect=_LATER, reason=_NO_MANAGEMENT),
         Option("watchdog-interval", _NUMBER, "SECONDS", "", "Terminate a broker that hangs", effect=_LATER,
                reason="systemd restarts a broker that has ended, but a broker that hangs is not detected"),
     ),

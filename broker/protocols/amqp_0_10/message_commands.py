@@ -111,14 +111,15 @@ def _acquire(session: ServerSession, number: int, values: _Values) -> None:
 
 def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
-    queue = session.find_queue(values["queue"], Action.CONSUME)
+    accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
+    is_browsed = acquire_mode == AcquireMode.NOT_ACQUIRED
+    queue = session.find_queue(values["queue"], Action.CONSUME, is_browsed=is_browsed)
     arguments = values["arguments"] or EMPTY_MAP
     selector = read_selector(arguments, SELECTOR)
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is already in use in this session")
     if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:
         raise ResourceLimitExceededError(f"more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
-    accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED and not queue.is_browse_only

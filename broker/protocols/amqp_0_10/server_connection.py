@@ -26,10 +26,11 @@ from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAM
 from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
+from qstore.broker.protocols.amqp_0_10.session_management import manage
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.amqp_0_10.streaming import Stream
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader, nothing_interrupted
-from qstore.broker.protocols.machine import ConnectionCounts, Host
+from qstore.broker.protocols.machine import ConnectionCounts, Host, SessionAction
 from qstore.broker.security.attempt import LoginAttempt
 from qstore.broker.security.authentication import Authentication, Link
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Success
@@ -174,6 +175,11 @@ class ServerConnection(Connection[ServerSession]):
         return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
 
     @property
+    def is_closing(self) -> bool:
+        """As `Machine.is_closing`."""
+        return self.phase is Phase.CLOSING
+
+    @property
     def is_closed(self) -> bool:
         """Whether the connection is closed."""
         return self.phase is Phase.CLOSED
@@ -207,6 +213,15 @@ class ServerConnection(Connection[ServerSession]):
     def force_close(self, text: str) -> None:
         """As `Machine.force_close`."""
         self.close(CloseCode.CONNECTION_FORCED, text)
+
+    def set_timestamps(self, *, is_on: bool) -> None:
+        """As `Machine.set_timestamps`."""
+        self.transfers = (TimestampingReader if is_on else TransferReader).continuing(self.transfers)
+
+    def manage_session(self, channel: int, action: SessionAction) -> None:
+        """As `Machine.manage_session`."""
+        if channel in self.sessions:
+            manage(self.sessions[channel], action)
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
         """As `Connection.close`; and no more messages are sent, as they would only be redelivered."""
@@ -387,11 +402,8 @@ class ServerConnection(Connection[ServerSession]):
         session.attached()
         _LOG.debug('Client %s: session "%s" attached to channel %d', self.peer, shown_name(name), channel)
 
-    def hand_over(self, session: ServerSession) -> None:
+    def hand_over(self, session: ServerSession, code: DetachCode = DetachCode.SESSION_BUSY) -> None:
         """Detach a session that another connection takes over."""
-        self._detach_from_here(session, DetachCode.SESSION_BUSY)
-
-    def _detach_from_here(self, session: ServerSession, code: DetachCode) -> None:
         self._send_detached(session.channel, session.name, code)
         self._reported.add(session.channel)
         self._detach_session(session)
@@ -459,7 +471,7 @@ class ServerConnection(Connection[ServerSession]):
                 do_command(session, payload, header, body)
             except DetachError as error:
                 _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
-                self._detach_from_here(session, error.code)
+                self.hand_over(session, error.code)
 
     # ---- interrupted messages ----
 

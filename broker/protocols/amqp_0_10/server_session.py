@@ -42,6 +42,7 @@ from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
 from qstore.broker.protocols.amqp_0_10.streaming import StreamingSession, StreamTransport
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.formats.amqp_0_10.codes import DetachCode
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
@@ -85,7 +86,7 @@ class SessionConnection(StreamTransport, Output, Protocol):
     def resume_message(self, resume_id: str) -> int:
         """The client resumes a message. Returns how many bytes of its content were received."""
 
-    def hand_over(self, session: ServerSession) -> None:
+    def hand_over(self, session: ServerSession, code: DetachCode = DetachCode.SESSION_BUSY) -> None:
         """Detach a session that another connection takes over."""
 
     def end_session(self, session: ServerSession) -> None:
@@ -320,17 +321,16 @@ class ServerSession(StreamingSession[SessionConnection]):
 
     # ---- queues and subscriptions ----
 
-    def find_queue(self, name: str | None, action: Action) -> Queue:
-        """The queue with that name, if this session may use it.
+    def find_queue(self, name: str | None, action: Action, *, is_browsed: bool = False) -> Queue:
+        """The queue with that name, if this session may use it; any may browse an exclusive one, as in qpidd.
 
         Otherwise it is asked here whether the user may do `action`: who may not shall not learn why.
-
         Raises IllegalArgumentError, UnauthorizedError, NotFoundError or ResourceLockedError.
         """
         if not name:
             raise IllegalArgumentError("No queue name is given")
         queue = self.broker.queues.get(name)
-        if queue is not None and (queue.owner is None or queue.owner is self):
+        if queue is not None and (queue.owner in (None, self) or is_browsed):
             return queue
         self.broker.authorization.check(self, action, ObjectType.QUEUE, name)
         if queue is None:

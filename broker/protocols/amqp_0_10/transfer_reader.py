@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from math import ceil
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
@@ -86,6 +86,15 @@ class TransferReader:
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
+
+    @classmethod
+    def continuing(cls, other: TransferReader) -> Self:
+        """A reader that goes on where another one of the same connection has stopped."""
+        reader = cls(other.publisher, checks_user_ids=other.checks_user_ids, checks_publish=other.checks_publish)
+        reader.take_interrupted, reader.has_published = other.take_interrupted, other.has_published
+        reader.is_memory_short, reader.has_rare = other.is_memory_short, other.has_rare
+        reader._has_immediate = other._has_immediate
+        return reader
 
     def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
         """The message of a transfer to `exchange`.

@@ -1,0 +1,48 @@
+"""Calls of methods, and queries, with the question whether the caller may: the same for both versions of QMF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from qstore.broker.management.objects.classes import objects_of
+from qstore.broker.management.request import UnknownMethodError
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.formats.wording import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.objects.classes import ManagedObject
+    from qstore.broker.management.objects.element import Arguments, ManagedClass, Results
+    from qstore.broker.model.caller import Caller
+
+
+async def call(managed: ManagedBroker, each: ManagedObject, name: str, arguments: Arguments, caller: Caller) -> Results:
+    """Call a method of an object. Returns its results.
+
+    Raises:
+        UnauthorizedError: the caller may not.
+        UnknownMethodError: there is no such method.
+        ModelError: it fails.
+    """
+    of = each.of
+    managed.broker.authorization.check(
+        caller, Action.ACCESS, ObjectType.METHOD, name, schemapackage=of.package, schemaclass=of.name
+    )
+    found = of.methods.get(name)
+    if found is None:
+        raise UnknownMethodError(f"class {of.name} has no method {printable(name)}")
+    return await found.call(managed, each.target, arguments, caller)
+
+
+def check_query(managed: ManagedBroker, caller: Caller, name: str, class_name: str) -> None:
+    """Raise UnauthorizedError unless the caller may ask for an object, or for those of a class."""
+    managed.broker.authorization.check(caller, Action.ACCESS, ObjectType.QUERY, name, schemaclass=class_name)
+
+
+def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> Iterator[ManagedObject]:
+    """All objects of these classes. They may come and go between one and the next."""
+    for of in classes:
+        yield from objects_of(managed, of)

@@ -1,0 +1,92 @@
+"""Who a broker is: an id that stays, and how often it was started. Both are in a file of its data directory.
+
+    .mbrokerdata    ID STARTS BANK    as qpidd's, whose third number is not used here; 0600
+
+Objects that do not survive a restart have the number of starts in their id, so that a console does not take one for
+another. A broker without a data directory, or one whose file cannot be written, has a new id at each start.
+
+Source: qpidd, ManagementAgent.cpp (the file's name and content).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+from uuid import UUID, uuid4, uuid5
+
+from qstore.broker.log.logs import log_of
+
+_LOG: Final = log_of("Management")
+_FILE: Final = ".mbrokerdata"
+_NAMESPACE: Final = UUID("8d1b0f6e-6a0c-5d0b-9a57-0f4f5a3f7c11")
+_MAX_STARTS: Final = 0xFFF
+_MAX_BYTES: Final = 200
+
+
+class Identity(NamedTuple):
+    """Who a broker is.
+
+    Attributes:
+        instance: its id.
+        starts: how often it was started: 1 to 4095, then 1 again.
+    """
+
+    instance: UUID
+    starts: int
+
+    @property
+    def system(self) -> UUID:
+        """The id of the machine."""
+        return uuid5(_NAMESPACE, platform.node())
+
+    @classmethod
+    def new(cls) -> Self:
+        """A new one."""
+        return cls(uuid4(), 1)
+
+    @classmethod
+    def of(cls, directory: str | None) -> Self:
+        """The one in a data directory, started once more."""
+        if directory is None:
+            return cls.new()
+        path = Path(directory) / _FILE
+        found = _read(path)
+        identity = cls.new() if found is None else cls(found[0], found[1] % _MAX_STARTS + 1)
+        try:
+            _write(path, f"{identity.instance} {identity.starts} 10\n")
+        except OSError as error:
+            _LOG.warning("%s: the broker's id cannot be written: %s", path, error.strerror)
+        return identity
+
+
+def _read(path: Path) -> tuple[UUID, int] | None:
+    try:
+        with path.open("rb") as file:
+            parts = file.read(_MAX_BYTES).split()
+        return UUID(parts[0].decode("ascii")), max(0, int(parts[1]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, IndexError) as error:
+        _LOG.warning("%s: the broker's id cannot be read, and a new one is made: %s", path, error)
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file, whatever happens."""
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    new.replace(path)
+    with contextlib.suppress(OSError):
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,112 @@
+"""The broker as management sees it: the model, and what only the process and the network know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from qstore.broker.log.logs import LogControl
+    from qstore.broker.management.identity import Identity
+    from qstore.broker.management.objects.element import ManagedClass
+    from qstore.broker.management.qmf1.remote_agents import RemoteAgent
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.protocols.machine import Machine, ManagedSession
+
+
+class AttachedSession(NamedTuple):
+    """A session, and where it is attached."""
+
+    machine: Machine
+    channel: int
+    session: ManagedSession
+
+    @property
+    def key(self) -> str:
+        """Its name among all sessions of the broker."""
+        return f"{self.session.user}.{self.session.name.decode('utf-8', 'replace')}"
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self.machine.peer
+
+    @property
+    def is_attached(self) -> bool:
+        """True: detached sessions are not listed."""
+        return True
+
+    @property
+    def expires_at(self) -> None:
+        """When it ends, if it is not attached again."""
+        return
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions that have begun and not ended."""
+        session = self.session
+        return session.txn_starts - session.txn_commits - session.txn_rejects
+
+
+class ManagedBroker:
+    """What there is to manage.
+
+    Args:
+        broker: the model.
+        identity: who this broker is.
+        version: of this software.
+        ports: returns the ports that it listens on.
+        machines: returns the open connections.
+        shut_down: ends the broker.
+        log: which lines the log shows; None if that cannot be changed.
+
+    Attributes:
+        broker, identity, version, machines, shut_down, log: as above.
+        interval: seconds between two publications of what has changed.
+        agents: returns the agents that are attached.
+        classes: all classes of managed objects.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        identity: Identity,
+        version: str,
+        *,
+        ports: Callable[[], Sequence[int]],
+        machines: Callable[[], list[Machine]],
+        shut_down: Callable[[], None],
+        log: LogControl | None,
+    ) -> None:
+        self.broker, self.identity, self.version = broker, identity, version
+        self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
+        self.interval = broker.settings.heartbeat_seconds
+        self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
+        self.classes: Sequence[ManagedClass] = ()
+
+    @property
+    def system_id(self) -> UUID:
+        """Of the machine."""
+        return self.identity.system
+
+    @property
+    def federation_tag(self) -> str:
+        """The name of this broker among others."""
+        return str(self.identity.instance)
+
+    @property
+    def port(self) -> int:
+        """The first port that it listens on; 0 for none."""
+        return next(iter(self._ports()), 0)
+
+    @property
+    def uptime(self) -> int:
+        """Nanoseconds since it was started."""
+        return round(max(0.0, self.broker.clock() - self.broker.started_at) * 1e9)
+
+    def sessions(self) -> Iterator[AttachedSession]:
+        """The attached sessions."""
+        for machine in self.machines():
+            for channel, session in list(machine.sessions.items()):
+                yield AttachedSession(machine, channel, session)

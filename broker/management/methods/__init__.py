@@ -1,0 +1,1 @@
+"""What the methods of managed objects do."""

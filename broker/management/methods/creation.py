@@ -1,0 +1,151 @@
+"""The methods create and delete of the broker: queues, exchanges, topics and bindings, as commands of a protocol do it.
+
+    type               its name               properties
+    -----------------  ---------------------  -----------------------------------------------------------------
+    queue              NAME                   durable, auto-delete, exclusive, alternate-exchange, and arguments
+    exchange, topic    NAME                   exchange-type, durable, auto-delete, alternate-exchange, and arguments
+    binding            EXCHANGE/QUEUE[/KEY]   arguments
+
+`exclusive` is ignored: the queue would be exclusive to a console that goes away. With `strict`, an argument that is
+neither the broker's nor somebody's extension is an error. The objects of federation and of AMQP 1.0 (link, bridge,
+domain, incoming, outgoing, and policies) cannot be created yet.
+
+    delete             options
+    -----------------  -------------------------------------
+    queue              if_unused, if_empty
+    exchange, topic    if_unused
+
+Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp (the types and options of create and delete).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.management.methods.arguments import flag, plain, table, text
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+)
+from qstore.formats.values import TypedMap, TypedValue
+from qstore.formats.wording import printable
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.objects.element import Arguments, Results
+    from qstore.broker.model.caller import Caller
+
+_LINKS: Final = frozenset(("link", "bridge", "domain", "incoming", "outgoing", "QueuePolicy", "TopicPolicy"))
+_ARGUMENTS: Final = ("qpid.", "x-", "no-local", "alternate")
+"""What an argument of a queue, an exchange or a binding begins with."""
+
+
+async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Create an object."""
+    kind, name = text(arguments, "type"), text(arguments, "name")
+    properties, strict = _Properties(table(arguments, "properties")), flag(arguments, "strict")
+    broker = managed.broker
+    if kind == "queue":
+        _check_new(name, broker.queues)
+        properties.take_flag("exclusive")
+        await broker.topology.declare_queue(
+            name,
+            durable=properties.take_flag("durable"),
+            auto_delete=properties.take_flag("auto-delete"),
+            alternate=properties.take_text("alternate-exchange"),
+            arguments=properties.rest(strict=strict),
+            caller=caller,
+        )
+    elif kind in ("exchange", "topic"):
+        _check_new(name, broker.exchanges)
+        await broker.topology.declare_exchange(
+            name,
+            properties.take_text("exchange-type") or "topic",
+            durable=properties.take_flag("durable"),
+            auto_delete=properties.take_flag("auto-delete"),
+            alternate=properties.take_text("alternate-exchange"),
+            arguments=properties.rest(strict=strict),
+            caller=caller,
+        )
+    elif kind == "binding":
+        exchange, queue, key = _parts_of_binding(name)
+        await broker.topology.bind(queue, exchange, key, properties.rest(strict=False), caller=caller)
+    else:
+        _refuse(managed, kind, caller)
+    return {}
+
+
+async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Delete an object."""
+    kind, name = text(arguments, "type"), text(arguments, "name")
+    options: Mapping[str, Any] = plain(table(arguments, "options"))
+    topology = managed.broker.topology
+    if kind == "queue":
+        await topology.delete_queue(
+            name, if_unused=flag(options, "if_unused"), if_empty=flag(options, "if_empty"), caller=caller
+        )
+    elif kind in ("exchange", "topic"):
+        await topology.delete_exchange(name, if_unused=flag(options, "if_unused"), caller=caller)
+    elif kind == "binding":
+        exchange, queue, key = _parts_of_binding(name)
+        await topology.unbind(queue, exchange, key, caller=caller)
+    else:
+        _refuse(managed, kind, caller)
+    return {}
+
+
+def unknown_type(kind: str) -> ModelError:
+    """There are no objects of that type."""
+    return InvalidArgumentError(f"unknown object type: {printable(kind)}")
+
+
+def _refuse(managed: ManagedBroker, kind: str, caller: Caller) -> None:
+    if kind not in _LINKS:
+        raise unknown_type(kind)
+    managed.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
+    raise NotImplementedByBrokerError(f"objects of type {kind} cannot be created or deleted yet")
+
+
+def _check_new(name: str, existing: Mapping[str, object]) -> None:
+    if name in existing:
+        raise PreconditionFailedError(f"Object already exists: {printable(name)}")
+
+
+def _parts_of_binding(name: str) -> tuple[str, str, str]:
+    """Exchange, queue and key, from `exchange/queue/key`. Raises InvalidArgumentError."""
+    parts = name.split("/", 2)
+    if len(parts) < 2:
+        raise InvalidArgumentError(f"the name of a binding is EXCHANGE/QUEUE/KEY, not {printable(name)}")
+    return parts[0], parts[1], parts[2] if len(parts) > 2 else ""
+
+
+class _Properties:
+    """The properties of an object that is created: some are taken, the rest are its arguments."""
+
+    def __init__(self, properties: TypedMap) -> None:
+        self._left: dict[str, TypedValue] = dict(properties.entries)
+
+    def take_flag(self, name: str) -> bool:
+        """A flag; False if it is not given."""
+        typed = self._left.pop(name, None)
+        return typed is not None and flag({name: typed.value}, name)
+
+    def take_text(self, name: str) -> str:
+        """A text; empty if it is not given."""
+        typed = self._left.pop(name, None)
+        return "" if typed is None else text({name: typed.value}, name)
+
+    def rest(self, *, strict: bool) -> TypedMap:
+        """The properties that are left.
+
+        Raises:
+            InvalidArgumentError: `strict`, and one of them is neither the broker's nor somebody's extension.
+        """
+        unknown = [name for name in self._left if not name.startswith(_ARGUMENTS)]
+        if strict and unknown:
+            raise InvalidArgumentError(f"unknown property: {printable(unknown[0])}")
+        return TypedMap(tuple(self._left.items()))

@@ -1,0 +1,144 @@
+"""Methods that take messages off a queue: purge, reroute, and move to another queue.
+
+Messages are moved as to an alternate exchange: each is stored at its destination before it leaves its queue, and the
+method succeeds when all of that is on the disk. A message that cannot be moved stays; those before it were moved. What
+a rerouted message has passed (`x-qpid.trace`) is cleared, so that a federation takes it. Others are served in between.
+
+That a queue is exclusive to a client does not matter here.
+
+Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the trace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.management.methods.arguments import Wants, count, flag, text, wants
+from qstore.broker.management.methods.waiting import Waiting
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.formats.values import STR16, TypedValue
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.objects.element import Arguments, Results
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.alternate import Alternate
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.queues.queue import Queue
+
+_AT_ONCE: Final = 100  # messages that are moved before others are served
+_LOOKED_AT: Final = 2000  # messages that are looked at before others are served
+_TRACE: Final = "x-qpid.trace"
+_NO_TRACE: Final = TypedValue(STR16, "")
+
+
+class _QueueAlone:
+    """Leads to one queue, as an alternate exchange does."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.name, self._queue = queue.name, queue
+
+    @property
+    def alternate(self) -> None:
+        """There is none."""
+        return
+
+    def route(self, message: Message) -> Route:  # noqa: ARG002
+        """The queue."""
+        return Route((Binding(self._queue, self.name),))
+
+
+async def move_messages(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Move messages from one queue to another."""
+    topology = managed.broker.topology
+    source, target = text(arguments, "srcQueue"), text(arguments, "destQueue")
+    managed.broker.authorization.check(caller, Action.MOVE, ObjectType.QUEUE, source, queuename=target)
+    queue, destination = topology.find_queue(source), topology.find_queue(target)
+    if queue is destination:
+        raise InvalidArgumentError(f'queue "{source}" is both source and destination')
+    await _move_all(managed, queue, _QueueAlone(destination), count(arguments, "qty"), wants(arguments))
+    return {}
+
+
+async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
+    """Move messages from a queue to an exchange."""
+    uses_alternate, name = flag(arguments, "useAltExchange"), text(arguments, "exchange")
+    if uses_alternate:
+        name = "" if queue.alternate is None else queue.alternate.name
+    managed.broker.authorization.check(caller, Action.REROUTE, ObjectType.QUEUE, queue.name, exchangename=name)
+    exchange = queue.alternate if uses_alternate else managed.broker.topology.find_exchange(name)
+    if exchange is None:
+        raise PreconditionFailedError(f'queue "{queue.name}" has no alternate exchange')
+    await _move_all(managed, queue, exchange, count(arguments, "request"), wants(arguments), clears_trace=True)
+    return {}
+
+
+async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
+    """Remove messages from a queue."""
+    broker = managed.broker
+    broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    waiting, is_written = Waiting(), False
+    for number, entry in enumerate(_chosen(queue, count(arguments, "request"), wants(arguments)), 1):
+        if entry is not None and queue.acquire(entry, is_consumed=False):
+            is_written = queue.dequeue(entry) or is_written
+            queue.counters.purged += 1
+        if entry is None or number % _AT_ONCE == 0:
+            broker.tick.schedule()
+            await waiting.all()
+    broker.tick.schedule()
+    if is_written:
+        broker.tick.when_synced(waiting.one_more())
+    await waiting.all()
+    return {}
+
+
+async def _move_all(
+    managed: ManagedBroker,
+    queue: Queue,
+    exchange: Alternate[Queue],
+    number: int,
+    selects: Wants | None,
+    *,
+    clears_trace: bool = False,
+) -> None:
+    """Move so many messages, or all if it is 0, and wait until they are there and have left.
+
+    Raises:
+        ModelError: one could not be moved; those before it were.
+    """
+    router, waiting = managed.broker.router, Waiting()
+    for at, entry in enumerate(_chosen(queue, number, selects), 1):
+        if entry is not None and queue.acquire(entry, is_consumed=False):
+            message = _without_trace(entry.message) if clears_trace else entry.message
+            try:
+                router.move(queue, entry, exchange, waiting.one_more(), message)
+            except ModelError:
+                queue.release(entry, is_redelivered=False)
+                waiting.cancel_one()
+                await waiting.all()
+                raise
+            queue.counters.rerouted += 1
+        if entry is None or at % _AT_ONCE == 0:
+            await waiting.all()
+    await waiting.all()
+
+
+def _without_trace(message: Message) -> Message:
+    return message.with_headers({_TRACE: _NO_TRACE}) if message.header_text(_TRACE) else message
+
+
+def _chosen(queue: Queue, number: int, selects: Wants | None) -> Iterator[Entry | None]:
+    """So many of the messages that are available now, or all if it is 0; None now and then, when none was found."""
+    end, left = queue.next_position, number
+    for looked_at, entry in enumerate(queue.available(), 1):
+        if entry.position >= end or (number and not left):
+            return
+        if selects is None or selects(entry.message):
+            left -= 1
+            yield entry
+        elif looked_at % _LOOKED_AT == 0:
+            yield None

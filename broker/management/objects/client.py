@@ -1,0 +1,202 @@
+"""The classes connection, session and subscription: the clients, and what they have.
+
+Source: the QMF schema of qpidd's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter as of
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qstore.broker.management.methods import clients
+from qstore.broker.management.objects.element import ManagedClass, Read, always, deprecated, method, prop, stat, table
+from qstore.broker.management.objects.names import CONNECTION, QUEUE, SESSION, SUBSCRIPTION, VHOST_REFERENCE
+from qstore.formats.values import EMPTY_MAP
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import AttachedSession, ManagedBroker
+    from qstore.broker.protocols.machine import ConnectionCounts, Machine, ManagedSubscription
+
+
+class _View(NamedTuple):
+    """A connection and its counters."""
+
+    machine: Machine
+    counts: ConnectionCounts
+
+
+class _Subscribed(NamedTuple):
+    """A subscription, and its session."""
+
+    attached: AttachedSession
+    subscription: ManagedSubscription
+
+
+# ---- connection ----
+
+
+def _look(machine: Machine) -> _View:
+    return _View(machine, machine.counts)
+
+
+def _connections(managed: ManagedBroker) -> Iterator[tuple[str, Machine]]:
+    return ((machine.peer, machine) for machine in managed.machines())
+
+
+def _told_text(name: str) -> Read:
+    """Reads a text that the client has told about itself; None if it has not."""
+
+    def read(view: _View) -> str | None:
+        typed = view.machine.client_properties.get(name)
+        value = None if typed is None else typed.value
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        return value if isinstance(value, str) else None
+
+    return read
+
+
+def _told_number(name: str) -> Read:
+    """Reads a number, likewise."""
+
+    def read(view: _View) -> int | None:
+        typed = view.machine.client_properties.get(name)
+        return typed.value if typed is not None and type(typed.value) is int else None
+
+    return read
+
+
+_PROPERTIES: Final = (
+    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+    prop("address", "sstr", "RC index", of("machine.peer")),
+    prop("incoming", "bool", "RC", always(True)),
+    prop("SystemConnection", "bool", "RC", always(False), "Deprecated"),
+    prop("userProxyAuth", "bool", "RO", always(False), "Deprecated"),
+    prop("federationLink", "bool", "RO", always(False), "Deprecated"),
+    prop("authIdentity", "sstr", "RO", of("machine.user"), "authId of connection if authentication enabled"),
+    prop(
+        "remoteProcessName",
+        "lstr",
+        "RO optional",
+        _told_text("qpid.client_process"),
+        "Name of executable running as remote client",
+    ),
+    prop("remotePid", "uint32", "RO optional", _told_number("qpid.client_pid"), "Process ID of remote client"),
+    prop(
+        "remoteParentPid",
+        "uint32",
+        "RO optional",
+        _told_number("qpid.client_ppid"),
+        "Parent Process ID of remote client",
+    ),
+    prop("shadow", "bool", "RO", always(False), "Deprecated"),
+    prop("saslMechanism", "sstr", "RO", of("machine.mechanism"), "SASL mechanism"),
+    prop("saslSsf", "uint16", "RO", always(0), "SASL security strength factor"),
+    prop(
+        "remoteProperties",
+        "map",
+        "RO",
+        of("machine.client_properties"),
+        "optional map of identifying information sent by the remote",
+    ),
+    prop("protocol", "sstr", "RC", of("machine.protocol"), "protocol in use"),
+)
+_STATISTICS: Final = (
+    stat("closing", "bool", of("machine.is_closing"), "This client is closing by management request"),
+    stat("framesFromClient", "count64", of("counts.frames_received")),
+    stat("framesToClient", "count64", of("counts.frames_sent")),
+    stat("bytesFromClient", "count64", of("counts.bytes_received")),
+    stat("bytesToClient", "count64", of("counts.bytes_sent")),
+    stat("msgsFromClient", "count64", of("counts.messages_received")),
+    stat("msgsToClient", "count64", of("counts.messages_sent")),
+)
+_METHODS: Final = (method("close", "", (), clients.close_connection),)
+
+CONNECTION_CLASS: Final = ManagedClass(
+    CONNECTION.package, CONNECTION.name, _PROPERTIES, _STATISTICS, table(_METHODS), objects=_connections, look=_look
+)
+
+
+# ---- session ----
+
+
+def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, AttachedSession]]:
+    return ((attached.key, attached) for attached in managed.sessions())
+
+
+_SESSION_PROPERTIES: Final = (
+    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+    prop("name", "sstr", "RC index", of("key")),
+    prop("fullName", "lstr", "RO optional", of("key")),
+    prop("channelId", "uint16", "RO", of("channel")),
+    prop("connectionRef", "objId", "RO", lambda attached: CONNECTION.reference(attached.peer), "", "", "Connection"),
+    prop("detachedLifespan", "uint32", "RO", of("session.timeout"), "Deprecated", "second"),
+    prop("attached", "bool", "RO", of("is_attached")),
+    prop("expireTime", "absTime", "RO optional", of("expires_at")),
+    prop("maxClientRate", "uint32", "RO optional", always(None), "Deprecated", "msgs/sec"),
+)
+_SESSION_STATISTICS: Final = (
+    stat(
+        "unackedMessages", "uint64", of("session.unsettled_count"), "Unacknowledged messages in the session", "message"
+    ),
+    stat("TxnStarts", "count64", of("session.txn_starts"), "Total transactions started ", "transaction"),
+    stat("TxnCommits", "count64", of("session.txn_commits"), "Total transactions committed", "transaction"),
+    stat("TxnRejects", "count64", of("session.txn_rejects"), "Total transactions rejected", "transaction"),
+    stat(
+        "TxnCount",
+        "count32",
+        lambda attached: attached.open_transactions,
+        "Current pending transactions",
+        "transaction",
+    ),
+    deprecated("clientCredit", "count32", "message"),
+    deprecated("framesOutstanding", "count32"),
+)
+_SESSION_METHODS: Final = (
+    method("solicitAck", "", (), clients.solicit_ack),
+    method("detach", "", (), clients.detach_session),
+    method("resetLifespan", "", (), clients.reset_lifespan),
+    method("close", "", (), clients.close_session),
+)
+
+SESSION_CLASS: Final = ManagedClass(
+    SESSION.package, SESSION.name, _SESSION_PROPERTIES, _SESSION_STATISTICS, table(_SESSION_METHODS), objects=_sessions
+)
+
+
+# ---- subscription ----
+
+
+def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
+    for attached in managed.sessions():
+        for subscription in list(attached.session.subscriptions.values()):
+            names = SESSION.name_of(attached.key), QUEUE.name_of(subscription.queue.name), subscription.destination
+            yield ",".join(names), _Subscribed(attached, subscription)
+
+
+_SUBSCRIPTION_PROPERTIES: Final = (
+    prop(
+        "sessionRef", "objId", "RC index parent", lambda each: SESSION.reference(each.attached.key), "", "", "Session"
+    ),
+    prop("queueRef", "objId", "RC index", lambda each: QUEUE.reference(each.subscription.queue.name), "", "", "Queue"),
+    prop("name", "sstr", "RC index", of("subscription.destination")),
+    prop("browsing", "bool", "RC", lambda each: not each.subscription.acquires),
+    prop("acknowledged", "bool", "RC", of("subscription.is_accepting")),
+    prop("exclusive", "bool", "RC", lambda each: each.subscription.queue.exclusive_consumer is each.subscription),
+    prop(
+        "creditMode",
+        "sstr",
+        "RO",
+        lambda each: "WINDOW" if each.subscription.is_windowed else "CREDIT",
+        "WINDOW or CREDIT",
+    ),
+    prop("arguments", "map", "RC", always(EMPTY_MAP)),
+)
+_SUBSCRIPTION_STATISTICS: Final = (
+    stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),
+)
+
+SUBSCRIPTION_CLASS: Final = ManagedClass(
+    SUBSCRIPTION.package, SUBSCRIPTION.name, _SUBSCRIPTION_PROPERTIES, _SUBSCRIPTION_STATISTICS, objects=_subscriptions
+)

@@ -1,0 +1,140 @@
+"""The classes exchange and binding.
+
+Source: the QMF schema of qpidd's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter as of
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qstore.broker.management.objects.element import ManagedClass, always, prop, stat
+from qstore.broker.management.objects.names import BINDING, EXCHANGE, QUEUE, VHOST_REFERENCE
+from qstore.broker.model.watermark import Watermark
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.objects.element import Reference
+    from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.exchanges.route import Binding, RoutedCounts
+
+
+class _View(NamedTuple):
+    """An exchange and its counters."""
+
+    exchange: Exchange
+    counts: RoutedCounts
+
+
+class _Bound(NamedTuple):
+    """A binding, and its exchange."""
+
+    exchange: Exchange
+    binding: Binding
+
+    @property
+    def key(self) -> str:
+        """Its key among all objects of the class."""
+        names = EXCHANGE.name_of(self.exchange.name), QUEUE.name_of(self.binding.queue.name), self.binding.key
+        return ",".join(names)
+
+
+# ---- exchange ----
+
+
+def _look(exchange: Exchange) -> _View:
+    return _View(exchange, exchange.counts)
+
+
+def _alternate(view: _View) -> Reference | None:
+    alternate = view.exchange.alternate
+    return None if alternate is None else EXCHANGE.reference(alternate.name)
+
+
+def _exchanges(managed: ManagedBroker) -> Iterable[tuple[str, Exchange]]:
+    return list(managed.broker.exchanges.items())
+
+
+def _find_exchange(managed: ManagedBroker, key: str) -> Exchange | None:
+    return managed.broker.exchanges.get(key)
+
+
+def _stored_id(exchange: Exchange) -> int:
+    return exchange.store_id or 0
+
+
+_PROPERTIES: Final = (
+    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+    prop("name", "sstr", "RC index", of("exchange.name")),
+    prop("type", "sstr", "RO", of("exchange.type_name")),
+    prop("durable", "bool", "RO", of("exchange.durable")),
+    prop("autoDelete", "bool", "RO", of("exchange.auto_delete")),
+    prop("altExchange", "objId", "RO optional", _alternate, "", "", "Exchange"),
+    prop("arguments", "map", "RO", of("exchange.arguments"), "Arguments supplied in exchange.declare"),
+)
+_STATISTICS: Final = (
+    stat("producerCount", "hilo32", always(Watermark()), "Unused"),
+    stat("bindingCount", "hilo32", of("exchange.binding_count"), "Current bindings"),
+    stat("msgReceives", "count64", of("counts.messages_received"), "Total messages received"),
+    stat("msgDrops", "count64", of("counts.messages_dropped"), "Total messages dropped (no matching key)"),
+    stat("msgRoutes", "count64", of("counts.messages_routed"), "Total routed messages"),
+    stat("byteReceives", "count64", of("counts.bytes_received"), "Total bytes received"),
+    stat("byteDrops", "count64", of("counts.bytes_dropped"), "Total bytes dropped (no matching key)"),
+    stat("byteRoutes", "count64", of("counts.bytes_routed"), "Total routed bytes"),
+)
+
+EXCHANGE_CLASS: Final = ManagedClass(
+    EXCHANGE.package, EXCHANGE.name, _PROPERTIES, _STATISTICS, objects=_exchanges, find=_find_exchange, look=_look,
+    stored_id=_stored_id,
+)  # fmt: skip
+
+
+# ---- binding ----
+
+
+def _bindings_of(managed: ManagedBroker, exchange: Exchange) -> Iterable[Binding]:
+    if exchange.name:
+        return list(exchange.bindings)
+    routes = (exchange.routes.get(name) or exchange.match(name) for name in list(managed.broker.queues))
+    return (binding for route in routes for binding in route.bindings)
+
+
+def _bindings(managed: ManagedBroker) -> Iterator[tuple[str, _Bound]]:
+    for exchange in list(managed.broker.exchanges.values()):
+        for binding in _bindings_of(managed, exchange):
+            bound = _Bound(exchange, binding)
+            yield bound.key, bound
+
+
+def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
+    for exchange in list(managed.broker.exchanges.values()):
+        begin = f"{EXCHANGE.name_of(exchange.name)},{QUEUE.name_of('')}"
+        if key.startswith(begin):
+            for binding in _bindings_of(managed, exchange):
+                bound = _Bound(exchange, binding)
+                if key.startswith(binding.queue.name, len(begin)) and bound.key == key:
+                    return bound
+    return None
+
+
+_BINDING_PROPERTIES: Final = (
+    prop(
+        "exchangeRef",
+        "objId",
+        "RC index parent",
+        lambda bound: EXCHANGE.reference(bound.exchange.name),
+        "",
+        "",
+        "Exchange",
+    ),
+    prop("queueRef", "objId", "RC index", lambda bound: QUEUE.reference(bound.binding.queue.name), "", "", "Queue"),
+    prop("bindingKey", "lstr", "RC index", of("binding.key")),
+    prop("arguments", "map", "RC", of("binding.arguments")),
+    prop("origin", "sstr", "RO optional", always(None)),
+)
+_BINDING_STATISTICS: Final = (stat("msgMatched", "count64", of("binding.messages_matched")),)
+
+BINDING_CLASS: Final = ManagedClass(
+    BINDING.package, BINDING.name, _BINDING_PROPERTIES, _BINDING_STATISTICS, objects=_bindings, find=_find_binding
+)

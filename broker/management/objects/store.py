@@ -1,0 +1,397 @@
+"""The classes store and journal: the store, and the journal of each durable queue. A broker without a store has none.
+
+They are told as the objects of qpidd's legacystore, which has files as this store has. The classes of its linearstore
+are there for consoles that ask for them, without objects: those would be the same ones again.
+
+Sources: the QMF schemas of qpidd's two stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.management.methods.unavailable import not_available
+from qstore.broker.management.objects.element import (
+    ManagedClass,
+    Read,
+    always,
+    arg,
+    deprecated,
+    method,
+    prop,
+    stat,
+    table,
+)
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME, QUEUE
+from qstore.broker.model.watermark import Watermark
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import ManagedBroker
+
+_LEGACY: Final = "org.apache.qpid.legacystore"
+_LINEAR: Final = "org.apache.qpid.linearstore"
+_EXPAND: Final = not_available(
+    "a journal grows by itself up to its maximum (qpid.file_max_count, or the store's options); see qstore-resize"
+)
+
+
+def level(name: str) -> Read:
+    """Reads a number whose highest and lowest values are not recorded: they are those of now."""
+    return lambda view: Watermark(view[name])
+
+
+def _stores(managed: ManagedBroker) -> Iterable[tuple[str, Any]]:
+    store = managed.broker.store
+    return () if store is None else ((BROKER.name_of(BROKER_NAME), store),)
+
+
+def _look_at_store(store: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = store.metrics()
+    return found
+
+
+def _journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
+    for name, queue in list(managed.broker.queues.items()):
+        if queue.journal is not None:
+            yield name, (managed.broker.store, queue.journal)
+
+
+def _find_journal(managed: ManagedBroker, key: str) -> Any:
+    queue = managed.broker.queues.get(key)
+    return None if queue is None or queue.journal is None else (managed.broker.store, queue.journal)
+
+
+def _look_at_journal(target: Any) -> Mapping[str, Any]:
+    store, journal = target
+    found: Mapping[str, Any] = store.journal_metrics(journal)
+    return found
+
+
+def _stored_id(target: Any) -> int:
+    return int(target[1].queue_id)
+
+
+STORE_CLASS: Final = ManagedClass(
+    _LEGACY,
+    "store",
+    (
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+        prop("location", "sstr", "RO", itemgetter("location"), "Logical directory on disk"),
+        prop(
+            "defaultInitialFileCount",
+            "uint16",
+            "RO",
+            itemgetter("default_initial_file_count"),
+            "Default number of files initially allocated to each journal",
+            "file",
+        ),
+        prop(
+            "defaultDataFileSize",
+            "uint32",
+            "RO",
+            itemgetter("default_data_file_size"),
+            "Default size of each journal data file",
+            "RdPg",
+        ),
+        prop(
+            "tplIsInitialized",
+            "bool",
+            "RO",
+            itemgetter("tpl_is_initialized"),
+            "Transaction prepared list has been initialized by a transactional prepare",
+        ),
+        prop("tplDirectory", "sstr", "RO", itemgetter("tpl_directory"), "Transaction prepared list directory"),
+        prop(
+            "tplWritePageSize",
+            "uint32",
+            "RO",
+            itemgetter("tpl_write_page_size"),
+            "Page size in transaction prepared list write-page-cache",
+            "byte",
+        ),
+        prop(
+            "tplWritePages",
+            "uint32",
+            "RO",
+            itemgetter("tpl_write_pages"),
+            "Number of pages in transaction prepared list write-page-cache",
+            "wpage",
+        ),
+        prop(
+            "tplInitialFileCount",
+            "uint16",
+            "RO",
+            itemgetter("tpl_initial_file_count"),
+            "Number of files initially allocated to transaction prepared list journal",
+            "file",
+        ),
+        prop(
+            "tplDataFileSize",
+            "uint32",
+            "RO",
+            itemgetter("tpl_data_file_size"),
+            "Size of each journal data file in transaction prepared list journal",
+            "byte",
+        ),
+        prop(
+            "tplCurrentFileCount",
+            "uint32",
+            "RO",
+            itemgetter("tpl_current_file_count"),
+            "Number of files currently allocated to transaction prepared list journal",
+            "file",
+        ),
+    ),
+    (
+        stat(
+            "tplTransactionDepth",
+            "hilo32",
+            level("tpl_transaction_depth"),
+            "Number of currently enqueued prepared transactions",
+            "txn",
+        ),
+        stat(
+            "tplTxnPrepares",
+            "count64",
+            itemgetter("tpl_txn_prepares"),
+            "Total transaction prepares on transaction prepared list",
+            "record",
+        ),
+        stat(
+            "tplTxnCommits",
+            "count64",
+            itemgetter("tpl_txn_commits"),
+            "Total transaction commits on transaction prepared list",
+            "record",
+        ),
+        stat(
+            "tplTxnAborts",
+            "count64",
+            itemgetter("tpl_txn_aborts"),
+            "Total transaction aborts on transaction prepared list",
+            "record",
+        ),
+        stat("tplOutstandingAIOs", "hilo32", level("tpl_outstanding_aios"), "Deprecated", "aio_op"),
+    ),
+    objects=_stores,
+    look=_look_at_store,
+)
+
+JOURNAL_CLASS: Final = ManagedClass(
+    _LEGACY,
+    "journal",
+    (
+        prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
+        prop("name", "sstr", "RO index", itemgetter("name")),
+        prop("directory", "sstr", "RO", itemgetter("directory"), "Directory containing journal files"),
+        prop("baseFileName", "sstr", "RO", itemgetter("base_file_name"), "Base filename prefix for journal"),
+        prop("writePageSize", "uint32", "RO", itemgetter("write_page_size"), "Page size in write-page-cache", "byte"),
+        prop("writePages", "uint32", "RO", itemgetter("write_pages"), "Number of pages in write-page-cache", "wpage"),
+        prop("readPageSize", "uint32", "RO", itemgetter("read_page_size"), "Page size in read-page-cache", "byte"),
+        prop("readPages", "uint32", "RO", itemgetter("read_pages"), "Number of pages in read-page-cache", "rpage"),
+        prop(
+            "initialFileCount",
+            "uint16",
+            "RO",
+            itemgetter("initial_file_count"),
+            "Number of files initially allocated to this journal",
+            "file",
+        ),
+        prop("autoExpand", "bool", "RO", itemgetter("auto_expand"), "Deprecated"),
+        prop(
+            "currentFileCount",
+            "uint16",
+            "RO",
+            itemgetter("current_file_count"),
+            "Number of files currently allocated to this journal",
+            "file",
+        ),
+        prop("maxFileCount", "uint16", "RO", itemgetter("max_file_count"), "Deprecated", "file"),
+        prop("dataFileSize", "uint32", "RO", itemgetter("data_file_size"), "Size of each journal data file", "byte"),
+    ),
+    (
+        stat(
+            "recordDepth",
+            "hilo32",
+            level("record_depth"),
+            "Number of currently enqueued records (durable messages)",
+            "record",
+        ),
+        stat("enqueues", "count64", itemgetter("enqueues"), "Total enqueued records on journal", "record"),
+        stat("dequeues", "count64", itemgetter("dequeues"), "Total dequeued records on journal", "record"),
+        stat("txn", "count32", itemgetter("txn"), "Total open transactions (xids) on journal", "record"),
+        stat(
+            "txnEnqueues",
+            "count64",
+            itemgetter("txn_enqueues"),
+            "Total transactional enqueued records on journal",
+            "record",
+        ),
+        stat(
+            "txnDequeues",
+            "count64",
+            itemgetter("txn_dequeues"),
+            "Total transactional dequeued records on journal",
+            "record",
+        ),
+        stat(
+            "txnCommits",
+            "count64",
+            itemgetter("txn_commits"),
+            "Total transactional commit records on journal",
+            "record",
+        ),
+        stat(
+            "txnAborts", "count64", itemgetter("txn_aborts"), "Total transactional abort records on journal", "record"
+        ),
+        stat(
+            "outstandingAIOs",
+            "hilo32",
+            level("outstanding_aios"),
+            "Number of currently outstanding AIO requests in Async IO system",
+            "aio_op",
+        ),
+        deprecated("freeFileCount", "hilo32", "file"),
+        deprecated("availableFileCount", "hilo32", "file"),
+        deprecated("writeWaitFailures", "count64", "record"),
+        deprecated("writeBusyFailures", "count64", "record"),
+        deprecated("readRecordCount", "count64", "record"),
+        deprecated("readBusyFailures", "count64", "record"),
+        deprecated("writePageCacheDepth", "hilo32", "wpage"),
+        deprecated("readPageCacheDepth", "hilo32", "rpage"),
+    ),
+    table(
+        (
+            method(
+                "expand",
+                "Increase number of files allocated for this journal",
+                (arg("by", "uint32", "I", "Number of files to increase journal size by"),),
+                _EXPAND,
+            ),
+        )
+    ),
+    objects=_journals,
+    find=_find_journal,
+    look=_look_at_journal,
+    stored_id=_stored_id,
+)
+
+LINEAR_STORE_CLASS: Final = ManagedClass(
+    _LINEAR,
+    "store",
+    (
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+        prop("storeDir", "sstr", "RO", itemgetter("location"), "Logical directory on disk"),
+        prop(
+            "tplIsInitialized",
+            "bool",
+            "RO",
+            itemgetter("tpl_is_initialized"),
+            "Transaction prepared list has been initialized by a transactional prepare",
+        ),
+        prop("tplDirectory", "sstr", "RO", itemgetter("tpl_directory"), "Transaction prepared list directory"),
+        prop(
+            "tplWritePageSize",
+            "uint32",
+            "RO",
+            itemgetter("tpl_write_page_size"),
+            "Page size in transaction prepared list write-page-cache",
+            "byte",
+        ),
+        prop(
+            "tplWritePages",
+            "uint32",
+            "RO",
+            itemgetter("tpl_write_pages"),
+            "Number of pages in transaction prepared list write-page-cache",
+            "wpage",
+        ),
+    ),
+    (
+        stat(
+            "tplTransactionDepth",
+            "hilo32",
+            level("tpl_transaction_depth"),
+            "Number of currently enqueued prepared transactions",
+            "txn",
+        ),
+        stat(
+            "tplTxnPrepares",
+            "count64",
+            itemgetter("tpl_txn_prepares"),
+            "Total transaction prepares on transaction prepared list",
+            "record",
+        ),
+        stat(
+            "tplTxnCommits",
+            "count64",
+            itemgetter("tpl_txn_commits"),
+            "Total transaction commits on transaction prepared list",
+            "record",
+        ),
+        stat(
+            "tplTxnAborts",
+            "count64",
+            itemgetter("tpl_txn_aborts"),
+            "Total transaction aborts on transaction prepared list",
+            "record",
+        ),
+    ),
+)
+
+LINEAR_JOURNAL_CLASS: Final = ManagedClass(
+    _LINEAR,
+    "journal",
+    (
+        prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
+        prop("queueName", "sstr", "RC index", itemgetter("name")),
+        prop("directory", "sstr", "RO", itemgetter("directory"), "Directory containing journal files"),
+        prop("writePageSize", "uint32", "RO", itemgetter("write_page_size"), "Deprecated", "byte"),
+        prop("writePages", "uint32", "RO", itemgetter("write_pages"), "Deprecated", "wpage"),
+    ),
+    (
+        stat(
+            "recordDepth",
+            "hilo32",
+            level("record_depth"),
+            "Number of currently enqueued records (durable messages)",
+            "record",
+        ),
+        stat("enqueues", "count64", itemgetter("enqueues"), "Total enqueued records on journal", "record"),
+        stat("dequeues", "count64", itemgetter("dequeues"), "Total dequeued records on journal", "record"),
+        stat("txn", "count32", itemgetter("txn"), "Total open transactions (xids) on journal", "record"),
+        stat(
+            "txnEnqueues",
+            "count64",
+            itemgetter("txn_enqueues"),
+            "Total transactional enqueued records on journal",
+            "record",
+        ),
+        stat(
+            "txnDequeues",
+            "count64",
+            itemgetter("txn_dequeues"),
+            "Total transactional dequeued records on journal",
+            "record",
+        ),
+        stat(
+            "txnCommits",
+            "count64",
+            itemgetter("txn_commits"),
+            "Total transactional commit records on journal",
+            "record",
+        ),
+        stat(
+            "txnAborts", "count64", itemgetter("txn_aborts"), "Total transactional abort records on journal", "record"
+        ),
+        stat(
+            "outstandingAIOs",
+            "hilo32",
+            level("outstanding_aios"),
+            "Number of currently outstanding AIO requests in Async IO system",
+            "aio_op",
+        ),
+    ),
+)

@@ -1,0 +1,66 @@
+"""Messages of the management agent: each is put on the queues that its exchange finds for its key.
+
+A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
+read costs no more than the limit of its queue. Events that are raised while an event of an event is published are not
+published.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
+from qstore.broker.model.memory import State
+from qstore.formats.errors import FormatError
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.model.message import MakeMessage, NewMessage
+
+DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
+_DEEP: Final = 2
+
+
+class Outbox:
+    """Sends the messages of one broker's agent.
+
+    Args:
+        broker: the model.
+        make_message: encodes messages.
+
+    Attributes:
+        lost: how many messages were lost because there was no room for them.
+    """
+
+    def __init__(self, broker: Broker, make_message: MakeMessage) -> None:
+        self._broker, self._make_message = broker, make_message
+        self._depth = 0
+        self.lost = 0
+
+    def is_heard(self, exchange: str, key: str) -> bool:
+        """Whether a queue is bound for this key, so that a message would not be in vain."""
+        found = self._broker.exchanges.get(exchange)
+        return found is not None and self._depth < _DEEP and bool(found.match(key).queues)
+
+    def send(self, new: NewMessage) -> None:
+        """Send a message."""
+        exchange = self._broker.exchanges.get(new.exchange)
+        if exchange is None:
+            return
+        if self._broker.memory.state is State.FULL:
+            self.lost += 1
+            return
+        router = self._broker.router
+        self._depth += 1
+        try:
+            message = self._make_message(new)
+            route = router.route(message, exchange)
+            router.put(message, route.queues)
+            router.count(message, route)
+        except (ModelError, MemoryError, FormatError):
+            self.lost += 1
+            return
+        finally:
+            self._depth -= 1
+        self._broker.tick.schedule()

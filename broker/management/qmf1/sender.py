@@ -1,0 +1,108 @@
+"""Sends the messages of QMF version 1: replies, and on the exchange qpid.management what is published unasked.
+
+    console.obj.1.0.PACKAGE.CLASS       objects that have changed
+    console.event.1.0.PACKAGE.EVENT     an event
+    console.heartbeat.1.0               a heartbeat
+    schema.package                      packages and classes of attached agents that are new
+    agent.1.BANK                        to an attached agent
+
+Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`.
+
+Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.management.outbox import VERSION_1
+from qstore.broker.management.qmf1.content import event_message
+from qstore.broker.model.message import NewMessage
+from qstore.formats.qmf.v1.messages import encode_message
+from qstore.formats.qmf.v1.types import QmfError
+from qstore.formats.values import typed_map
+
+if TYPE_CHECKING:
+    from qstore.broker.management.events import EventClass
+    from qstore.broker.management.objects.element import ManagedClass
+    from qstore.broker.management.outbox import Outbox
+    from qstore.broker.model.events import Event
+    from qstore.broker.model.message import ReplyAddress
+
+MAX_BYTES: Final = 60_000
+SCHEMA_KEY: Final = "schema.package"
+_BANKS: Final = "1.0"
+
+
+class Sender:
+    """Sends the messages of one agent.
+
+    Args:
+        outbox: puts them on queues.
+        name: the agent's name in version 2, for consoles that ask for a schema.
+    """
+
+    def __init__(self, outbox: Outbox, name: str) -> None:
+        self._outbox = outbox
+        self._headers = typed_map({"qmf.agent": name})
+
+    def reply(self, reply_to: ReplyAddress | None, messages: Iterable[bytes]) -> None:
+        """Send replies, if anybody waits for them."""
+        if reply_to is not None:
+            for content in messages:
+                self._send(reply_to.exchange, reply_to.routing_key, content)
+
+    def publish(self, key: str, content: bytes) -> None:
+        """Publish one or more messages."""
+        self._send(VERSION_1, key, content)
+
+    def is_heard(self, key: str) -> bool:
+        """Whether a queue is bound for a key."""
+        return self._outbox.is_heard(VERSION_1, key)
+
+    @staticmethod
+    def data_key(of: ManagedClass) -> str:
+        """The key under which the objects of a class are published."""
+        return f"console.obj.{_BANKS}.{of.package}.{of.name}"
+
+    def publish_event(self, of: EventClass, event: Event, now: float) -> None:
+        """Publish an event, if anybody is bound for it."""
+        key = f"console.event.{_BANKS}.{of.package}.{of.name}"
+        if self.is_heard(key):
+            try:
+                self.publish(key, event_message(of, event, now))
+            except QmfError:
+                return
+
+    def publish_heartbeat(self, now: float) -> None:
+        """Publish a heartbeat, if anybody is bound for it."""
+        key = f"console.heartbeat.{_BANKS}"
+        if self.is_heard(key):
+            self.publish(key, encode_message("h", 0, max(0, round(now * 1e9))))
+
+    def _send(self, exchange: str, key: str, content: bytes) -> None:
+        self._outbox.send(NewMessage(key, self._headers, content=content, exchange=exchange))
+
+
+class Batch:
+    """Messages that are collected into one body."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, message: bytes) -> bytes:
+        """Add a message. Returns the body that is full without it; empty if none is."""
+        full = b""
+        if self._size + len(message) > MAX_BYTES:
+            full = self.take()
+        self._parts.append(message)
+        self._size += len(message)
+        return full
+
+    def take(self) -> bytes:
+        """The body; empty if there is none."""
+        body = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return body

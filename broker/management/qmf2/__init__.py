@@ -1,0 +1,1 @@
+"""QMF version 2: requests, schemas, objects and events as maps."""

@@ -1,0 +1,1 @@
+"""QMF version 1: binary messages."""

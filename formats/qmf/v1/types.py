@@ -1,0 +1,329 @@
+"""The types of QMF: their names in schemas, their codes and bytes in version 1, and the AMQP types of version 2.
+
+    name                      code   bytes in version 1
+    ------------------------  -----  --------------------------------------------------------------------
+    uint8 to uint64           1-4    big-endian
+    sstr, lstr                6, 7   u8 or u16 length | UTF-8
+    absTime, deltaTime        8, 9   u64: nanoseconds, since 1970 or as a duration
+    objId                     10     16 bytes (`object_id`)
+    bool                      11     u8
+    float, double             12, 13 IEEE 754
+    uuid                      14     16 bytes
+    map, list                 15, 21 as in AMQP 0-10
+    int8 to int64             16-19  big-endian
+    object                    20     u8 code | value; with the code 20 the key of a class, and values
+    array                     22     u32 size | u32 count | u8 code | count x value; without a code if the count is 0
+
+    schema              stands for
+    ------------------  ------------------------------------------------------------------------------------------
+    count8 to count64   uint8 to uint64
+    hilo8 to hilo64     three: the value, NAMEHigh and NAMELow, each uint8 to uint64
+    mma32, mma64        four: NAMESamples (uint64), NAMEMin, NAMEMax, NAMEAverage, each uint32 or uint64
+    mmaTime             likewise, each deltaTime
+
+Text that is too long is cut at the last whole character. A number that does not fit is the nearest that does.
+
+Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19107-19172, 19843-19867).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.maps import encode_value, read_value
+from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.errors import FormatError
+from qstore.formats.qmf.v1.object_id import ObjectId
+from qstore.formats.values import (
+    BOOLEAN,
+    DOUBLE,
+    LIST,
+    MAP,
+    STR16,
+    TYPES,
+    UINT64,
+    TypedMap,
+    TypedValue,
+    ValueType,
+)
+from qstore.formats.values import UUID as UUID_TYPE
+from qstore.formats.wording import with_article
+
+_MAX_ARRAY: Final = 10_000
+_MAX_DEPTH: Final = 8
+_OBJECT: Final = 20
+
+
+class QmfError(FormatError):
+    """Bytes that are no QMF of version 1, or a value that it cannot carry."""
+
+    format_name = "QMF"
+
+
+class Embedded(NamedTuple):
+    """An object within a message: its class, and its values.
+
+    Attributes:
+        package, name, hash: the class.
+        values: its values as they are on the wire, without the class; only the class's schema tells what they are.
+    """
+
+    package: str
+    name: str
+    hash: bytes
+    values: bytes
+
+
+class QmfType(NamedTuple):
+    """A type.
+
+    Attributes:
+        name: its name in a schema.
+        code: its number in version 1.
+        amqp: the AMQP type that carries its values in version 2.
+        kind: its name in version 2, `TYPE_…`.
+    """
+
+    name: str
+    code: int
+    amqp: ValueType
+    kind: str
+
+
+_INTEGERS: Final = {
+    "uint8": (1, "B"), "uint16": (2, "H"), "uint32": (3, "I"), "uint64": (4, "Q"),
+    "int8": (16, "b"), "int16": (17, "h"), "int32": (18, "i"), "int64": (19, "q"),
+    "absTime": (8, "Q"), "deltaTime": (9, "Q"),
+}  # fmt: skip
+
+#: Name -> type.
+QMF_TYPES: Final = {
+    each.name: each
+    for each in (
+        *(QmfType(name, code, TYPES.get(name, UINT64), "TYPE_INT") for name, (code, _) in _INTEGERS.items()),
+        QmfType("sstr", 6, STR16, "TYPE_STRING"),
+        QmfType("lstr", 7, STR16, "TYPE_STRING"),
+        QmfType("objId", 10, MAP, "TYPE_MAP"),
+        QmfType("bool", 11, BOOLEAN, "TYPE_BOOL"),
+        QmfType("float", 12, TYPES["float"], "TYPE_FLOAT"),
+        QmfType("double", 13, DOUBLE, "TYPE_FLOAT"),
+        QmfType("uuid", 14, UUID_TYPE, "TYPE_UUID"),
+        QmfType("map", 15, MAP, "TYPE_MAP"),
+        QmfType("object", _OBJECT, MAP, "TYPE_MAP"),
+        QmfType("list", 21, LIST, "TYPE_LIST"),
+        QmfType("array", 22, LIST, "TYPE_LIST"),
+    )
+}
+BY_CODE: Final = {each.code: each for each in QMF_TYPES.values()}
+
+
+def expanded(name: str, kind: str) -> Iterator[tuple[str, str, str]]:
+    """What a statistic stands for: the suffix, the name, and the type of each. See the module's table."""
+    if kind.startswith("count"):
+        yield "", name, kind.replace("count", "uint")
+    elif kind.startswith("hilo"):
+        for suffix in ("", "High", "Low"):
+            yield suffix, name + suffix, kind.replace("hilo", "uint")
+    elif kind.startswith("mma"):
+        each = "deltaTime" if kind == "mmaTime" else kind.replace("mma", "uint")
+        yield "Samples", name + "Samples", "uint64"
+        for suffix in ("Min", "Max", "Average"):
+            yield suffix, name + suffix, each
+    else:
+        yield "", name, kind
+
+
+# ---- encoding ----
+
+
+def encode(kind: str, value: Any, depth: int = 0) -> bytes:
+    """The bytes of a value.
+
+    Raises:
+        QmfError: the type cannot carry it.
+    """
+    if depth > _MAX_DEPTH:
+        raise QmfError("objects and arrays are nested too deep")
+    try:
+        return _WRITERS[kind](value, depth)
+    except (Amqp010Error, struct.error, AttributeError, TypeError, ValueError) as error:
+        raise QmfError(f"{kind} cannot carry {with_article(type(value).__name__)}: {error}") from None
+
+
+def _integer_writer(layout: str) -> Callable[[Any, int], bytes]:
+    packed = struct.Struct(">" + layout)
+    bits = 8 * packed.size
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if layout.islower() else (0, (1 << bits) - 1)
+    return lambda value, _depth: packed.pack(min(max(int(value), low), high))
+
+
+def text_bytes(text: str, limit: int) -> bytes:
+    """Text as UTF-8, cut at the last whole character if it is longer than that."""
+    encoded = text.encode("utf-8", "surrogateescape")
+    if len(encoded) <= limit:
+        return encoded
+    return encoded[:limit].decode("utf-8", "ignore").encode()
+
+
+def _write_sstr(value: str, _depth: int) -> bytes:
+    encoded = text_bytes(value, 0xFF)
+    return bytes((len(encoded),)) + encoded
+
+
+def _write_lstr(value: str, _depth: int) -> bytes:
+    encoded = text_bytes(value, 0xFFFF)
+    return struct.pack(">H", len(encoded)) + encoded
+
+
+def _write_array(values: tuple[tuple[str, Any], ...], depth: int) -> bytes:
+    if len({kind for kind, _ in values}) > 1:
+        raise QmfError("an array has values of one type")
+    content = struct.pack(">I", len(values))
+    if values:
+        content += bytes((QMF_TYPES[values[0][0]].code,))
+        content += b"".join(encode(kind, value, depth + 1) for kind, value in values)
+    return struct.pack(">I", len(content)) + content
+
+
+def _write_object(value: Any, depth: int) -> bytes:
+    if isinstance(value, Embedded):
+        return (
+            bytes((_OBJECT,)) + _write_sstr(value.package, 0) + _write_sstr(value.name, 0) + value.hash + value.values
+        )
+    kind, content = value
+    return bytes((QMF_TYPES[kind].code,)) + encode(kind, content, depth + 1)
+
+
+_WRITERS: Final[dict[str, Callable[[Any, int], bytes]]] = {
+    **{name: _integer_writer(layout) for name, (_, layout) in _INTEGERS.items()},
+    "sstr": _write_sstr,
+    "lstr": _write_lstr,
+    "objId": lambda value, _: value.encoded(),
+    "bool": lambda value, _: b"\x01" if value else b"\x00",
+    "float": lambda value, _: struct.pack(">f", value),
+    "double": lambda value, _: struct.pack(">d", value),
+    "uuid": lambda value, _: value.bytes,
+    "bin128": lambda value, _: value,
+    "map": lambda value, _: encode_value(BY_NAME["map"], value),
+    "list": lambda value, _: encode_value(BY_NAME["list"], value),
+    "array": _write_array,
+    "object": _write_object,
+}
+
+
+# ---- decoding ----
+
+
+def decode(kind: str, buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
+    """The value at an offset, and where it ends.
+
+    Raises:
+        QmfError: there is none.
+    """
+    if depth > _MAX_DEPTH:
+        raise QmfError("objects and arrays are nested too deep", offset)
+    try:
+        value, end = _READERS[kind](buffer, offset, depth)
+    except (Amqp010Error, struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        raise QmfError(f"{with_article(kind)} is cut or invalid: {error}", offset) from None
+    if end > len(buffer):
+        raise QmfError(f"{with_article(kind)} is cut", offset)
+    return value, end
+
+
+def _integer_reader(layout: str) -> Callable[[bytes, int, int], tuple[Any, int]]:
+    packed = struct.Struct(">" + layout)
+    return lambda buffer, offset, _depth: (packed.unpack_from(buffer, offset)[0], offset + packed.size)
+
+
+def _text_reader(layout: str) -> Callable[[bytes, int, int], tuple[Any, int]]:
+    packed = struct.Struct(">" + layout)
+
+    def read(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
+        start = offset + packed.size
+        end = start + packed.unpack_from(buffer, offset)[0]
+        return buffer[start:end].decode("utf-8", "surrogateescape"), end
+
+    return read
+
+
+def _read_16(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
+    return buffer[offset : offset + 16], offset + 16
+
+
+def _read_uuid(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
+    return UUID(bytes=buffer[offset : offset + 16]), offset + 16
+
+
+def _read_object_id(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
+    return ObjectId.decode(buffer[offset : offset + 16]), offset + 16
+
+
+def _amqp_reader(name: str) -> Callable[[bytes, int, int], tuple[Any, int]]:
+    return lambda buffer, offset, depth: read_value(BY_NAME[name], buffer, offset, len(buffer), depth)
+
+
+def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
+    size, count = struct.unpack_from(">II", buffer, offset)
+    end = offset + 4 + size
+    if not count:
+        return (), end
+    if count > _MAX_ARRAY or end > len(buffer):
+        raise QmfError("an array claims more values than it has", offset)
+    kind, at, values = _type_with(buffer[offset + 8], offset), offset + 9, []
+    for _ in range(count):
+        value, at = decode(kind.name, buffer, at, depth + 1)
+        values.append((kind.name, value))
+    if at != end:
+        raise QmfError("an array ends before or after its size", offset)
+    return tuple(values), end
+
+
+def _read_object(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
+    kind = _type_with(buffer[offset], offset)
+    if kind.code == _OBJECT:
+        raise QmfError("an object within a message can be read only with its schema", offset)
+    value, end = decode(kind.name, buffer, offset + 1, depth + 1)
+    return (kind.name, value), end
+
+
+def _type_with(code: int, offset: int) -> QmfType:
+    found = BY_CODE.get(code)
+    if found is None:
+        raise QmfError(f"there is no type {code}", offset)
+    return found
+
+
+_READERS: Final[dict[str, Callable[[bytes, int, int], tuple[Any, int]]]] = {
+    **{name: _integer_reader(layout) for name, (_, layout) in _INTEGERS.items()},
+    "sstr": _text_reader("B"),
+    "lstr": _text_reader("H"),
+    "objId": _read_object_id,
+    "bool": lambda buffer, offset, _: (buffer[offset] != 0, offset + 1),
+    "float": _integer_reader("f"),
+    "double": _integer_reader("d"),
+    "uuid": _read_uuid,
+    "bin128": _read_16,
+    "map": _amqp_reader("map"),
+    "list": _amqp_reader("list"),
+    "array": _read_array,
+    "object": _read_object,
+}
+
+EMPTY: Final[dict[str, Any]] = {
+    **dict.fromkeys(_INTEGERS, 0),
+    "sstr": "", "lstr": "", "bool": False, "float": 0.0, "double": 0.0, "objId": ObjectId(0, 0, 0, 0, 0),
+    "uuid": UUID(int=0), "map": TypedMap(), "list": (), "array": (), "object": ("bool", False),
+}  # fmt: skip
+"""Type -> the value that stands for none where there must be one."""
+
+
+def typed(kind: str, value: Any) -> TypedValue:
+    """A value with the AMQP type that carries it in version 2. Numbers that do not fit are the nearest that do."""
+    if kind in _INTEGERS:
+        return TypedValue(QMF_TYPES[kind].amqp, decode(kind, encode(kind, value), 0)[0])
+    return TypedValue(QMF_TYPES[kind].amqp, value)
