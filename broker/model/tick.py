@@ -4,18 +4,19 @@ During a tick, commands are read from sockets, messages are routed and enqueued,
 At its end, once for all of that:
 
     1. the journals that were written to are flushed: one sync each, with everything that waits for it attached
-    2. queues with messages are dispatched
-    3. each session reports to its peer which commands are completed
-    4. each connection writes its output
+    2. sessions whose peer waits for a completion report it, and their connections write it
+    3. queues with messages are dispatched
+    4. each session reports to its peer which commands are completed
+    5. each connection writes its output
 
 Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
 another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
 timer.
 
 Records that no peer waits for linger: removals of messages that were delivered without acknowledgement, or accepted
-without asking for completion. They ride on the next flush of their journal, or are flushed when they have waited for
-`LINGER` seconds, at most twice as long, so that the next message does not wait for a sync that no peer needs. Commands
-that wait for lingering records are completed once those are synced, like all others.
+without asking for completion. They ride on the next flush that covers all their journals, or are flushed when they have
+waited for `LINGER` seconds, at most twice as long: so the next message does not wait for a sync that no peer needs.
+Commands that wait for lingering records are completed once those are synced, like all others.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class Tick:
         written: durable queues with new messages that are not on the disk yet.
         journals: journals that were written to; of a type the store chooses.
         workers: sessions that have received commands, or had some completed.
+        awaited: those of them whose peer sends nothing more before it has a completion that is due now.
         outputs: connections that have output.
         flushes_under_way: batches that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
@@ -173,6 +175,7 @@ class Tick:
         self.written: dict[Served, None] = {}
         self.journals: dict[Any, None] = {}
         self.workers: dict[Worker, None] = {}
+        self.awaited: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}
         self.flushes_under_way = 0
         self.interrupted: Callable[[], None] = lambda: None
@@ -200,6 +203,8 @@ class Tick:
         self._is_ending = True
         try:
             self._begin_flush()
+            if self.awaited:
+                self._answer_awaited()
             while self.ready:
                 self._dispatch()
                 if self.journals or self._later:
@@ -208,10 +213,7 @@ class Tick:
             self.workers.clear()
             for worker in workers:
                 worker.report_completed()
-            outputs = list(self.outputs)
-            self.outputs.clear()
-            for output in outputs:
-                output.write_output()
+            self._write_outputs()
         except MemoryError:
             self._memory.exhausted("The end of a tick")
             self.interrupted()
@@ -225,17 +227,34 @@ class Tick:
         if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):
             self._start_timer()
 
+    def _answer_awaited(self) -> None:
+        """Answer peers that wait, before messages are delivered: they go on while that is done."""
+        awaited = list(self.awaited)
+        self.awaited.clear()
+        if self.ready:
+            for worker in awaited:
+                worker.report_completed()
+            self._write_outputs()
+
+    def _write_outputs(self) -> None:
+        outputs = list(self.outputs)
+        self.outputs.clear()
+        for output in outputs:
+            output.write_output()
+
     def _begin_flush(self) -> None:
         """Complete commands, or let them wait for the flush that begins here."""
         held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
         later, self._later = self._later, []
         journals = self.journals
-        if self._lingering and (later or self.is_urgent):
+        is_due = bool(later) or self.is_urgent
+        is_flushed = is_due or bool(self.written) or self._call_later is None
+        if self._lingering and (is_due or (is_flushed and self._lingering.keys() <= journals.keys())):
             journals = self._lingering | journals
             held = self._lingering_runs + held
             self._lingering, self._lingering_runs = {}, []
             self._have_aged = False
-        elif journals and not (later or self.is_urgent or self.written or self._call_later is None):
+        elif journals and not is_flushed:
             self._lingering.update(journals)
             self._lingering_runs += held
             self.journals.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -45,6 +46,7 @@ class SocketConnection(asyncio.Protocol):
     def __init__(self, clients: Clients, work: Work) -> None:
         self._clients, self._work = clients, work
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1  # of a socket without TLS
         self._machine: Machine | None = None
         self._first_bytes = b""  # data received before the protocol is known
         self._reasons: set[object] = set()  # reasons for not reading
@@ -79,10 +81,11 @@ class SocketConnection(asyncio.Protocol):
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
+        own = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay)
-            )
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay))
+        if transport.get_extra_info("sslcontext") is None:
+            self._descriptor = own.fileno()
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
         self._peer = Peer(address, Link(is_local), refusal)
 
@@ -251,9 +254,23 @@ class SocketConnection(asyncio.Protocol):
             self._clients.loop.call_soon(self.catch_up)
 
     def write(self, data: bytes) -> None:
-        """Send bytes; dropped if the socket is closing."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        """Send bytes; dropped if the socket is closing.
+
+        They are sent here and now if possible: uvloop's transports send only at the end of the event loop's iteration,
+        but a peer that waits for an answer can go on while the rest of the tick is processed.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:  # the socket is full; or the transport gets the same error
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        transport.write(data)
 
     def close(self) -> None:
         """Close the socket when all data is sent."""

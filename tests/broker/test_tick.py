@@ -140,6 +140,20 @@ def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -
     assert model.tick.flushes_under_way == 0
 
 
+def test_a_peer_that_waits_is_answered_before_messages_are_delivered(model: Model, log: list[str]) -> None:
+    queue, session = model.queue("q", durable=True), Session("s", log)
+    model.consumer(queue, on_delivery=lambda _: log.append("delivered"))
+    model.publish("q", b"1")
+    model.run()
+    model.store.complete()
+    output = Output(log)
+    session.when_told = lambda: model.tick.outputs.setdefault(output, None)
+    model.tick.workers[session] = model.tick.awaited[session] = None
+    log.clear()
+    model.run()
+    assert log == ["s settles", "s tells", "written", "delivered", "s tells", "written"]
+
+
 def test_a_flush_that_is_done_at_once(model: Model, log: list[str]) -> None:
     """What it held goes out in the same tick: a completion, and the message."""
     model.store.is_immediate = True
@@ -345,6 +359,47 @@ def test_whoever_asks_for_completion_need_not_wait_for_the_timer(lingering: Mode
     assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
     lingering.sync()
     assert log.count("s released [[7, 7]]") == 1
+
+
+def test_what_lingers_rides_on_a_flush_of_its_journal_and_needs_no_flush_of_its_own(
+    lingering: Model, log: list[str]
+) -> None:
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    lingering.publish("q", b"2")
+    lingering.run()
+    assert len(lingering.store.flushed) == 2
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == 1
+    fire(lingering)
+    assert len(lingering.store.flushed) == 2
+
+
+def test_what_lingers_does_not_ride_on_a_flush_of_another_journal(lingering: Model, log: list[str]) -> None:
+    lingering.store.has_unflushed = True
+    lingering.queue("other", durable=True)
+    accept(lingering, Session("s", log))
+    lingering.publish("other", b"2")
+    lingering.run()
+    lingering.sync()
+    assert "s released [[7, 7]]" not in log
+    fire(lingering)
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == 1
+
+
+def test_further_removals_linger_too(lingering: Model, log: list[str]) -> None:
+    """They begin no flush, though it would cover the journal of those that linger."""
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    session = Session("t", log)
+    session.held = [[1, 1]]
+    lingering.tick.workers[session] = lingering.tick.journals[lingering.broker.queues["q"].journal] = None
+    lingering.run()
+    assert len(lingering.store.flushed) == 1
+    fire(lingering)
+    lingering.sync()
+    assert log.count("s released [[7, 7]]") == log.count("t released [[1, 1]]") == 1
 
 
 def test_what_is_written_with_something_urgent_does_not_linger(lingering: Model, log: list[str]) -> None:

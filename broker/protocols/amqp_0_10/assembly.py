@@ -5,6 +5,9 @@ are either one frame, or a transfer of exactly three; those are sliced directly 
 through `_Partial`, one per channel, which collects them; content stays in the pieces in which it arrived
 (`broker.model.content`).
 
+Most transfers of a publisher have the same command, and headers and bodies of the same sizes. Two of that kind make a
+pattern (`_Pattern`), and those that follow are recognized by comparing bytes, without decoding their frames.
+
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
 The session of a channel may have ended before its peer knows: frames in flight still arrive, and may begin or end in
@@ -119,6 +122,32 @@ class _Partial:
         return len(self.payload) + len(self.header or b"") + body
 
 
+class _Pattern:
+    """Transfers on one channel with the same command, and with headers and bodies of the same sizes."""
+
+    __slots__ = ("_last", "begin", "body_head", "channel", "header_size", "payload", "rest_size")
+
+    def __init__(self) -> None:
+        self.begin = b""  # the command's frame, and the frame header before the header; empty without a pattern
+        self.payload = b""  # the command
+        self.header_size = 0  # without its frame header
+        self.body_head = b""  # the frame header before the body
+        self.rest_size = 0  # of the body with its frame header
+        self.channel = 0
+        self._last = (0, 0, 0)  # sizes of the frames of the last transfer that was read frame by frame
+
+    def learn(self, data: bytes, at: int, header_at: int, body_at: int, after: int, channel: int) -> bytes:
+        """A transfer was read frame by frame. Returns its command."""
+        payload = data[at + _HEAD : header_at]
+        sizes = (header_at - at, body_at - header_at, after - body_at)
+        if sizes == self._last:  # otherwise the next one is probably not alike either
+            self.channel, self.payload = channel, payload
+            self.begin, self.body_head = data[at : header_at + _HEAD], data[body_at : body_at + _HEAD]
+            self.header_size, self.rest_size = body_at - header_at - _HEAD, after - body_at
+        self._last = sizes
+        return payload
+
+
 class Assembler:
     """Assembles the input of one connection.
 
@@ -138,6 +167,7 @@ class Assembler:
         "_budget",
         "_dropping",
         "_partial",
+        "_pattern",
         "_receiver",
         "_rest",
         "frames",
@@ -159,6 +189,7 @@ class Assembler:
         self.is_paused = self.is_behind = False
         self.pending_bytes = self.frames = self.transfers = 0
         self._rest = b""
+        self._pattern = _Pattern()
         self._partial: dict[int, _Partial] = {}
         self._dropping: set[int] = set()  # channels; none of them is in _partial
 
@@ -172,11 +203,22 @@ class Assembler:
             data = self._rest + data
         end = len(data)
         at = taken = transfers = 0
-        receiver = self._receiver
+        receiver, pattern = self._receiver, self._pattern
         self.is_behind = False
         for taken in range(self.max_at_once):  # noqa: B007 – used after the loop
             if end - at < _HEAD or self.is_paused:
                 break
+            begin = pattern.begin
+            if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
+                header_at = at + len(begin)
+                body_at = header_at + pattern.header_size
+                following = body_at + pattern.rest_size
+                if following <= end and data.startswith(pattern.body_head, body_at):
+                    header, body = data[header_at:body_at], data[body_at + _HEAD : following]
+                    receiver.command(pattern.channel, pattern.payload, header, body)
+                    at = following
+                    transfers += 1
+                    continue
             flags, segment, size, _, track, channel, _ = _unpack(data, at)
             if size < _HEAD or size > self.max_frame:
                 raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} are allowed")
@@ -245,9 +287,8 @@ class Assembler:
             or after > end
         ):
             return 0
-        self._receiver.command(
-            channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], data[body_at + _HEAD : after]
-        )
+        payload = self._pattern.learn(data, at, header_at, body_at, after, channel)
+        self._receiver.command(channel, payload, data[header_at + _HEAD : body_at], data[body_at + _HEAD : after])
         return int(after)
 
     def drop(self, channel: int) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
 
 _DESTINATIONS_KEPT: Final = 256  # cached by one session
+_FLAGS_AT: Final = 3  # in a command: class, code, size of the session header, its flags
+_SYNC: Final = 1  # the sender waits for the command's completion
 
 
 def do_command(session: ServerSession, payload: bytes, header: bytes | None, body: Content | None) -> None:
@@ -118,6 +120,8 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
             session.hold_transfer(number, is_stored=message.is_persistent)
         else:
             session.ledger.hold(number)
+            if payload[_FLAGS_AT] & _SYNC:
+                session.awaited = number
 
 
 def _transfer_immediate(session: ServerSession, number: int, message: TransferMessage, exchange: Exchange) -> None:

@@ -113,6 +113,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         deliveries: its deliveries.
         transaction: what it publishes and accepts is part of this transaction; None if it takes effect at once.
         branches: its branches of distributed transactions; None unless it is selected for these.
+        awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
             under way, or their outcome is unknown because the store has failed.
     """
@@ -125,6 +126,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         "_plain_before",
         "_reported",
         "_unfinished_flushes",
+        "awaited",
         "branches",
         "broker",
         "can_send",
@@ -163,6 +165,7 @@ class ServerSession(StreamingSession[SessionConnection]):
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
+        self.awaited = -1
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
     # ---- attached to a connection ----
@@ -426,6 +429,9 @@ class ServerSession(StreamingSession[SessionConnection]):
     def complete(self, runs: Runs) -> None:
         """The records of these commands are on the disk."""
         self.ledger.complete(runs)
+        if 0 <= self.awaited < self.ledger.done.below:
+            self.awaited = -1
+            self.tick.awaited[self] = None
 
     def fail(self, runs: Runs, error: Exception) -> None:
         """The records of these commands could not be written."""

@@ -90,20 +90,42 @@ class DeliveryProperties(NamedTuple):
     resume_ttl: int = 0
 
 
+class SharedHead:
+    """What is stored before the content of messages with equal headers.
+
+    Attributes:
+        encoded: the bytes; empty until the first of these messages is stored.
+        crc: their checksum.
+    """
+
+    __slots__ = ("crc", "encoded")
+
+    def __init__(self) -> None:
+        self.encoded = b""
+        self.crc = 0
+
+
 class TransferMessage(Message):
     """A message received by message.transfer.
 
     Attributes:
         header: the structs of its header segment, delivery-properties first.
         has_body: whether it has a body segment, which may be empty.
+        head: shared with other messages that have the same header, exchange and number of segments; None for none.
     """
 
-    __slots__ = ("_crc", "has_body", "header")
+    __slots__ = ("_crc", "has_body", "head", "header")
 
     def __init__(
-        self, header: bytes, body: Content | None, exchange: str, properties: DeliveryProperties, expires_at: float
+        self,
+        header: bytes,
+        body: Content | None,
+        exchange: str,
+        properties: DeliveryProperties,
+        expires_at: float,
+        head: SharedHead | None = None,
     ) -> None:
-        self.header, self.exchange = header, exchange
+        self.header, self.exchange, self.head = header, exchange, head
         self.has_body = body is not None
         self.body = body = body or b""
         self.routing_key = properties.routing_key
@@ -115,8 +137,15 @@ class TransferMessage(Message):
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
-        header, body = self.header, self.body
+        header, body, head = self.header, self.body, self.head
+        if head is not None and head.encoded and not isinstance(body, LargeContent):
+            if self._crc < 0:
+                self._crc = extend_crc32c(head.crc, body)
+            return (head.encoded, body), len(head.encoded) + len(body), self._crc
         prefix = _prefix(self.exchange, len(header), not self.has_body)
+        if head is not None:
+            head.encoded = prefix + header
+            head.crc = extend_crc32c(0, head.encoded)
         if isinstance(body, LargeContent):
             return self._large_stored_form(prefix, body)
         crc = self._crc

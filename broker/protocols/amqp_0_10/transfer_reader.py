@@ -1,7 +1,7 @@
 """Decodes the header segments of transfers into messages, for one connection.
 
 Most messages of a publisher have the same delivery-properties; these are decoded once and cached, for each exchange
-that it publishes to.
+that it publishes to. Messages whose whole header is that of the message before share it, and what is stored of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qstore.broker.model.message import Handling
 from qstore.broker.protocols.amqp_0_10.transfer import (
     MAX_HEADER_BYTES,
     DeliveryProperties,
+    SharedHead,
     TransferMessage,
     read_delivery_properties,
     split_header,
@@ -59,19 +60,9 @@ class TransferReader:
     """
 
     __slots__ = (
-        "_handlings",
-        "_has_checks",
-        "_has_immediate",
-        "_remembered",
-        "_room",
-        "allowed",
-        "checks_publish",
-        "checks_user_ids",
-        "has_published",
-        "has_rare",
-        "is_memory_short",
-        "publisher",
-        "take_interrupted",
+        "_handlings", "_has_checks", "_has_immediate", "_last", "_last_exchange", "_last_given", "_last_head",
+        "_last_header", "_remembered", "_room", "allowed", "checks_publish", "checks_user_ids", "has_published",
+        "has_rare", "is_memory_short", "publisher", "take_interrupted",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +77,11 @@ class TransferReader:
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
+        self._last_given = b""  # the header of the last message that has no times, as received
+        self._last_exchange = ""
+        self._last: DeliveryProperties | None = None
+        self._last_header = b""  # as kept
+        self._last_head: SharedHead | None = None  # made for the second message with that header
 
     @classmethod
     def continuing(cls, other: TransferReader) -> Self:
@@ -109,6 +105,12 @@ class TransferReader:
             Amqp010Error: the header is not valid.
             ResourceLimitExceededError: it completes an interrupted message, which is too large.
         """
+        if header == self._last_given and exchange == self._last_exchange and body is not None:
+            last = self._last
+            if last is not None:
+                if self._last_head is None:
+                    self._last_head = SharedHead()
+                return TransferMessage(self._last_header, body, exchange, last, 0.0, self._last_head)
         if len(header) > MAX_HEADER_BYTES:
             raise Amqp010Error(f"a header of {len(header)} bytes is larger than {MAX_HEADER_BYTES}")
         remembered = self._remembered.get(exchange, _NOTHING)
@@ -130,7 +132,11 @@ class TransferReader:
         if times is not None:
             encoded, expiration = times.put_into(encoded), times.expiration
         if properties.ttl is None:
-            return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
+            kept = encoded + others
+            if times is None and properties.resume_id is None:
+                self._last_given, self._last_exchange, self._last = header, exchange, properties
+                self._last_header, self._last_head = kept, None
+            return TransferMessage(kept, body, exchange, properties, float(expiration))
         expires_at = clock() + properties.ttl / 1000
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
@@ -199,6 +205,6 @@ class TimestampingReader(TransferReader):
             stamped = with_property(given, "timestamp", second)
             if size <= _MAX_REMEMBERED_BYTES:
                 self._stamped[given] = stamped
-        message.header = stamped + message.header[size:]
+        message.header, message.head = stamped + message.header[size:], None
         message.size += len(stamped) - size
         return message
