@@ -103,6 +103,31 @@ def test_small_segments_go_out_at_once_or_not(is_on: bool) -> None:
     run(test())
 
 
+def test_what_a_slow_reader_gets_is_in_order() -> None:
+    """What the socket takes is sent at once; the rest, and all that follows, by the transport."""
+
+    async def test() -> None:
+        async with served() as found:
+            with await client(RawPeer, found.port) as peer:
+                connection = found.connection_of(peer)
+                transport: Any = connection._transport
+                parts = [bytes([number]) * 400_000 for number in range(20)]
+                for part in parts:
+                    connection.write(part)
+                assert transport.get_write_buffer_size() > 0
+                received = bytearray()
+                while len(received) < 8_000_000:
+                    received += await client(peer.socket.recv, 1_000_000)
+                assert received.startswith(b"".join(parts))
+                await found.until(lambda: not transport.get_write_buffer_size())
+                connection.write(b"more")
+                assert transport.get_write_buffer_size() == 0, "sent at once"
+                while not received.endswith(b"more"):
+                    received += await client(peer.socket.recv, 1_000_000)
+
+    run(test())
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.0])
 def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
     monkeypatch: pytest.MonkeyPatch, seconds: float

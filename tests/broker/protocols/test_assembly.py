@@ -31,6 +31,7 @@ from qstore.formats.amqp_0_10.frames import (
 )
 
 TRANSFER = encode_command("message.transfer", destination="amq.direct")
+OTHER_TRANSFER = encode_command("message.transfer", destination="amq.fanout")
 ACCEPT = encode_command("message.accept", transfers=((0, 5),))
 MAX_BODY = 100_000
 
@@ -142,6 +143,43 @@ def test_byte_by_byte(streams: list[Item], order: list[int]) -> None:
     for byte in b"".join(interleaved(streams, order)):
         receiver.assembler.receive(bytes((byte,)))
     assert by_channel(receiver.came) == by_channel([item.came for item in streams])
+
+
+@st.composite
+def transfers_much_alike(draw: st.DrawFn) -> list[Item]:
+    """Mostly runs of transfers with the same command and sizes, now and then interrupted."""
+    found: list[Item] = []
+    for _ in range(draw(st.integers(1, 6))):
+        channel, payload = draw(st.integers(0, 1)), draw(st.sampled_from([TRANSFER, OTHER_TRANSFER, ACCEPT]))
+        if payload is ACCEPT:
+            found.append(Item(Came(channel, payload), encode_command_frames(channel, payload, None, None, 65535)))
+            continue
+        header, body = draw(st.sampled_from([b"", b"header", b"longer header"])), draw(st.sampled_from([1, 9, 40]))
+        max_frame = draw(st.sampled_from([65535, 65535, 20]))
+        for _ in range(draw(st.integers(1, 5))):
+            content = bytes([len(found) % 251]) * body
+            frames = encode_command_frames(channel, payload, header, content, max_frame)
+            found.append(Item(Came(channel, payload, header, content), frames))
+    return found
+
+
+@given(transfers_much_alike(), st.lists(st.integers(1, 200)), st.lists(st.integers(0, 3), max_size=30), st.booleans())
+def test_transfers_that_are_alike(streams: list[Item], cuts: list[int], order: list[int], is_mixed: bool) -> None:
+    frames = interleaved(streams, order) if is_mixed else [frame for item in streams for frame in item.frames]
+    data, receiver, at = b"".join(frames), Receiver(), 0
+    for size in itertools.chain(cuts, [len(data)]):
+        receiver.assembler.receive(data[at : at + size])
+        at += size
+    assert by_channel(receiver.came) == by_channel([item.came for item in streams])
+    assert receiver.assembler.frames == len(frames)
+    assert receiver.assembler.transfers == sum(item.came.header is not None for item in streams)
+
+
+def test_the_command_of_transfers_that_are_alike_is_one_object() -> None:
+    """So that what it is looked up by is hashed once."""
+    receiver = Receiver()
+    receiver.assembler.receive(b"".join(encode_command_frames(0, TRANSFER, b"h", b"b", 65535)) * 5)
+    assert len({id(came.payload) for came in receiver.came[2:]}) == 1
 
 
 def test_nothing_comes_while_it_is_paused() -> None:

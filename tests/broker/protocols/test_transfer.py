@@ -91,6 +91,40 @@ def test_what_is_alike_is_read_once_and_is_the_same() -> None:
     assert messages[0].routing_key is messages[2].routing_key is messages[4].routing_key, "read once"
 
 
+@pytest.mark.parametrize("body", [b"first", None])
+def test_messages_with_equal_headers_are_stored_as_if_they_were_not(body: bytes | None) -> None:
+    """Those with a header of their own, without a body, or of another exchange come in between."""
+    plain, timed = header(routing_key="k", delivery_mode=2), header(routing_key="k", ttl=5000, delivery_mode=2)
+    reader = TransferReader()
+    given = [
+        (plain, body, "x"), (plain, b"second", "x"), (plain, None, "x"), (plain, b"", "x"), (plain, b"third", "y"),
+        (plain, b"fourth", "y"), (timed, b"fifth", "y"), (timed, b"sixth", "y"), (plain, b"seventh", "y"),
+        (b"", b"", ""), (b"", b"eighth", ""),
+    ]  # fmt: skip
+    for head, content, exchange in given:
+        message, alone = reader.read(head, content, exchange, lambda: NOW), read(head, content, exchange)
+        (parts, size, crc), (own_parts, own_size, own_crc) = message.stored_form(), alone.stored_form()
+        assert (b"".join(parts), size, crc) == (b"".join(own_parts), own_size, own_crc)
+        assert message.stored_form()[2] == crc, "the same for another queue"
+        for name in (
+            "header",
+            "body",
+            "has_body",
+            "exchange",
+            "routing_key",
+            "handling",
+            "is_persistent",
+            "expires_at",
+        ):
+            assert getattr(message, name) == getattr(alone, name)
+
+
+def test_headers_that_are_equal_are_kept_once() -> None:
+    reader, head = TransferReader(), header(routing_key="k")
+    messages = [reader.read(head[:], b"%d" % number, "x", lambda: NOW) for number in range(4)]
+    assert len({id(message.header) for message in messages}) == 1
+
+
 @pytest.mark.parametrize("size", [20, 60_000])
 def test_what_is_remembered_is_bounded(size: int) -> None:
     reader = TransferReader()
