@@ -119,30 +119,10 @@ class ServerSession(StreamingSession[SessionConnection]):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_flushes",
-        "_held_transfers",
-        "_paused",
-        "_plain_before",
-        "_reported",
-        "_unfinished_flushes",
-        "awaited",
-        "branches",
-        "broker",
-        "can_send",
-        "clock",
-        "deliveries",
-        "destinations",
-        "exclusive_queues",
-        "is_failed",
-        "max_plain_bytes",
-        "subscriptions",
-        "tick",
-        "transaction",
-        "txn_commits",
-        "txn_rejects",
-        "txn_starts",
-        "user",
+        "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
+        "awaited", "branches", "broker", "can_send", "clock", "deliveries", "destinations", "exclusive_queues",
+        "is_failed", "max_plain_bytes", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
+        "txn_starts", "user",
     )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
