@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from qstore.broker.client import Connection, MessagingError
-from qstore.broker.client.address import Value, parse_map, word_value
+from qstore.broker.client.address import Value, word_value
+from qstore.tools.console.broker_options import OptionMap
 from qstore.tools.console.text import printable
 
 EXIT_FAILED: Final = 1
@@ -54,21 +55,6 @@ class NameValue(click.ParamType[tuple[str, Any]]):
         if not equals or not name:
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
         return name, word_value(word)
-
-
-class OptionMap(click.ParamType[dict[str, Value]]):
-    """Type of an option: a map in the syntax of addresses, {name: value, ...}."""
-
-    name = "{NAME:VALUE,...}"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Value]:
-        """Parse the map."""
-        if isinstance(value, dict):
-            return value
-        try:
-            return parse_map(str(value))
-        except MessagingError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Timeout(click.ParamType[float]):

@@ -1,0 +1,117 @@
+"""The options by which commands reach a broker: its address, time limits, SASL and TLS.
+
+    option                       connection option of the client
+    ---------------------------  ------------------------------------------
+    -b, --broker                 the URL
+    --sasl-mechanism             sasl_mechanisms
+    --sasl-service-name          sasl_service
+    --ssl-certificate            ssl_certfile
+    --ssl-key                    ssl_keyfile
+    --ssl-trust                  ssl_trustfile
+    --ssl-skip-hostname-check    ssl_skip_hostname_check
+    --connection-options         any of them, as {name: value}
+    -t, --timeout                connect_timeout, and the limit of each answer
+
+Those that are not given are left to the client. `BrokerOptions.take` takes all of them from a command's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+
+from qstore.broker.client.address import parse_map
+from qstore.broker.client.errors import MessagingError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_DEFAULT_TIMEOUT: Final = 10.0
+_HEARTBEAT: Final = 10
+"""Seconds between heartbeats, so that a broker that is gone is noticed while a command waits."""
+
+_SECURITY: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("--sasl-mechanism", "MECH", "sasl_mechanisms",
+     "SASL mechanisms that may be used, such as PLAIN or ANONYMOUS.  [default: the most secure one]"),
+    ("--sasl-service-name", "NAME", "sasl_service", "Name of the service for SASL."),
+    ("--ssl-certificate", "FILE", "ssl_certfile", "TLS: the client's certificate, in PEM format."),
+    ("--ssl-key", "FILE", "ssl_keyfile", "TLS: the certificate's private key, in PEM format."),
+    ("--ssl-trust", "FILE", "ssl_trustfile", "TLS: certificates of trusted authorities, in PEM format."),
+)  # fmt: skip
+_SKIP_HOSTNAME: Final = "ssl_skip_hostname_check"
+
+
+class OptionMap(click.ParamType[dict[str, Any]]):
+    """Type of an option: a map in the syntax of addresses, {name: value, ...}."""
+
+    name = "{NAME:VALUE,...}"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Parse the map."""
+        if isinstance(value, dict):
+            return value
+        try:
+            return parse_map(str(value))
+        except MessagingError as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """How to reach a broker.
+
+    Attributes:
+        url: its URL.
+        connection: connection options.
+        timeout: seconds that connecting and each answer may take.
+    """
+
+    url: str
+    connection: dict[str, Any]
+    timeout: float
+
+    @classmethod
+    def take(cls, values: dict[str, Any]) -> BrokerOptions:
+        """Take the options of `broker_options` out of a command's values."""
+        options = {name: values.pop(name) for _, _, name, _ in _SECURITY}
+        if values.pop(_SKIP_HOSTNAME):
+            options[_SKIP_HOSTNAME] = True
+        values.pop("ha_admin")
+        timeout = values.pop("broker_timeout")
+        found = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT}
+        found |= {name: value for name, value in options.items() if value is not None}
+        return cls(values.pop("url"), found | values.pop("connection_options"), timeout)
+
+    def at(self, url: str) -> BrokerOptions:
+        """The same for another broker."""
+        return BrokerOptions(url, self.connection, self.timeout)
+
+
+def security_options(function: _Function) -> _Function:
+    """Add the options of SASL and TLS to a command."""
+    function = click.option(
+        "--ssl-skip-hostname-check", _SKIP_HOSTNAME, is_flag=True, help="TLS: accept a certificate of another host."
+    )(function)
+    for flag, metavar, name, text in reversed(_SECURITY):
+        function = click.option(flag, name, metavar=metavar, help=text)(function)
+    return function
+
+
+def broker_options(function: _Function, *, timeout_flags: tuple[str, ...] = ("-t", "--timeout")) -> _Function:
+    """Add all options to a command. `timeout_flags`: the names of the time limit."""
+    options: tuple[Callable[[_Function], _Function], ...] = (
+        click.option("-b", "--broker", "-a", "--broker-addr", "--broker-address", "url", default="localhost",
+                     show_default=True, metavar="URL",
+                     help="URL of the broker: [user/password@]host[:port], or several separated by commas."),
+        click.option(*timeout_flags, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+                     default=_DEFAULT_TIMEOUT, show_default=True,
+                     help="Time limit for connecting, and for each answer of the broker."),
+        security_options,
+        click.option("--ha-admin", is_flag=True, help="Accepted for compatibility, and ignored."),
+        click.option("--connection-options", type=OptionMap(), default=dict,
+                     help="Connection options, such as {virtual_host: x}."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
