@@ -31,7 +31,7 @@ def print_listing(
 
     Args:
         title: may be empty.
-        columns: only title, number and spare count.
+        columns: only title, number, spare and folds count; the rule ignores how wide the last one's cells are if it folds.
         rows: the cells.
         indent: in front of each line that is not on a terminal.
         rule: by how much the rule is longer than the headings.
@@ -45,11 +45,14 @@ def print_listing(
     widths = [
         max([cell_len(column.title), *(cell_len(row[index]) for row in rows)]) for index, column in enumerate(columns)
     ]
-    chosen = range(len(columns))
-    if console.is_terminal:
-        chosen = _fitted(columns, widths, console.width)  # type: ignore[assignment]
+    chosen = _fitted(columns, widths, console.width) if console.is_terminal else list(range(len(columns)))
     lines = [_line([column.title for column in columns], columns, widths, chosen, indent)]
-    length = sum(widths[index] for index in chosen) + len(_GAP) * (len(chosen) - 1)
+    last = chosen[-1]
+    ruled = [
+        *(widths[index] for index in chosen[:-1]),
+        len(columns[last].title) if columns[last].folds else widths[last],
+    ]
+    length = sum(ruled) + len(_GAP) * (len(chosen) - 1)
     lines.append(indent + "=" * (length + rule))
     lines += (_line(row, columns, widths, chosen, indent) for row in rows)
     console.file.write("\n".join(lines) + "\n")
