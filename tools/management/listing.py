@@ -31,7 +31,7 @@ def print_listing(
 
     Args:
         title: may be empty.
-        columns: only title, number, spare and folds count; the rule ignores how wide the last one's cells are if it folds.
+        columns: only title, number, spare and folds count. If the last one folds, the rule is not as wide as its cells.
         rows: the cells.
         indent: in front of each line that is not on a terminal.
         rule: by how much the rule is longer than the headings.

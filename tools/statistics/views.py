@@ -23,11 +23,12 @@ class Field(NamedTuple):
     cell: Callable[[Any], str] = shown
     number: bool = False
     spare: bool = False
+    folds: bool = False
 
     @property
     def column(self) -> Column:
         """As a table has it."""
-        return Column(self.title, number=self.number, spare=self.spare)
+        return Column(self.title, number=self.number, spare=self.spare, folds=self.folds)
 
 
 class View(NamedTuple):
@@ -102,7 +103,7 @@ CONNECTIONS: Final = View(
     "Connections",
     _of_class("connection"),
     (
-        Field("connection", value("address")),
+        Field("connection", value("address"), folds=True),
         Field("cproc", value("remoteProcessName")),
         Field("cpid", value("remotePid"), spare=True),
         Field("mech", value("saslMechanism"), spare=True),
@@ -119,7 +120,7 @@ EXCHANGES: Final = View(
     "Exchanges",
     _of_class("exchange"),
     (
-        Field("exchange", value("name")),
+        Field("exchange", value("name"), folds=True),
         Field("type", value("type")),
         Field("dur", value("durable"), yes),
         _number("bind", "bindingCount"),
@@ -137,7 +138,7 @@ QUEUES: Final = View(
     "Queues",
     _of_class("queue"),
     (
-        Field("queue", value("name")),
+        Field("queue", value("name"), folds=True),
         Field("dur", value("durable"), yes),
         Field("autoDel", value("autoDelete"), yes, spare=True),
         Field("excl", value("exclusive"), yes, spare=True),
@@ -186,7 +187,7 @@ SUBSCRIPTIONS: Final = View(
     _subscriptions,
     (
         Field("subscr", _own("name")),
-        Field("queue", lambda row: reference(row.data.get("queueRef"))),
+        Field("queue", lambda row: reference(row.data.get("queueRef")), folds=True),
         Field("conn", lambda row: row.connection.get("address")),
         Field("procName", lambda row: row.connection.get("remoteProcessName")),
         Field("procId", lambda row: row.connection.get("remotePid"), spare=True),

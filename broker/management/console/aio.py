@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -92,13 +92,15 @@ class Console:
         self,
         target: Data | ObjectId | str,
         method: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
         *,
         agent: str | None = None,
         timeout: float | None = None,
-        **arguments: Any,
+        **more: Any,
     ) -> dict[str, Any]:
         """Call a method of an object, and return its results."""
-        return await requests.call(self._core, target, method, arguments, agent, timeout)
+        return await requests.call(self._core, target, method, {**(arguments or {}), **more}, agent, timeout)
 
     async def agents(self, wait: float = 1.0) -> list[AgentInfo]:
         """All agents that answer within so many seconds."""

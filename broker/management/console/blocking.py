@@ -5,7 +5,7 @@ It is thread-safe, as its connection is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -124,10 +124,12 @@ class Console:
         self,
         target: Data | ObjectId | str,
         method: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
         *,
         agent: str | None = None,
         timeout: float | None = None,
-        **arguments: Any,
+        **more: Any,
     ) -> dict[str, Any]:
         """Call a method of an object, and return its results.
 
@@ -136,13 +138,16 @@ class Console:
             method: the name of the method.
             agent: as for `find`.
             timeout: seconds that it may take; None for those of the console.
-            arguments: Python values, or `TypedValue`s.
+            arguments: by name: Python values, or `TypedValue`s.
+            more: the same.
 
         Raises:
             AgentError: it has failed.
             MessagingError: as `query`.
         """
-        return self._driver.run(requests.call(self._core, target, method, arguments, agent, timeout))
+        return self._driver.run(
+            requests.call(self._core, target, method, {**(arguments or {}), **more}, agent, timeout)
+        )
 
     # ---- agents and schemas ----
 
