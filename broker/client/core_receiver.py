@@ -104,6 +104,7 @@ class ReceiverCore:
         self._credit = 0  # given for a fetch, with a capacity of 0
         self._unreported = 0  # completed, but not yet sent to the broker
         self._is_credit_unknown = False
+        self._is_closing = False
 
     @property
     def address(self) -> str:
@@ -284,6 +285,9 @@ class ReceiverCore:
             MessagingError: the receiver, its session or its connection has failed.
         """
         session = self.session
+        if self._is_closing:
+            return  # by another task, which waits for the broker
+        self._is_closing = True
         try:
             if self.failure is None and session.is_ready:
                 with contextlib.suppress(InterruptedByLoss):

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -74,7 +74,7 @@ class Console:
         object_id: Data | ObjectId | str | None = None,
         where: list[Any] | None = None,
         agent: str | None = None,
-    ) -> AsyncIterator[Data]:
+    ) -> AsyncGenerator[Data, None]:
         """Objects, as they arrive."""
         found = await requests.query(self._core, class_name, package, object_id, where, agent)
         try:
@@ -116,7 +116,7 @@ class Console:
 
     async def indications(
         self, *, events: bool = True, heartbeats: bool = True, timeout: float | None = None
-    ) -> AsyncIterator[Event | AgentInfo]:
+    ) -> AsyncGenerator[Event | AgentInfo, None]:
         """Events and heartbeats from now on, until none comes for so many seconds; None: forever."""
         found = await requests.stream(self._core, events=events, heartbeats=heartbeats)
         try:
@@ -126,7 +126,7 @@ class Console:
             with contextlib.suppress(MessagingError):
                 await found.close()
 
-    async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:
+    async def events(self, timeout: float | None = None) -> AsyncGenerator[Event, None]:
         """Events from now on, until none comes for so many seconds; None: forever."""
         async for each in self.indications(heartbeats=False, timeout=timeout):
             if isinstance(each, Event):
