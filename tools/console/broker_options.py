@@ -98,8 +98,13 @@ def security_options(function: _Function) -> _Function:
     return function
 
 
-def broker_options(function: _Function, *, timeout_flags: tuple[str, ...] = ("-t", "--timeout")) -> _Function:
-    """Add all options to a command. `timeout_flags`: the names of the time limit."""
+def broker_options(function: _Function) -> _Function:
+    """Add all options to a command."""
+    return broker_options_named("-t", "--timeout")(function)
+
+
+def broker_options_named(*timeout_flags: str) -> Callable[[_Function], _Function]:
+    """Likewise, for a command for which the time limit has these names."""
     options: tuple[Callable[[_Function], _Function], ...] = (
         click.option("-b", "--broker", "-a", "--broker-addr", "--broker-address", "url", default="localhost",
                      show_default=True, metavar="URL",
@@ -112,6 +117,10 @@ def broker_options(function: _Function, *, timeout_flags: tuple[str, ...] = ("-t
         click.option("--connection-options", type=OptionMap(), default=dict,
                      help="Connection options, such as {virtual_host: x}."),
     )  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+
+    def add(function: _Function) -> _Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
