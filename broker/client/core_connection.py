@@ -172,7 +172,8 @@ class ConnectionCore:
                     reasons.append(str(error))
             rounds += 1
             is_over = give_up is not None and driver.now() + interval > give_up
-            if not options.reconnect or rounds == options.reconnect_limit or is_over:
+            is_over |= options.reconnect_limit is not None and rounds >= options.reconnect_limit
+            if not options.reconnect or is_over:
                 raise ConnectError("; ".join(dict.fromkeys(reasons)))
             await driver.sleep(interval)
             if self.state is not ConnectionState.CONNECTING:

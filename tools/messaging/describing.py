@@ -50,6 +50,9 @@ class _Values:
     def __init__(self, message: Message) -> None:
         self._message = message
 
+    def __str__(self) -> str:
+        return described(self._message)
+
     def __getitem__(self, path: str) -> Any:
         found = _PATH.fullmatch(path)
         name = "" if found is None else found[1].removeprefix(".")

@@ -335,3 +335,25 @@ def _send_hundred(connection: Connection, address: str, number: int) -> None:
     for each in range(100):
         sender.send(f"{number}-{each}", sync=each % 10 == 0)
     session.close()
+
+
+def test_a_broker_that_ignores_credit(broker: RunningBroker) -> None:
+    with Connection(f"127.0.0.1:{broker.port}") as sending:
+        sender = sending.session().sender("uncredited; {create: always}")
+        receiving = Connection.establish(f"127.0.0.1:{broker.port}")
+        receiver = receiving.session().receiver("uncredited", capacity=10)
+        receiver._core.most_incoming = 2
+        for _ in range(5):
+            sender.send("x", sync=False)
+        sender.sync()
+        core, driver = receiving._core, receiving._driver
+        assert driver.run(driver.wait(lambda: core.failure is not None, driver.now() + PATIENCE_SECONDS))
+        with pytest.raises(ConnectionFailedError, match="more messages than it has credit for"):
+            receiver.fetch(0)
+        assert not receiving.is_open
+        receiving.close(0)
+
+
+def test_no_attempt_to_reconnect_is_none() -> None:
+    with pytest.raises(ConnectError):
+        Connection.establish("127.0.0.1:1", reconnect=True, reconnect_limit=0)

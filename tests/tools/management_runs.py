@@ -1,0 +1,58 @@
+"""What the tests of the management commands share: a broker, and each command run on it in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.running_broker import RunningBroker
+
+
+class Runs:
+    """Runs one command on one broker."""
+
+    def __init__(self, command: click.Command, url: str) -> None:
+        self._command, self._url = command, url
+
+    def result(self, *arguments: str, stdin: str | None = None) -> Result:
+        """However it ends."""
+        return CliRunner().invoke(self._command, ["-b", self._url, *arguments], input=stdin)
+
+    def text(self, *arguments: str, stdin: str | None = None) -> str:
+        """What it prints, where it is fine."""
+        result = self.result(*arguments, stdin=stdin)
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        return result.stdout
+
+    def lines(self, *arguments: str) -> list[str]:
+        """The same as lines."""
+        return self.text(*arguments).splitlines()
+
+    def json(self, *arguments: str) -> list[dict[str, Any]]:
+        """Its JSON objects."""
+        return [json.loads(line) for line in self.lines("--json", *arguments)]
+
+    def fails(self, *arguments: str, code: int = 1) -> str:
+        """What it complains about."""
+        result = self.result(*arguments)
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result.stderr
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    running = RunningBroker(tmp_path_factory.mktemp("broker"))
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def url(broker: RunningBroker) -> str:
+    return f"127.0.0.1:{broker.port}"
