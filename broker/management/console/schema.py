@@ -32,7 +32,7 @@ class Property(NamedTuple):
         unit, description: for people; may be empty.
         is_index: whether it is a part of an object's name.
         is_optional: whether objects may lack it.
-        is_statistic: whether the broker counts it; told by version 1 only.
+        is_statistic: whether it is counted; told by version 1, and by qstore's agent.
     """
 
     name: str
@@ -119,6 +119,7 @@ def _property(name: str, values: Mapping[str, Any]) -> Property:
         text(values, "_desc", ""),
         bool(values.get("_index")),
         bool(values.get("_optional")),
+        bool(values.get("_statistic")),
     )
 
 

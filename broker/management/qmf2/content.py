@@ -10,7 +10,7 @@
     method       {_name, _desc, _arguments: [...]}
 
 Times are nanoseconds since 1970; `_delete_ts` is 0 of objects that exist. `_type` is the type in version 2, `_subtype`
-that in the schema.
+that in the schema. A statistic is a property with `_statistic`, which qpidd's agents do not tell.
 
 Sources: Qpid wiki, "QMF Map Message Protocol" (seed 004, lines 19258-19551); qpidd, ManagementAgent.cpp and
 qmf/Schema.cpp.
@@ -138,7 +138,7 @@ def _property(of: Property) -> dict[str, Any]:
 
 def _statistic(of: Statistic) -> dict[str, Any]:
     unit = {"_unit": of.unit} if of.unit else {}
-    return {**_typed(of.name, of.type), "_access": "RO", **unit, **_described(of.description)}
+    return {**_typed(of.name, of.type), "_access": "RO", "_statistic": True, **unit, **_described(of.description)}
 
 
 def _argument(of: Argument) -> dict[str, Any]:
