@@ -13,12 +13,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from qstore.store.background import Background, InlineBackground, ThreadBackground
-from qstore.store.key_value import KeyValue, RocksKeyValue
+from qstore.store.key_value import KeyValue, RocksKeyValue, open_copy
 from qstore.store.sync import SyncDriver, choose_sync_driver
 from qstore.store.sync.inline import InlineSync
 from qstore.store.writable_disk import OsWritableDisk, WritableDisk
@@ -68,3 +68,13 @@ def tool_environment() -> Environment:
     return Environment(
         OsWritableDisk(), _open_rocks, lambda _: InlineSync(), InlineBackground, time.time_ns, secrets.randbits
     )
+
+
+def dry_run_environment() -> Environment:
+    """The environment of a tool that only plans: the catalogue is copied first, so that the store is not written to."""
+
+    def open_to_read(path: str, *, create: bool) -> KeyValue:
+        assert not create
+        return open_copy(Path(path))
+
+    return replace(tool_environment(), open_key_value=open_to_read)

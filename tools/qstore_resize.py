@@ -9,7 +9,6 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -18,11 +17,10 @@ from rich.console import Console
 
 from qstore import __version__
 from qstore.formats.rhm.geometry import MAX_FILES
-from qstore.store.environment import Environment, tool_environment
+from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.sizing import MAX_PAGES
-from qstore.store.key_value import KeyValue, open_copy
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import Choose, JournalPlan
@@ -161,20 +159,9 @@ def _damaged(error: StoreDamagedError) -> NoReturn:
     sys.exit(EXIT_DAMAGE)
 
 
-def _environment(*, dry_run: bool) -> Environment:
-    """The environment of a tool; in a dry run the catalogue is copied first, so that the store is not written to."""
-
-    def open_to_read(path: str, *, create: bool) -> KeyValue:
-        assert not create
-        return open_copy(Path(path))
-
-    environment = tool_environment()
-    return replace(environment, open_key_value=open_to_read) if dry_run else environment
-
-
 def _run(path: str, request: _Request) -> int:
     """Resize the journals and show the result. Returns the exit code."""
-    environment = _environment(dry_run=request.dry_run)
+    environment = dry_run_environment() if request.dry_run else tool_environment()
     version = __version__
     plans: list[JournalPlan] = []
     kept: Mapping[str, str] | None = None

@@ -15,6 +15,8 @@ The batches:
     create_binding   likewise
     create_general   likewise
     replace_queue    the queue, the queues' next id, the census
+    import_all       queues, replaced or new, exchanges, bindings, objects, the next ids, the high-water mark of record
+                     ids, the census
     delete_queue     the queue and every binding to it, the census
     delete_exchange  the exchange and every binding of it, the census
     delete_binding   the binding, the census
@@ -25,7 +27,7 @@ The batches:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -257,6 +259,31 @@ class Catalogue:
         """Add `general`, whose id was taken."""
         self._create(Kind.GENERAL, general, general.general_id)
 
+    def import_all(
+        self,
+        replaced: Sequence[QueueEntry],
+        new: Sequence[QueueEntry | ExchangeEntry | BindingEntry | GeneralEntry],
+        highest_rid: int,
+    ) -> None:
+        """Change and add many entries, whose ids were taken; all of them, or none.
+
+        Args:
+            replaced: changed queues.
+            new: new entries.
+            highest_rid: the highest record id that is in use now.
+        """
+        counts = Counter(kind for kind, _ in map(_kind_and_id, new))
+        ids = dict.fromkeys(counts, 0)
+        for kind, number in map(_kind_and_id, (*replaced, *new)):
+            ids[kind] = max(ids.get(kind, 0), number)
+        for entries, is_known in ((replaced, True), (new, False)):
+            for key, _ in map(encode, entries):
+                if (self._key_value.get(key) is not None) is not is_known:
+                    raise CatalogueError(f"cannot be imported: {_described(key)} was changed in the meantime")
+        rids = max(self.rid_high_water(), -(-(highest_rid + 1) // RID_BLOCK) * RID_BLOCK)
+        next_ids = [self._next_id(kind, number) for kind, number in ids.items()]
+        self._commit([*replaced, *new, *next_ids, RidReservation(rids)], counts=counts)
+
     def delete_queue(self, queue_id: int) -> None:
         """Delete the queue and, in the same batch, every binding to it."""
         bindings = (key for key, _ in self._key_value.items(Kind.BINDING.prefix) if _bound_queue(key) == queue_id)
@@ -328,6 +355,15 @@ class Catalogue:
             return None if value is None else decode(key, value)
         except CatalogueFormatError as error:
             raise CatalogueError(f"the catalogue's entry {key.hex()} is damaged: {error}") from error
+
+
+def _kind_and_id(entry: QueueEntry | ExchangeEntry | BindingEntry | GeneralEntry) -> tuple[Kind, int]:
+    """The kind of an entry, and the highest number of that kind's sequence in it."""
+    if isinstance(entry, QueueEntry):
+        return Kind.QUEUE, max(entry.queue_id, entry.journal_id)
+    if isinstance(entry, ExchangeEntry):
+        return Kind.EXCHANGE, entry.exchange_id
+    return (Kind.BINDING, entry.sequence) if isinstance(entry, BindingEntry) else (Kind.GENERAL, entry.general_id)
 
 
 def _bound_queue(key: bytes) -> int:

@@ -14,6 +14,8 @@ A damaged file counts as one that names every message.
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
@@ -21,8 +23,10 @@ from uuid import UUID
 import orjson
 
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.store_file import MAX_SIZE, StoreFileError, decode
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.disk import read_whole
+from qstore.store.disk import Disk, read_whole
+from qstore.store.inspect.layout import StoreLayout
 from qstore.store.writable_disk import WritableDisk
 
 NAME: Final = "DELIVERED"
@@ -34,16 +38,19 @@ class Delivered:
 
     Args:
         queues: queue id -> record ids; None for all messages.
+
+    Attributes:
+        queues: as above.
     """
 
-    __slots__ = ("_queues",)
+    __slots__ = ("queues",)
 
     def __init__(self, queues: Mapping[int, Iterable[int]] | None) -> None:
-        self._queues = None if queues is None else {queue: frozenset(rids) for queue, rids in queues.items()}
+        self.queues = None if queues is None else {queue: frozenset(rids) for queue, rids in queues.items()}
 
     def holds(self, queue_id: int, rid: int) -> bool:
         """Whether that message may have been delivered."""
-        return self._queues is None or rid in self._queues.get(queue_id, ())
+        return self.queues is None or rid in self.queues.get(queue_id, ())
 
 
 def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]) -> None:
@@ -56,9 +63,22 @@ def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[i
     directory.replace(NAME, _text(content))
 
 
-def read_delivered(disk: WritableDisk, directory: StoreDirectory, store_id: UUID, *, was_clean: bool) -> Delivered:
+def read_delivered(disk: Disk, directory: StoreDirectory, store_id: UUID, *, was_clean: bool) -> Delivered:
     """Read the file of a store that was closed cleanly; no file means that nothing had been delivered."""
-    path = directory.part(NAME)
+    return _read(disk, directory.root, store_id, was_clean=was_clean)
+
+
+def delivered_of(disk: Disk, layout: StoreLayout) -> Delivered:
+    """The messages that a start would mark as redelivered, of a store of any format; qpidd marks all of them."""
+    if layout.store_file is not None:
+        with contextlib.suppress(StoreFileError, OSError):
+            mark = decode(read_whole(disk, layout.store_file, MAX_SIZE + 1))
+            return _read(disk, posixpath.dirname(layout.store_file), mark.store_id, was_clean=mark.clean_close)
+    return Delivered(None)
+
+
+def _read(disk: Disk, root: str, store_id: UUID, *, was_clean: bool) -> Delivered:
+    path = posixpath.join(root, NAME)
     if not was_clean:
         return Delivered(None)
     if not disk.is_file(path):
@@ -71,6 +91,16 @@ def read_delivered(disk: WritableDisk, directory: StoreDirectory, store_id: UUID
         return Delivered({int(queue): rids for queue, rids in content["queues"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Delivered(None)
+
+
+def add_delivered(
+    disk: WritableDisk, directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]
+) -> None:
+    """Add messages to the file of a store that was closed cleanly. Raises OSError."""
+    known = read_delivered(disk, directory, store_id, was_clean=True).queues
+    if known is not None:
+        both = {queue: {*known.get(queue, ()), *queues.get(queue, ())} for queue in {*known, *queues}}
+        write_delivered(directory, store_id, both)
 
 
 def remove_delivered(disk: WritableDisk, directory: StoreDirectory) -> None:

@@ -65,6 +65,15 @@ class JournalContent:
         self.transactions += 1
         self.outcome_blocks += record_blocks(0, xid_size)
 
+    def add(self, more: JournalContent) -> None:
+        """Count the content of another journal too."""
+        self.blocks += more.blocks
+        self.removal_blocks += more.removal_blocks
+        self.messages += more.messages
+        self.transactions += more.transactions
+        self.outcome_blocks += more.outcome_blocks
+        self.largest = max(self.largest, more.largest)
+
     def _record(self, blocks: int) -> None:
         self.blocks += blocks
         self.largest = max(self.largest, blocks)

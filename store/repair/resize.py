@@ -28,40 +28,39 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple
 
 import qstore.store.outage as outage
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.topology import decode_queue
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.geometry import MAX_FILES
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from qstore.formats.wording import plural, printable
 from qstore.store.builders.rebuild import Rebuilt, rebuild
-from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.catalogue.opening import CatalogueOpening
-from qstore.store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
+from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
+from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.journal.directory import INFO_SUFFIX
 from qstore.store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.log_lines import LogLine
-from qstore.store.recovery.close_record import read_closing, write_close_record
+from qstore.store.recovery.close_record import write_close_record
 from qstore.store.recovery.journal_content import described
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
-from qstore.store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
+from qstore.store.repair.stopped_store import BUILDING, StoppedStore
+from qstore.store.unfinished import KEPT, NEW_LIST, Unfinished, unfinished_list
 
-_BUILDING: Final = "resized.new"
+_VERSION_1: Final = (
+    "resize its journals with qpid-store-resize, or convert it first, with qpidd --load-module store or with "
+    "qstore-recover"
+)
 
 #: Called with a journal's name before it is built.
 Progress = Callable[[str], None]
@@ -94,9 +93,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         log: receives warnings.
 
     Raises:
-        StoreLockedError: a broker has locked it.
-        StoreDamagedError: its catalogue is damaged.
-        StoreError: it is not a store of version 2, or cannot be read.
+        StoreLockedError, StoreDamagedError, StoreError: as `StoppedStore`.
     """
 
     def __init__(
@@ -109,90 +106,16 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         log: Callable[[LogLine], None] = lambda _: None,
     ) -> None:
         self._environment, self._disk = environment, environment.disk
-        self._log = log
-        self._directory = StoreDirectory(environment, path, software_version)
-        self._opened = contextlib.ExitStack()
-        try:
-            with self._told():
-                self._take(read_only=read_only)
-        except BaseException:
-            self._opened.close()
-            raise
+        self._store = StoppedStore(
+            environment, path, software_version, version_1=_VERSION_1, read_only=read_only, log=log
+        )
+        self._directory, self._catalogue = self._store.directory, self._store.catalogue
+        self._entries, self._told = self._store.entries, self._store.errors
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
-
-    def _take(self, *, read_only: bool) -> None:
-        directory, disk = self._directory, self._disk
-        if not disk.is_directory(directory.path):
-            raise StoreError(f"{directory.path}: no such directory")
-        self._check_version(is_finished=False)  # before anything is created in a foreign directory
-        if not read_only or disk.is_file(directory.below(LOCK)):
-            try:
-                self._opened.callback(directory.lock().release)
-            except StoreLockedError:
-                text = "another process has locked the store: stop the broker first"
-                raise StoreLockedError(f"{directory.path}: {text}") from None
-        if not read_only:
-            directory.finish_interrupted()
-        self._check_version(is_finished=True)
-        mark = directory.read_mark()
-        self._mark = mark
-        self._closing, found = read_closing(disk, directory.root, mark)
-        if found:
-            raise StoreDamagedError(f"{found[0].file}: {found[0].what}; run qstore-check {directory.path}")
-        if not read_only:
-            self._clear()
-        refusal = f"starting the broker restores it, unless on-damage is refuse; run qstore-check {directory.path}"
-        opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal)
-        key_value = opening.open(read_only=read_only)
-        self._opened.callback(key_value.close)
-        self._catalogue = Catalogue(key_value)
-        self._entries = {self._name(entry): entry for entry in self._catalogue.queues()}
-
-    def _check_version(self, *, is_finished: bool) -> None:
-        """Raise StoreError unless there is a store of version 2, or one that `finish_interrupted` completes."""
-        directory = self._directory
-        found = directory.look()
-        if found is Found.VERSION_1:
-            raise StoreError(
-                f"{directory.path}: this is qpidd's store (version 1): resize its journals with qpid-store-resize, or "
-                "convert it first, with qpidd --load-module store or with qstore-recover"
-            )
-        if found is Found.NOTHING and (is_finished or not self._disk.is_directory(directory.below(NEW))):
-            raise StoreError(f"{directory.path}: no store here")
-
-    def _name(self, entry: QueueEntry) -> str:
-        try:
-            return decode_queue(entry.record).name
-        except BrokerRecordError as error:
-            raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
-
-    def _clear(self) -> None:
-        """Finish, or remove, the remains of an interrupted run."""
-        directory, disk = self._directory, self._disk
-        building, tpl, new = directory.part(_BUILDING), directory.prepared_list, directory.part(NEW_LIST)
-        if disk.is_directory(building):
-            remove_tree(disk, building)
-        if disk.is_directory(new):
-            if disk.is_directory(tpl):
-                remove_tree(disk, new)
-            else:
-                disk.rename(new, tpl)
-        disk.sync_directory(directory.root)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Convert errors of the system or the catalogue to one line."""
-        try:
-            yield
-        except CatalogueError as error:
-            raise StoreError(str(error)) from error
-        except OSError as error:
-            where = error.filename or self._directory.path
-            raise StoreError(f"{where}: {error.strerror or error}{advice(error)}") from error
+        self._store.__exit__(kind, error, trace)
 
     @property
     def queues(self) -> Collection[str]:
@@ -228,7 +151,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return plan_of(self._read(path, name), name, entry, choose)
 
     def _read(self, path: str, name: str) -> RecoveredJournal:
-        return read_journal(self._disk, path, name, self._closing)
+        return read_journal(self._disk, path, name, self._store.closing)
 
     # ---- resizing ----
 
@@ -273,7 +196,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         """Build the new journals, and move them where the switch needs them. On failure nothing is left of them."""
         built: list[_Built] = []
         try:
-            self._disk.make_directory(self._directory.part(_BUILDING))
+            self._disk.make_directory(self._directory.part(BUILDING))
             for plan in plans:
                 progress(plan.name)
                 built.append(self._build(plan))
@@ -286,7 +209,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _place(self, built: Sequence[_Built]) -> None:
         """Move all new journals to their final directories, marked, and create one for the old ones."""
         directory, disk = self._directory, self._disk
-        kept, building = directory.part(KEPT), directory.part(_BUILDING)
+        kept, building = directory.part(KEPT), directory.part(BUILDING)
         if not disk.is_directory(kept):
             disk.make_directory(kept)
         for each in built:
@@ -313,24 +236,14 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             if unfinished_list(disk, directory.root) is Unfinished.UNUSED_LIST:
                 remove_tree(disk, directory.part(NEW_LIST))
         with contextlib.suppress(OSError):  # likewise
-            if disk.is_directory(directory.part(_BUILDING)):
-                remove_tree(disk, directory.part(_BUILDING))
+            if disk.is_directory(directory.part(BUILDING)):
+                remove_tree(disk, directory.part(BUILDING))
         with contextlib.suppress(OSError):  # likewise
             if disk.is_directory(directory.part(KEPT)) and not disk.names(directory.part(KEPT)):
                 disk.remove_directory(directory.part(KEPT))
 
     def _build(self, plan: JournalPlan) -> _Built:
-        seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-        info = replace(
-            plan.info,
-            geometry=plan.after,
-            seconds=seconds,
-            nanoseconds=nanoseconds,
-            creation_headers=True,
-            ring=(),
-            spare=(),
-            initial_files=MAX_FILES if plan.after.files > MAX_FILES else 0,  # it has grown
-        )
+        info = self._store.info_of(plan.info, plan.after)
         moved, name = None, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
             moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
@@ -338,7 +251,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
         else:
             info = replace(info, incarnation=info.incarnation + 1)
-        path = posixpath.join(self._directory.part(_BUILDING), name)
+        path = posixpath.join(self._directory.part(BUILDING), name)
         journal, recovery = plan.source.journal, plan.source.recovery
         rebuilt = rebuild(self._environment, path, info, journal, recovery, seal=True)
         journal.close()
@@ -368,7 +281,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         """Switch all journals. Raises OSError, CatalogueError."""
         for each in built:
             kept[each.plan.name] = self._switch(each)
-        remove_tree(self._disk, self._directory.part(_BUILDING))
+        remove_tree(self._disk, self._directory.part(BUILDING))
         self._disk.sync_directory(self._directory.root)
 
     def _switch(self, built: _Built) -> str:
@@ -385,11 +298,12 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _record_close(self, built: Sequence[_Built]) -> None:
         """Add the new journals to the record of a clean close. Until then it has no entries for them."""
-        if not self._mark.close_record:
+        mark, closing = self._store.mark, self._store.closing
+        if not mark.close_record:
             return
-        journals = {each.queue_id: each for each in self._closing.journals.values()}
+        journals = {each.queue_id: each for each in closing.journals.values()}
         journals.update((each.closed.queue_id, each.closed) for each in built)
-        write_close_record(self._directory, self._mark.store_id, journals.values())
+        write_close_record(self._directory, mark.store_id, journals.values())
 
     # ---- old journals ----
 

@@ -117,7 +117,7 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> Recovere
 
 def _refused(where: str, what: str) -> StoreDamagedError:
     return StoreDamagedError(
-        f"{where}: {what}; nothing was resized: start the broker, which rebuilds damaged journals from their "
+        f"{where}: {what}; nothing was changed: start the broker, which rebuilds damaged journals from their "
         "readable content, or use qstore-recover"
     )
 

@@ -261,7 +261,7 @@ def test_a_damaged_journal_is_refused_and_nothing_changes(path: Path) -> None:
     content[0x400] ^= 1
     file.write_bytes(content)
     before = snapshot(path / "rhm" / "jrnl")
-    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at 0x.*; nothing was resized: start the broker"):
+    with pytest.raises(StoreDamagedError, match=r"0000\.jdat at 0x.*; nothing was changed: start the broker"):
         resized(path, LARGER)
     assert snapshot(path / "rhm" / "jrnl") == before
     with holding(path) as store:

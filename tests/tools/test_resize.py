@@ -220,7 +220,7 @@ def test_damage(store: Path) -> None:
     file.write_bytes(content)
     result = resize(store, "--num-jfiles", 8, "--jfile-size-pgs", 3)
     assert result.exit_code == 1
-    assert "nothing was resized: start the broker" in result.output
+    assert "nothing was changed: start the broker" in result.output
     assert len(result.output.splitlines()) == 1
 
 
