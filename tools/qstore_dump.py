@@ -28,7 +28,7 @@ from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.body_files import BodyFileError
 from qstore.tools.dump.dump import Output, Sections, dump_recovered
 from qstore.tools.dump.records import dump_records
-from qstore.tools.dump.selection import BodyForm, Selection, parse_rids
+from qstore.tools.dump.selection import BodyForm, RidRange, Selection
 from qstore.tools.dump.tables import Tables
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 
@@ -57,20 +57,6 @@ Exit codes: 0 everything could be read, 1 damage was found (everything else is s
 is unusable, or the queue or transaction does not exist.
 Nothing is ever written to the store: it may be on a read-only file system.
 """
-
-
-class _Rids(click.ParamType[tuple[int, int]]):
-    """A range of record ids."""
-
-    name = "A..B"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_rids(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _Xid(click.ParamType[bytes]):
@@ -102,7 +88,7 @@ class _Xid(click.ParamType[bytes]):
 )
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
 @click.option(
-    "--rid", "rids", type=_Rids(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
+    "--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
 )
 @click.option("--xid", "xids", type=_Xid(), multiple=True, metavar="HEX", help="Only this transaction. Repeatable.")
 @click.option(

@@ -36,9 +36,9 @@ class JsonLines:
         try:
             line = dumps(fields, option=OPT_APPEND_NEWLINE)
             if _BACKSLASH in line and _SUSPECT in line:
-                line = _escaped(fields)
+                line = escaped_line(fields)
         except TypeError:
-            line = _escaped(fields)
+            line = escaped_line(fields)
         self._gathered += line
         if len(self._gathered) >= _BATCH:
             self.flush()
@@ -71,16 +71,17 @@ _NAMES = frozenset(
 _OBJECTS = frozenset({"message", "properties", "reply_to"})
 
 
-def _escaped(fields: dict[str, Any]) -> bytes:
+def escaped_line(fields: dict[str, Any]) -> bytes:
     """The line with all names escaped."""
-    return dumps(_escape_fields(fields), option=OPT_APPEND_NEWLINE)
+    return dumps(escape_fields(fields), option=OPT_APPEND_NEWLINE)
 
 
-def _escape_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def escape_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The object with all names escaped."""
     plain: dict[str, Any] = {}
     for key, value in fields.items():
         if key in _OBJECTS and isinstance(value, dict):
-            plain[key] = _escape_fields(value)
+            plain[key] = escape_fields(value)
         else:
             named = key in _NAMES and isinstance(value, str)
             plain[escape_name(key)] = escape_name(value) if named else escape_names(value)

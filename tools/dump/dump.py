@@ -22,7 +22,7 @@ from qstore.tools.dump.objects import (
 )
 from qstore.tools.dump.selection import BodyForm, Selection
 
-_STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
+STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 
 
 class Output(Protocol):
@@ -133,7 +133,7 @@ class RecoveryDump:
             if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):
                 continue
             message = read(rid, place)
-            show(message_object(queue.name, rid, _STATES[state], xid, message, form))
+            show(message_object(queue.name, rid, STATES[state], xid, message, form))
             if message.problem is not None:
                 self._store.damage.append(undecoded(journal, rid, place, message))
 

@@ -82,20 +82,8 @@ class MessageReader:
         return self._read_small(rid, data)
 
     def _read_small(self, rid: int, data: bytes) -> Message:
-        size = len(data)
-        try:
-            start = HEADER_SIZE_BYTES + header_size(data)
-            if start > size:
-                return self._finish(rid, None, _TOO_SHORT, [data])
-            header = decode_message_header(data[HEADER_SIZE_BYTES:start])
-        except BrokerRecordError as error:
-            return self._finish(rid, None, error.what, [data])
-        if header.amqp_1_0 is not None:
-            return self._finish(rid, header, None, _sections(data, header.amqp_1_0))
-        body = data[start:]
-        if self._directory is not None:
-            return self._finish(rid, header, None, [body])
-        return _new_tuple(Message, (header, None, size - start, sha256(body).hexdigest(), body, None))
+        message, parts = _decoded(data)
+        return message if self._directory is None else self._finish(rid, message.header, message.problem, parts)
 
     def _read_compressed(self, rid: int, place: int, size: int) -> Message:
         try:
@@ -138,6 +126,33 @@ class MessageReader:
             file.close()
         body = None if kept is None else b"".join(kept)
         return Message(header, problem, length, digest.hexdigest(), body, None if file is None else str(file.path))
+
+
+def decode_message(data: bytes) -> Message:
+    """A message with its body, from the data of its enqueue record."""
+    return _decoded(data)[0]
+
+
+def _decoded(data: bytes) -> tuple[Message, list[bytes]]:
+    """A message with its body, and the parts of the body."""
+    size = len(data)
+    header: MessageHeader | None = None
+    problem: str | None = None
+    try:
+        start = HEADER_SIZE_BYTES + header_size(data)
+        if start <= size:
+            header = decode_message_header(data[HEADER_SIZE_BYTES:start])
+            if header.amqp_1_0 is None:
+                body = data[start:]
+                digest = sha256(body).hexdigest()
+                return _new_tuple(Message, (header, None, size - start, digest, body, None)), [body]
+        else:
+            problem = _TOO_SHORT
+    except BrokerRecordError as error:
+        problem = error.what
+    parts = [data] if header is None or header.amqp_1_0 is None else _sections(data, header.amqp_1_0)
+    body = b"".join(parts)
+    return Message(header, problem, len(body), sha256(body).hexdigest(), body, None), parts
 
 
 def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
+import click
+
 from qstore.formats.rhm.records import Kind
 
 _NUMBER = r"(0x[0-9a-f]+|[0-9]+)"
@@ -80,3 +82,18 @@ def _number(text: str) -> int:
     if number > _HIGHEST_RID:
         raise ValueError(f"{text} is larger than any record id")
     return number
+
+
+class RidRange(click.ParamType[tuple[int, int]]):
+    """A range of record ids, as an option of a command."""
+
+    name = "A..B"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Parse it, unless it is parsed."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_rids(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

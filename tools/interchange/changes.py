@@ -1,0 +1,150 @@
+"""What changes on the way from an export to its destination: names, queues that are left out, branches in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.store.importing.intake import ImportedMessage
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.tools.console.text import unescape_name
+from qstore.tools.interchange.items import ItemSink
+
+_EXCHANGE, _QUEUE = "exchange:", "queue:"
+
+
+class InDoubt(Enum):
+    """What becomes of branches in doubt."""
+
+    KEEP = "keep"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class Renaming(NamedTuple):
+    """A rule: names that match the pattern before become those after; each has at most one `*`.
+
+    Attributes:
+        of_exchanges: whether it is about exchanges, not queues.
+        before, after: what precedes `*`, and what follows it; None after it without `*`.
+    """
+
+    of_exchanges: bool
+    before: tuple[str, str | None]
+    after: tuple[str, str | None]
+
+    def apply(self, name: str) -> str | None:
+        """The new name; None if the rule does not match."""
+        begin, end = self.before
+        if end is None:
+            return _joined(self.after, "") if name == begin else None
+        if len(name) < len(begin) + len(end) or not (name.startswith(begin) and name.endswith(end)):
+            return None
+        return _joined(self.after, name[len(begin) : len(name) - len(end)])
+
+
+def _joined(after: tuple[str, str | None], middle: str) -> str:
+    return after[0] if after[1] is None else after[0] + middle + after[1]
+
+
+def read_renaming(text: str) -> Renaming:
+    """Parse `[queue:|exchange:]OLD=NEW`. Raises ValueError."""
+    of_exchanges = text.startswith(_EXCHANGE)
+    before, equals, after = text.removeprefix(_EXCHANGE).removeprefix(_QUEUE).partition("=")
+    if not before or not equals or not after:
+        raise ValueError(f"{text!r} does not have the form OLD=NEW, queue:OLD=NEW or exchange:OLD=NEW")
+    if before.count("*") > 1 or after.count("*") > before.count("*"):
+        raise ValueError(f"{text!r}: each side may have one *, and the new name only if the old one has it")
+    return Renaming(of_exchanges, _halves(before), _halves(after))
+
+
+def _halves(pattern: str) -> tuple[str, str | None]:
+    begin, star, end = pattern.partition("*")
+    return unescape_name(begin), unescape_name(end) if star else None
+
+
+class Changes:
+    """A sink that passes on what it gets, changed.
+
+    Args:
+        sink: takes the rest.
+        renamings: the first one that matches a name counts.
+        queues: patterns of the queues to be imported; empty for all, and exchanges, links and other objects.
+        topology: whether to pass on queues, exchanges, bindings and other objects.
+        in_doubt: what becomes of branches in doubt.
+    """
+
+    def __init__(
+        self,
+        sink: ItemSink,
+        *,
+        renamings: Sequence[Renaming] = (),
+        queues: Sequence[str] = (),
+        topology: bool = True,
+        in_doubt: InDoubt = InDoubt.KEEP,
+    ) -> None:
+        self._sink, self._renamings, self._in_doubt, self._topology = sink, renamings, in_doubt, topology
+        self._patterns = [Renaming(False, _halves(pattern), ("", None)) for pattern in queues]
+        self._names: dict[tuple[bool, str], str] = {}
+        self._chosen: dict[str, bool] = {}
+
+    def _name(self, name: str, *, of_exchange: bool = False) -> str:
+        key = of_exchange, name
+        found = self._names.get(key)
+        if found is None:
+            rules = (rule for rule in self._renamings if rule.of_exchanges is of_exchange)
+            found = next((new for rule in rules if (new := rule.apply(name)) is not None), name)
+            self._names[key] = found
+        return found
+
+    def _has(self, queue: str) -> bool:
+        chosen = self._chosen.get(queue)
+        if chosen is None:
+            chosen = not self._patterns or any(pattern.apply(queue) is not None for pattern in self._patterns)
+            self._chosen[queue] = chosen
+        return chosen
+
+    def _alternate(self, name: str | None) -> str | None:
+        return self._name(name, of_exchange=True) if name else name
+
+    def queue(self, queue: Queue) -> None:
+        """A queue."""
+        if self._topology and self._has(queue.name):
+            alternate = self._alternate(queue.alternate_exchange)
+            self._sink.queue(replace(queue, name=self._name(queue.name), alternate_exchange=alternate))
+
+    def exchange(self, exchange: Exchange) -> None:
+        """An exchange."""
+        if self._topology:
+            alternate, name = self._alternate(exchange.alternate_exchange), self._name(exchange.name, of_exchange=True)
+            self._sink.exchange(replace(exchange, name=name, alternate_exchange=alternate))
+
+    def binding(self, exchange: str, binding: Binding) -> None:
+        """A binding."""
+        if self._topology and self._has(binding.queue_name):
+            renamed = replace(binding, queue_name=self._name(binding.queue_name))
+            self._sink.binding(self._name(exchange, of_exchange=True), renamed)
+
+    def other(self, general: Link | Bridge | GeneralObject) -> None:
+        """A link, a bridge or another object."""
+        if self._topology and not self._patterns:
+            self._sink.other(general)
+
+    def branch(self, xid: bytes) -> None:
+        """A branch in doubt. With some queues only, those matter that have messages of these."""
+        if self._in_doubt is InDoubt.KEEP and not self._patterns:
+            self._sink.branch(xid)
+
+    def message(self, message: ImportedMessage) -> None:
+        """A message."""
+        if not self._has(message.queue):
+            return
+        name, state, xid = self._name(message.queue), message.state, message.xid
+        if state != LIVE and self._in_doubt is not InDoubt.KEEP:
+            if state == (LOCKED if self._in_doubt is InDoubt.COMMIT else PENDING):
+                return
+            state, xid = LIVE, b""
+        self._sink.message(message._replace(queue=name, state=state, xid=xid))

@@ -1,0 +1,218 @@
+"""`qstore-export`: write topology and messages of a store to a file: JSON lines, Parquet, or an archive.
+
+Exit codes: 0 everything was exported, 1 damage was found (everything else is exported), 2 the store or the command
+line is unusable, or the file cannot be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+import click
+
+from qstore import __version__
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.selectors.selector import Selector, compile_selector
+from qstore.formats.wording import plural
+from qstore.store.disk import OsDisk
+from qstore.store.errors import advice
+from qstore.store.inspect.in_use import holder_of_store
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
+from qstore.store.live.delivered import delivered_of
+from qstore.tools.check.report import plain_console
+from qstore.tools.console.progress import CountingDisk, reading_progress
+from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.dump.selection import RidRange, Selection
+from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
+from qstore.tools.interchange.exporting import ExportSelection, StoreExport
+from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, form_of
+from qstore.tools.interchange.items import ExportHeader, InterchangeError
+
+_PROGRAM: Final = "qstore-export"
+_MAX_SHOWN: Final = 200  # queues in the report
+
+_EPILOG = """
+\b
+Examples:
+qstore-export /var/lib/qpidd orders.jsonl                   everything, as JSON lines
+qstore-export /var/lib/qpidd orders.tar.zst                 as an archive: fast and small
+qstore-export /var/lib/qpidd orders.parquet                 for Spark, DuckDB, pandas
+qstore-export /var/lib/qpidd - --queue orders | jq .body
+qstore-export /var/lib/qpidd eu.jsonl.zst --queue orders --selector "region = 'EU' AND priority > 4"
+qstore-export /var/lib/qpidd late.jsonl --since 2026-11-01T00:00:00Z --no-topology
+qstore-export /var/lib/qpidd topology.jsonl --no-messages
+
+\b
+STORE is a store of qpidd (legacystore, linearstore) or of qstore; nothing is ever written to it, and no broker may be
+running on it. DEST appears when it is complete; it is readable only by its owner. Messages keep their order, record
+ids, redelivered marks and branches in doubt. qstore-import brings them into a store.
+Torn tails and stale bindings are normal after a crash: they are notices on standard error.
+
+\b
+Exit codes: 0 everything was exported, 1 damage was found (everything else is exported), 2 the store or the command
+line is unusable, or DEST cannot be written.
+"""
+
+
+class _Moment(click.ParamType[int]):
+    """A point in time."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isascii() and text.isdecimal():
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither a time like 2026-11-24T12:00:00Z nor seconds since 1970", param, ctx)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="STORE", type=PathName(readable=False))
+@click.argument("destination", metavar="DEST", type=PathName(readable=False, allow_dash=True))
+@click.option(
+    "--format", "form", type=click.Choice([form.value for form in Form]),
+    help="Form of DEST.  [default: by its name: .jsonl, .jsonl.zst, .parquet, .tar.zst; JSON lines for -]",
+)  # fmt: skip
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
+@click.option("--selector", metavar="TEXT", help="Only messages that this selector of JMS selects.")
+@click.option("--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A.")
+@click.option("--since", type=_Moment(), help="Only messages with a timestamp at or after this time.")
+@click.option("--until", type=_Moment(), help="Only messages with a timestamp at or before this time.")
+@click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
+@click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
+@click.option("--with-passwords", is_flag=True, help="Export the passwords of links too.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only damage.")
+@click.version_option(__version__, prog_name=_PROGRAM)
+@click.pass_context
+def command(
+    context: click.Context,
+    source: str,
+    destination: str,
+    *,
+    form: str | None,
+    queues: tuple[str, ...],
+    selector: str | None,
+    rids: tuple[int, int] | None,
+    since: int | None,
+    until: int | None,
+    topology: bool,
+    messages: bool,
+    with_passwords: bool,
+    quiet: bool,
+) -> None:
+    """Write the messages of STORE, and its queues, exchanges and bindings, to the file DEST ("-": standard output)."""
+    began = time.monotonic()
+    chosen = ExportSelection(
+        Selection(queues=frozenset(map(unescape_name, queues)), rids=rids or Selection().rids),
+        _selector(selector),
+        since,
+        until,
+        topology,
+        messages,
+    )
+    told = Form(form) if form else form_of(destination)
+    if told is None:
+        raise click.BadParameter(f"{destination} does not tell its form by its name", param_hint="DEST; use --format")
+    with failing(_PROGRAM, UnusableInputError, InterchangeError, advise=advice), private_files():
+        recovered, export = _export(source, destination, told, chosen, with_passwords=with_passwords)
+    store = recovered.store
+    for notice in store.notices:
+        click.echo(f"notice: {printable(notice)}", err=True)
+    for damage in store.damage:
+        click.echo(f"damage: {printable(damage.where)}: {printable(damage.what)}", err=True)
+    if not quiet and destination != STANDARD_OUTPUT:
+        _show(export, destination, time.monotonic() - began)
+    if store.damage:
+        context.exit(EXIT_DAMAGE)
+
+
+def _selector(text: str | None) -> Selector | None:
+    try:
+        return compile_selector(text) if text and text.strip() else None
+    except InvalidArgumentError as error:
+        raise click.BadParameter(f"this is not a selector{error}", param_hint="--selector") from None
+
+
+def _export(
+    source: str, destination: str, form: Form, chosen: ExportSelection, *, with_passwords: bool
+) -> tuple[RecoveredStore, StoreExport]:
+    with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
+        unknown = chosen.records.queues - store.queue_names()
+        if unknown:
+            fail(_PROGRAM, f'{source}: there is no queue "{escape_name(min(unknown))}"; see qstore-dump --topology')
+        disk.expect("reading journals", store.size)
+        recovered = store.recover()
+        export = StoreExport(recovered, delivered_of(disk, store.layout), chosen)
+        header = ExportHeader(
+            uuid4(), int(time.time()), __version__, source, store.layout.kind.value, _described(chosen)
+        )
+        disk.expect("exporting messages", store.size)
+        with export_file(destination, form, with_passwords=with_passwords) as writer:
+            writer.begin(header)
+            export.write(writer)
+    return recovered, export
+
+
+def _open(disk: CountingDisk, source: str) -> OfflineStore:
+    store = open_store(disk, source, holder_of_store)
+    if store.holder is not None:
+        store.close()
+        raise UnusableInputError(f"{source}: process {store.holder} has this store open: stop the broker first")
+    return store
+
+
+def _described(chosen: ExportSelection) -> str | None:
+    """The selection as text; None for everything."""
+    parts = [
+        *(f"queue {escape_name(name)}" for name in sorted(chosen.records.queues)),
+        *([f"rid {chosen.records.rids[0]}..{chosen.records.rids[1]}"] if not chosen.records.all_messages else []),
+        *([f"selector {chosen.selector.text}"] if chosen.selector else []),
+        *([f"since {chosen.since}"] if chosen.since is not None else []),
+        *([f"until {chosen.until}"] if chosen.until is not None else []),
+        *([] if chosen.topology else ["no topology"]),
+        *([] if chosen.messages else ["no messages"]),
+    ]
+    text = ", ".join(parts)
+    return None if not text else text if len(text) <= _MAX_SELECTION else text[: _MAX_SELECTION - 1] + "…"
+
+
+_MAX_SELECTION: Final = 1000  # characters of the description
+
+
+def _rows(export: StoreExport) -> Iterator[tuple[str, str]]:
+    for name, count in list(export.counts.items())[:_MAX_SHOWN]:
+        yield printable(name), f"{count:,}"
+
+
+def _show(export: StoreExport, destination: str, seconds: float) -> None:
+    with failing(_PROGRAM):
+        console = plain_console()
+        if export.counts:
+            print_grid(console, (Column("QUEUE", folds=True), Column("MESSAGES", number=True)), list(_rows(export)))
+        if len(export.counts) > _MAX_SHOWN:
+            click.echo(f"… and {len(export.counts) - _MAX_SHOWN:,} more queues")
+        total = sum(export.counts.values())
+        what = f"{plural(len(export.counts), 'queue')} and {plural(total, 'message')}"
+        click.echo(f"{what} exported to {printable(destination)} in {seconds:.1f} s")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Console script entry point."""
+    run(_PROGRAM, command)
+
+
+if __name__ == "__main__":
+    main()
