@@ -11,8 +11,10 @@ from qstore.formats.broker_records.topology import Binding, Exchange, Link, Queu
 from qstore.formats.values import TypedMap, typed_map, typed_value
 from qstore.store.environment import tool_environment
 from qstore.store.importing.store_import import StoreImport
+from tests.support.compressed_store import MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
+from tests.support.opened_store import OpenedStore
 from tests.support.profiles import today
 from tests.tools.interchange_runs import FORMS, bring, export, held, lines_of, of_kind, write_lines
 
@@ -48,6 +50,17 @@ def test_the_messages_of_a_dump_are_those_of_the_source(tmp_path: Path, dtx: Sto
     ]
     assert shown[0] == shown[1]
     assert sum(line["kind"] == "transaction" for line in shown[0]) == 3
+
+
+def test_compressed_messages_are_exported_as_they_were(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "compressed")
+    OpenedStore(tool_environment(), store).store.close()
+    assert export(store, tmp_path / "e.tar.zst").exit_code == 0
+    assert bring(tmp_path / "e.tar.zst", tmp_path / "store").exit_code == 0
+    opened = OpenedStore(tool_environment(), tmp_path / "store")
+    assert opened.recovered_data() == {"orders": MESSAGES}
+    opened.store.close()
+    assert held(tmp_path / "store", tmp_path) == held(store, tmp_path)
 
 
 # ---- what is exported ----
