@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_UNFINISHED_BYTES: Final = 1 << 30
 """Limit of the incomplete messages of all connections together, unless the memory ceiling is lower."""
 
 LOOPBACK: Final = ("127.0.0.1", "::1")
 """The default interfaces to listen on."""
+
+
+DEFAULT_TLS_PORT: Final = 5671
+
+
+class TlsSettings(NamedTuple):
+    """The settings of encrypted connections.
+
+    Attributes:
+        certificate_file: the broker's certificate, with those of intermediate authorities, in PEM format.
+        key_file: its private key, in PEM format; None if it is in the same file.
+        password_file: a file whose first line is the key's password; None if it has none.
+        authority_file: the certificates of the authorities of clients' certificates, in PEM format; None to ask for no
+            client certificates.
+        requires_certificate: whether each client must have a certificate.
+        port: TCP port; that of plain connections if both are equal.
+    """
+
+    certificate_file: str
+    key_file: str | None = None
+    password_file: str | None = None
+    authority_file: str | None = None
+    requires_certificate: bool = False
+    port: int = DEFAULT_TLS_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +52,7 @@ class BrokerSettings:
         auth_allow_cleartext: whether passwords may be sent in the clear by clients on other hosts without TLS.
         ssl_sasl_no_dict: whether mechanisms open to dictionary attacks are excluded over TLS.
         require_encryption: whether only connections with TLS are accepted.
+        tls: encrypted connections; None for none.
         failed_login_seconds: time after which a failed login is answered.
         max_connections: limit of open connections.
         connections_per_host: limit of the connections of each host; 0 for none.
@@ -77,6 +102,7 @@ class BrokerSettings:
     auth_allow_cleartext: bool = False
     ssl_sasl_no_dict: bool = False
     require_encryption: bool = False
+    tls: TlsSettings | None = None
     failed_login_seconds: float = 1.0
     max_connections: int = 500
     connections_per_host: int = 0

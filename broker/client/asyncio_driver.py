@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
@@ -116,14 +117,18 @@ class AsyncioDriver:
 
     # ---- the socket ----
 
-    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool, tls: ssl.SSLContext | None) -> None:
         """See `Driver`. `nodelay` is ignored: asyncio always sets TCP_NODELAY."""
         del nodelay
         closed = self._loop.create_future()
         try:
             async with asyncio.timeout_at(deadline):
                 _, found = await self._loop.create_connection(
-                    lambda: _Socket(self, closed), endpoint.host, endpoint.port
+                    lambda: _Socket(self, closed),
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=tls,
+                    server_hostname=None if tls is None else endpoint.host,
                 )
         except OSError as error:
             raise ConnectError(f"{endpoint}: {describe_failure(error)}") from None
@@ -139,8 +144,9 @@ class AsyncioDriver:
         found, self._socket = self._socket, None
         if found is not None and found.transport is not None:
             found.driver = None
+            is_unsent = bool(found.transport.get_write_buffer_size())  # a transport with TLS forgets it
             found.transport.close()
-            if found.transport.get_write_buffer_size():
+            if is_unsent:
                 self._loop.call_later(_LAST_SECONDS, found.transport.abort)
 
     def write_soon(self) -> None:

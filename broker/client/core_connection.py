@@ -11,6 +11,7 @@ until it is open again, or until reconnecting has failed.
 
 from __future__ import annotations
 
+import ssl
 import uuid
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -29,6 +30,7 @@ from qstore.broker.client.errors import (
 from qstore.broker.client.interruption import InterruptedByLoss
 from qstore.broker.client.machine import WireConnection
 from qstore.broker.client.options import connection_options
+from qstore.broker.client.tls import client_context
 from qstore.broker.client.url import Endpoint, parse_url
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
@@ -67,8 +69,9 @@ class ConnectionCore:
     driver: Driver
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        parsed = parse_url(url)
         self.options = connection_options(options)
+        parsed = parse_url(url, is_encrypted=self.options.transport == "ssl")
+        self._tls: ssl.SSLContext | None = None
         self._endpoints = parsed.endpoints + self.options.reconnect_urls
         self._username = parsed.username if self.options.username is None else self.options.username
         self._password = parsed.password if self.options.password is None else self.options.password
@@ -186,7 +189,7 @@ class ConnectionCore:
         driver.disconnect()
         self.endpoint = endpoint
         wire = self.wire = WireConnection(self.options, self._credentials(endpoint), driver.write_soon)
-        await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay)
+        await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay, tls=self._context(endpoint))
         driver.write_soon()
         is_decided = await driver.wait(lambda: wire.phase in (Phase.OPEN, Phase.CLOSED), deadline)
         if wire.phase is Phase.OPEN:
@@ -200,7 +203,17 @@ class ConnectionCore:
         raise kind(f"{endpoint}: {failure}")
 
     def _credentials(self, endpoint: Endpoint) -> Credentials:
-        return Credentials(self._username, self._password, host=endpoint.host)
+        has_certificate = endpoint.is_encrypted and self.options.ssl_certificate is not None
+        return Credentials(
+            self._username, self._password, has_certificate=has_certificate, host=endpoint.host,
+            service=self.options.sasl_service,
+        )  # fmt: skip
+
+    def _context(self, endpoint: Endpoint) -> ssl.SSLContext | None:
+        """For encrypted connections. The files are read at the first one. Raises ConnectError."""
+        if endpoint.is_encrypted and self._tls is None:
+            self._tls = client_context(self.options)
+        return self._tls if endpoint.is_encrypted else None
 
     async def _recover(self) -> None:
         """Reconnect, and restore the sessions."""

@@ -13,6 +13,7 @@ coroutine waits.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -47,11 +48,11 @@ class Driver(Protocol):
     def now(self) -> float:
         """The time of a monotonic clock, in seconds."""
 
-    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
-        """Connect a socket to `endpoint`; the previous one is disconnected.
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool, tls: ssl.SSLContext | None) -> None:
+        """Connect a socket to `endpoint`, and encrypt the connection with `tls`; the previous one is disconnected.
 
         Raises:
-            ConnectError: the connection was refused, or not established until `deadline`.
+            ConnectError: the connection was refused, not established until `deadline`, or cannot be encrypted.
         """
 
     def disconnect(self) -> None:

@@ -138,7 +138,7 @@ class WireConnection(ClientConnection):
             mechanism = choose_mechanism(offered, options.sasl_mechanisms, credentials)
             if mechanism is None:
                 raise ValueError(
-                    f"the broker offers {', '.join(offered) or 'no SASL mechanism'}: "
+                    f"the broker offers {', '.join(offered)}: "
                     + _why_none(offered, options.sasl_mechanisms, credentials)
                 )
             return mechanism

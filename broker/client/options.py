@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from qstore.broker.client.errors import UrlError
 from qstore.broker.client.url import Endpoint, parse_url
+from qstore.broker.security.sasl.kerberos import SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class ConnectionOptions:
     Attributes:
         username, password: for SASL; they take precedence over those in the URL.
         sasl_mechanisms: names of the mechanisms that may be used; None for all.
+        sasl_service: the first part of the broker's Kerberos principal, for GSSAPI.
         virtual_host: the virtual host to open.
         heartbeat: heartbeat interval in seconds; 0 for none. Two intervals without data end the connection.
         connect_timeout: time limit of one attempt to connect and open, in seconds.
@@ -30,6 +32,11 @@ class ConnectionOptions:
         reconnect_interval_min, reconnect_interval_max: seconds between two rounds of attempts: the interval doubles
             from the minimum to the maximum.
         reconnect_urls: further endpoints to try after those of the URL.
+        transport: `tcp`, or `ssl` for connections with TLS; the URL's transport takes precedence.
+        ssl_certificate: file with the client's certificate, in PEM format; None for none.
+        ssl_key: file with its private key; None if it is in the same file.
+        ssl_trustfile: file with the certificates of the authorities to trust; None for those of the system.
+        ssl_skip_hostname_check: whether to accept a broker's certificate with another host name.
         tcp_nodelay: whether to set TCP_NODELAY, to send small segments without delay.
         client_properties: sent to the broker when connecting.
         max_message_bytes: of all incompletely received messages together; the connection ends if there are more.
@@ -38,6 +45,7 @@ class ConnectionOptions:
     username: str | None = None
     password: str | None = None
     sasl_mechanisms: tuple[str, ...] | None = None
+    sasl_service: str = SERVICE
     virtual_host: str = ""
     heartbeat: int = 0
     connect_timeout: float = 30.0
@@ -47,6 +55,11 @@ class ConnectionOptions:
     reconnect_interval_min: float = 0.1
     reconnect_interval_max: float = 2.0
     reconnect_urls: tuple[Endpoint, ...] = ()
+    transport: str = "tcp"
+    ssl_certificate: str | None = None
+    ssl_key: str | None = None
+    ssl_trustfile: str | None = None
+    ssl_skip_hostname_check: bool = False
     tcp_nodelay: bool = True
     client_properties: Mapping[str, Any] | None = None
     max_message_bytes: int = 2 << 30
@@ -87,6 +100,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _transport(value: Any) -> str:
+    found = {"tcp": "tcp", "ssl": "ssl", "tls": "ssl", "tcp+tls": "ssl"}.get(str(value).lower())
+    if found is None:
+        raise ValueError("it must be tcp or ssl")
+    return found
+
+
 def _mechanisms(value: Any) -> tuple[str, ...]:
     names = value.replace(",", " ").split() if isinstance(value, str) else value
     return tuple(str(name).upper() for name in names)
@@ -113,6 +133,7 @@ TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "password": (("password",), _never(_text)),
     "sasl_mechanisms": (("sasl_mechanisms",), _never(_mechanisms)),
     "sasl_mechanism": (("sasl_mechanisms",), _never(_mechanisms)),
+    "sasl_service": (("sasl_service",), _text),
     "virtual_host": (("virtual_host",), _text),
     "heartbeat": (("heartbeat",), _heartbeat),
     "connect_timeout": (("connect_timeout",), _seconds),
@@ -123,6 +144,13 @@ TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "reconnect_interval_min": (("reconnect_interval_min",), _seconds),
     "reconnect_interval_max": (("reconnect_interval_max",), _seconds),
     "reconnect_urls": (("reconnect_urls",), _endpoints),
+    "transport": (("transport",), _transport),
+    "ssl_certificate": (("ssl_certificate",), _never(_text)),
+    "ssl_certfile": (("ssl_certificate",), _never(_text)),
+    "ssl_key": (("ssl_key",), _never(_text)),
+    "ssl_keyfile": (("ssl_key",), _never(_text)),
+    "ssl_trustfile": (("ssl_trustfile",), _never(_text)),
+    "ssl_skip_hostname_check": (("ssl_skip_hostname_check",), _boolean),
     "tcp_nodelay": (("tcp_nodelay",), _boolean),
     "client_properties": (("client_properties",), _properties),
     "max_message_bytes": (("max_message_bytes",), _count),

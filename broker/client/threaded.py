@@ -14,6 +14,7 @@ import contextlib
 import errno
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from typing import Any, Final, TypeVar
 from qstore.broker.client.driver import Events
 from qstore.broker.client.errors import ConnectError
 from qstore.broker.client.url import Endpoint
+from qstore.broker.security.tls.errors import TlsError, tls_reason
+from qstore.broker.security.tls.session import TlsSession
 
 _T = TypeVar("_T")
 
@@ -49,6 +52,7 @@ class ThreadedDriver:
         self.is_full = False
         self._change = threading.Condition(self.lock)
         self._socket: socket.socket | None = None
+        self._tls: TlsSession | None = None
         self._unsent = memoryview(b"")
         self._writes = 0
         self._work: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
@@ -130,21 +134,23 @@ class ThreadedDriver:
 
     # ---- the socket ----
 
-    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool) -> None:
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool, tls: ssl.SSLContext | None) -> None:
         """See `Driver`. The lock is released while connecting."""
         # An RLock must be released as often as it was acquired, which is once: by `run` or by the thread.
         self.lock.release()
         try:
             left = max(0.001, deadline - time.monotonic())
             found = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
-        except OSError as error:
-            raise ConnectError(f"{endpoint}: {describe_failure(error)}") from None
+            session = None if tls is None else _encrypt(found, tls, endpoint.host, deadline)
+        except (OSError, TlsError) as error:
+            reason = describe_failure(error) if isinstance(error, OSError) else f"TLS: {error}"
+            raise ConnectError(f"{endpoint}: {reason}") from None
         finally:
             self.lock.acquire()
         found.setblocking(False)
         with contextlib.suppress(OSError):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(nodelay))
-        self._socket = found
+        self._socket, self._tls = found, session
         self._wake()
 
     def disconnect(self) -> None:
@@ -154,6 +160,7 @@ class ThreadedDriver:
         self._unsent = memoryview(b"")
         self._beat_seconds = 0.0
         self.is_full = False
+        self._tls = None
         if found is not None:
             found.close()
             self._wake()
@@ -172,7 +179,7 @@ class ThreadedDriver:
         unsent = self._unsent
         while self._socket is not None:
             if not unsent:
-                unsent = memoryview(self._events.take_output())
+                unsent = memoryview(self._take_output())
                 if not unsent:
                     break
             try:
@@ -185,6 +192,14 @@ class ThreadedDriver:
             unsent = unsent[sent:]
         self._unsent = unsent
         self.is_full = len(unsent) >= _FULL_BYTES
+
+    def _take_output(self) -> bytes:
+        output = self._events.take_output()
+        if self._tls is None:
+            return output
+        with contextlib.suppress(TlsError):  # the thread detects the error when it reads
+            self._tls.send(output)
+        return self._tls.take_output()
 
     # ---- the thread ----
 
@@ -246,11 +261,38 @@ class ThreadedDriver:
             data, reason = b"", describe_failure(error)
         else:
             reason = "closed by the broker"
+        if data and self._tls is not None:
+            try:
+                data = self._tls.receive(data)
+            except TlsError as error:
+                data, reason = b"", f"TLS: {error}"
+            else:
+                if not data and not self._tls.is_over:
+                    return
         if data:
             self._events.on_data(data)
         else:
             self.disconnect()
             self._events.on_lost(reason)
+
+
+def _encrypt(found: socket.socket, context: ssl.SSLContext, host: str, deadline: float) -> TlsSession:
+    """Do the TLS handshake on a blocking socket, which is closed if it fails. Raises OSError or TlsError."""
+    session = TlsSession(context, is_server=False, host=host)
+    try:
+        session.begin()
+        while True:
+            found.settimeout(max(0.001, deadline - time.monotonic()))
+            found.sendall(session.take_output())
+            if session.is_established:
+                return session
+            data = found.recv(_READ_BYTES)
+            if not data:
+                raise TlsError("the broker has closed the connection")
+            session.receive(data)
+    except BaseException:
+        found.close()
+        raise
 
 
 def _drive(work: Coroutine[Any, Any, _T]) -> _T:
@@ -266,6 +308,8 @@ def _drive(work: Coroutine[Any, Any, _T]) -> _T:
 
 def describe_failure(error: OSError) -> str:
     """The reason of a socket's failure, as text for the user."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {tls_reason(error)}"
     if isinstance(error, TimeoutError):
         return "no response: connection timed out"
     if error.errno == errno.ECONNREFUSED:

@@ -1,9 +1,10 @@
 """Broker URLs in the syntax of the Qpid clients.
 
-    url        = [ "amqp:" [ "//" ] ] [ user [ "/" password | ":" password ] "@" ] endpoint *( "," endpoint )
-    endpoint   = [ "tcp:" ] host [ ":" port ]                host may be an IPv6 address in brackets
+    url        = [ ( "amqp:" | "amqps:" ) [ "//" ] ] [ user [ ( "/" | ":" ) password ] "@" ] endpoint *( "," endpoint )
+    endpoint   = [ "tcp:" | "ssl:" ] host [ ":" port ]       host may be an IPv6 address in brackets
 
-Examples: `localhost`, `10.1.1.7:10000`, `guest/guest@localhost`, `amqp:tcp:127.0.0.1:5672,tcp:other`.
+`amqps:` and `ssl:` are TLS, whose default port is another one. Examples: `localhost`, `10.1.1.7:10000`,
+`guest/guest@localhost`, `amqp:tcp:127.0.0.1:5672,tcp:other`, `amqps://example.com`, `ssl:example.com:5671`.
 
 Sources: Qpid C++ Broker Book, 1.12.8; MRG 2 Messaging User Guide, 7.1 (--cluster-url).
 """
@@ -16,17 +17,19 @@ from typing import Final, NamedTuple
 from qstore.broker.client.errors import UrlError
 
 DEFAULT_PORT: Final = 5672
+DEFAULT_TLS_PORT: Final = 5671
 
 _match_endpoint: Final = re.compile(
-    r"(?:tcp:)?(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^\s\[\]:/@,]+))(?::(?P<port>\d+))?"
+    r"(?:(?P<transport>tcp|ssl|amqps):)?(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^\s\[\]:/@,]+))(?::(?P<port>\d+))?"
 ).fullmatch
 
 
 class Endpoint(NamedTuple):
-    """A host and a TCP port."""
+    """A host and a TCP port, and whether connections are encrypted with TLS."""
 
     host: str
     port: int = DEFAULT_PORT
+    is_encrypted: bool = False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -45,30 +48,40 @@ class Url(NamedTuple):
     password: str | None = None
 
 
-def parse_url(text: str) -> Url:
+def parse_url(text: str, *, is_encrypted: bool = False) -> Url:
     """Parse a broker URL.
 
+    Args:
+        text: the URL.
+        is_encrypted: whether endpoints are encrypted unless the URL tells their transport.
+
     Raises:
-        UrlError: it is invalid, or has a transport other than TCP.
+        UrlError: it is invalid, or has a transport other than TCP and TLS.
     """
-    rest = text.strip().removeprefix("amqp:").removeprefix("//").rstrip("/")
+    rest = text.strip()
+    if rest.startswith("amqps:"):
+        is_encrypted = True
+    rest = rest.removeprefix("amqps:").removeprefix("amqp:").removeprefix("//").rstrip("/")
     user, at, hosts = rest.rpartition("@")
     username = password = None
     if at:
         found = re.fullmatch(r"([^/:]*)(?:[/:](.*))?", user, re.DOTALL)
         assert found is not None
         username, password = found[1], found[2]
-    return Url(tuple(_parse_endpoint(text, hosts_part.strip()) for hosts_part in hosts.split(",")), username, password)
+    endpoints = tuple(_parse_endpoint(text, part.strip(), is_encrypted=is_encrypted) for part in hosts.split(","))
+    return Url(endpoints, username, password)
 
 
-def _parse_endpoint(text: str, endpoint: str) -> Endpoint:
+def _parse_endpoint(text: str, endpoint: str, *, is_encrypted: bool) -> Endpoint:
     shown = text.rpartition("@")[2]  # never the password
-    if endpoint.startswith(("ssl:", "amqps:", "rdma:")):
-        raise UrlError(f"{shown}: the transport {endpoint.partition(':')[0]} is not supported: use tcp")
+    if endpoint.startswith("rdma:"):
+        raise UrlError(f"{shown}: the transport rdma is not supported: use tcp or ssl")
     found = _match_endpoint(endpoint)
     if found is None:
         raise UrlError(f"{shown}: {endpoint!r} is not host[:port]")
-    port = int(found["port"] or DEFAULT_PORT)
+    if found["transport"]:
+        is_encrypted = found["transport"] != "tcp"
+    port = int(found["port"] or (DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT))
     if not 0 < port < 0x10000:
         raise UrlError(f"{shown}: invalid port {port}")
-    return Endpoint(found["v6"] or found["host"], port)
+    return Endpoint(found["v6"] or found["host"], port, is_encrypted)

@@ -66,7 +66,7 @@ class Clients:
         connections: the open connections.
         refused: connections beyond the limit, until they have been sent the refusal.
         too_many: log lines about refused connections.
-        foreign: log lines about clients of unsupported protocols.
+        foreign: log lines about clients of unsupported protocols, and failed TLS handshakes.
         held_publishers: publishers that are not read because memory is short -> since when.
         pressure: stops publishers that outrun the disk.
     """

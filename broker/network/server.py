@@ -29,11 +29,12 @@ from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.network.clients import Clients
-from qstore.broker.network.socket_connection import SocketConnection
+from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.network.work import Work
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, policy_of
+from qstore.broker.security.tls.contexts import ServerContexts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 
@@ -52,6 +53,9 @@ class Server:
         settings: its limits.
         version: of this software.
         log: which lines the log shows; None if that cannot be changed.
+
+    Raises:
+        TlsConfigurationError: the certificate cannot be used.
 
     Attributes:
         shut_down: ends the broker, as management asks.
@@ -83,6 +87,7 @@ class Server:
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log,
             )  # fmt: skip
             self.agent = Agent(managed, new_transfer, self.work.run)
+        self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._ports: list[int] = []
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -103,24 +108,12 @@ class Server:
         Raises:
             OSError: an address cannot be used.
         """
-        port = self.settings.port
-        ports: list[int] = []
-        for interface in self.settings.interfaces:
-            try:
-                server = await self.loop.create_server(
-                    lambda: SocketConnection(self.clients, self.work), interface, port, backlog=self.settings.backlog
-                )
-            except OSError as error:
-                if ports and _is_unavailable(error):
-                    _LOG.info("Not listening on %s: %s", interface, error)
-                    continue  # a host without IPv6
-                await self._close_listeners()
-                raise
-            self._servers.append(server)
-            ports.extend(each.getsockname()[1] for each in server.sockets)
-            port = port or ports[0]
+        port, tls = self.settings.port, self.settings.tls
+        is_shared = tls is not None and tls.port == port
+        ports = await self._listen_on(port, Accepts(plain=True, tls=self._tls if is_shared else None))
+        if tls is not None and not is_shared:
+            ports += await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._ports = ports
-        self._log_listening()
         self._watch_store()
         await self.broker.topology.store_standard_exchanges()
         self._on_timer()
@@ -129,15 +122,42 @@ class Server:
         gc.enable()
         return ports
 
-    def _log_listening(self) -> None:
-        """Log the addresses, one line per port. The text up to the port is qpidd's."""
-        addresses: dict[int, list[str]] = {}
-        for name in (each.getsockname() for server in self._servers for each in server.sockets):
-            addresses.setdefault(name[1], []).append(name[0])
-        for port, hosts in addresses.items():
-            is_loopback = all(ipaddress.ip_address(host).is_loopback for host in hosts)
-            only = "; the loopback interface only, see --interface" if is_loopback else ""
-            _LOG.notice("Listening on TCP/TCP6 port %d (%s%s)", port, ", ".join(hosts), only)
+    async def _listen_on(self, port: int, accepts: Accepts) -> list[int]:
+        """Listen on a port of every interface. Returns the ports, one for each address."""
+        ports: list[int] = []
+        servers: list[asyncio.Server] = []
+        for interface in self.settings.interfaces:
+            try:
+                server = await self.loop.create_server(
+                    lambda: SocketConnection(self.clients, self.work, accepts),
+                    interface,
+                    port,
+                    backlog=self.settings.backlog,
+                )
+            except OSError as error:
+                if ports and _is_unavailable(error):
+                    _LOG.info("Not listening on %s: %s", interface, error)
+                    continue  # a host without IPv6
+                await self._close_listeners()
+                raise
+            self._servers.append(server)
+            servers.append(server)
+            ports.extend(each.getsockname()[1] for each in server.sockets)
+            port = port or ports[0]
+        _log_listening(servers, accepts)
+        return ports
+
+    def reload_security(self) -> list[str]:
+        """Read the certificate and the keytab again, for new connections. Returns warnings, one line each.
+
+        Raises:
+            TlsConfigurationError: a file cannot be used; the previous certificate stays in use.
+        """
+        self.authentication.reload()
+        if self._tls is None:
+            return []
+        self._tls.reload()
+        return self._tls.warnings()
 
     def _watch_store(self) -> None:
         store = self.broker.store
@@ -217,6 +237,19 @@ class Server:
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
         self.work.close()
+
+
+def _log_listening(servers: list[asyncio.Server], accepts: Accepts) -> None:
+    """Log the addresses, one line per port. The text up to the port is qpidd's."""
+    addresses: dict[int, list[str]] = {}
+    for name in (each.getsockname() for server in servers for each in server.sockets):
+        addresses.setdefault(name[1], []).append(name[0])
+    for port, hosts in addresses.items():
+        is_loopback = all(ipaddress.ip_address(host).is_loopback for host in hosts)
+        only = "; the loopback interface only, see --interface" if is_loopback else ""
+        what = "Listening" if accepts.plain else "Listening for SSL connections"
+        both = "; with and without TLS" if accepts.plain and accepts.tls is not None else ""
+        _LOG.notice("%s on TCP/TCP6 port %d (%s%s%s)", what, port, ", ".join(hosts), both, only)
 
 
 def _ignore_result(_error: ModelError | None) -> None:

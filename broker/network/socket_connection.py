@@ -13,18 +13,22 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from qstore.broker.log.logs import DEBUG, INFO, log_of
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.memory import State
 from qstore.broker.network.clients import Clients
+from qstore.broker.network.tls_layer import TlsLayer
 from qstore.broker.network.work import Work
-from qstore.broker.protocols.detection import foreign_client
+from qstore.broker.protocols.detection import TLS_HELLO, foreign_client
 from qstore.broker.protocols.machine import Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES
 from qstore.broker.security.authentication import Link
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
+from qstore.broker.security.tls.contexts import ServerContexts
+from qstore.broker.security.tls.identity import certificate_user
+from qstore.broker.security.tls.session import TlsSession
 
 _LOG: Final = log_of("Network")
 
@@ -35,16 +39,29 @@ _REFUSAL_SECONDS: Final = 5.0  # for a client beyond the connection limit to rea
 _MAX_REFUSED: Final = 64  # refusals in progress; further clients are disconnected without one
 
 
+class Accepts(NamedTuple):
+    """What a listener accepts.
+
+    Attributes:
+        plain: whether connections without TLS.
+        tls: the certificate, if connections with TLS.
+    """
+
+    plain: bool = True
+    tls: ServerContexts | None = None
+
+
 class SocketConnection(asyncio.Protocol):
     """One socket and its protocol machine.
 
     Args:
         clients: all clients of the server.
         work: runs slow work.
+        accepts: what its listener accepts.
     """
 
-    def __init__(self, clients: Clients, work: Work) -> None:
-        self._clients, self._work = clients, work
+    def __init__(self, clients: Clients, work: Work, accepts: Accepts) -> None:
+        self._clients, self._work, self._accepts = clients, work, accepts
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1  # of a socket without TLS
         self._machine: Machine | None = None
@@ -99,6 +116,8 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None:
             data = self._first_bytes = self._first_bytes + data
+            if self._accepts.tls is not None and data[0] == TLS_HELLO[0] and self._begin_tls(data):
+                return
             machine = self._machine = self._detect(data)
             if machine is None:
                 return
@@ -115,6 +134,11 @@ class SocketConnection(asyncio.Protocol):
         clients = self._clients
         if self._transport is None or self._transport.is_closing() or not clients.protocols.is_decided(begin):
             return None
+        if not self._accepts.plain:
+            text = "Refused %s from %s: only TLS is accepted on this port"
+            clients.foreign.write(time.monotonic(), text, foreign_client(begin[:HEADER_BYTES]), self._peer.address)
+            self._transport.close()
+            return None
         connections = clients.protocols.find(begin)
         if connections is None:
             text = "Refused %s from %s: this broker supports %s"
@@ -127,6 +151,32 @@ class SocketConnection(asyncio.Protocol):
         if clients.broker.memory.state is not State.AMPLE:
             machine.watch_memory(is_short=True)
         return machine
+
+    def _begin_tls(self, begin: bytes) -> bool:
+        """Encrypt the connection if the client's first bytes are a TLS hello. Whether they are, or may become one."""
+        if not TLS_HELLO.startswith(begin[: len(TLS_HELLO)]):
+            return False
+        transport, contexts = self._transport, self._accepts.tls
+        if len(begin) >= len(TLS_HELLO) and transport is not None and contexts is not None:
+            layer = TlsLayer(self, transport, contexts.current)
+            self._transport, self._first_bytes = layer, b""
+            self._accepts = Accepts()  # for what is inside
+            transport.set_protocol(layer)
+            layer.data_received(begin)
+        return True
+
+    def secured(self, session: TlsSession) -> None:
+        """The TLS handshake is complete."""
+        certificate = session.certificate
+        user = certificate_user(certificate, self._clients.settings.realm)
+        self._peer = self._peer._replace(link=self._peer.link._replace(is_encrypted=True, certificate_user=user))
+        _LOG.debug("Client %s: encrypted with %s", self._peer.address, session.version)
+        if certificate and not user:
+            _LOG.info("Client %s: the name in its certificate is not a user name", self._peer.address)
+
+    def not_secured(self, reason: str) -> None:
+        """The TLS handshake has failed, or the encrypted data is damaged."""
+        self._clients.foreign.write(time.monotonic(), "Refused %s: TLS: %s", self._peer.address, reason)
 
     def _process(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Call `work`, and apply backpressure for the journals that it has written to."""

@@ -24,7 +24,7 @@ from qstore.broker.process.options.sources import open_sources, read_sources
 from qstore.broker.process.options.table import GROUPS
 from qstore.broker.process.options.values import Values
 from qstore.broker.security.authentication import unusable
-from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
+from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
 _STREAMS: Final = ("stderr", "stdout", "syslog")
 """The values of `log-output` that are not file names."""
@@ -78,6 +78,8 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> StartPl
     values = Values(table, options.given)
     values.check()
     _check_rules(values)
+    _mechanisms(values)
+    _tls(values)
     module_values = {} if added is None else added.given(options.given)
     return StartPlan(values, table, module, module_values, [*options.warnings, *found.warnings])
 
@@ -147,6 +149,27 @@ def _mechanisms(values: Values) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _tls(values: Values) -> TlsSettings | None:
+    """The settings of TLS; None without a certificate. Raises OptionError."""
+    certificate, authorities = values.text("ssl-cert"), values.text("ssl-ca")
+    requires_certificate = values.switch("ssl-require-client-authentication")
+    if certificate is None:
+        needy = [name for name in ("ssl-key", "ssl-ca", "ssl-port", "ssl-cert-password-file") if values.is_given(name)]
+        needy += [
+            name for name in ("require-encryption", "ssl-require-client-authentication", "ssl-sasl-no-dict")
+            if values.switch(name)
+        ]  # fmt: skip
+        for name in needy:
+            raise OptionError(f"--{name} needs a certificate: give --ssl-cert, and --ssl-key if the key is not in it")
+        return None
+    if requires_certificate and authorities is None:
+        raise OptionError("--ssl-require-client-authentication needs --ssl-ca: the authorities of the certificates")
+    return TlsSettings(
+        certificate, values.text("ssl-key"), values.text("ssl-cert-password-file"), authorities,
+        requires_certificate, values.number("ssl-port"),
+    )  # fmt: skip
+
+
 def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     """The broker's settings from its options. A message may take at most a quarter of the memory ceiling."""
     given = values.size("broker-memory")
@@ -164,6 +187,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         auth_allow_cleartext=values.switch("auth-allow-cleartext"),
         ssl_sasl_no_dict=values.switch("ssl-sasl-no-dict"),
         require_encryption=values.switch("require-encryption"),
+        tls=_tls(values),
         max_connections=values.number("max-connections"),
         acl_file=_acl_file(values.text("acl-file"), data_directory),
         connections_per_user=values.number("connection-limit-per-user"),

@@ -1,9 +1,9 @@
 """Startup and shutdown of a broker: it runs until a signal arrives or its store fails.
 
-Startup order, so that errors occur before any client can connect: user file, ACL file, store and recovery, sockets, pid
-file. Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged messages remain in
-it. A failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes effect once the
-broker is listening. The duration of the shutdown is bounded (`signals`).
+Startup order, so that errors occur before any client can connect: user file, certificate, ACL file, store and recovery,
+sockets, pid file. Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged
+messages remain in it. A failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes
+effect once the broker is listening. The duration of the shutdown is bounded (`signals`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
 from qstore.broker.security.acl.errors import AclFileError
 from qstore.broker.security.acl.rules import RuleSet
+from qstore.broker.security.tls.contexts import ServerContexts
+from qstore.broker.security.tls.errors import TlsConfigurationError
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
 
@@ -81,6 +83,7 @@ class Runner:
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._log = pid_directory, ready, log
         self._store: Store | None = None
+        self._server: Server | None = None
         self._steps = 0  # of the shutdown
         self._watchdog = Watchdog(self._progress)
         self._is_up = self._has_failed = False
@@ -94,6 +97,7 @@ class Runner:
             StartError: the broker cannot start.
         """
         _check_users(self._settings)
+        _check_certificate(self._settings)
         self._rules = _read_rules(self._settings)
         gc.disable()  # recovered messages are many objects, without cycles; the server enables it
         try:
@@ -114,7 +118,7 @@ class Runner:
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
-        server = Server(broker, self._settings, self._version, self._log)
+        server = self._server = self._make_server(broker)
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
@@ -143,6 +147,12 @@ class Runner:
             _LOG.critical("Shut down, but the store was not closed cleanly: it will be recovered at the next start")
         return is_clean and not has_failed
 
+    def _make_server(self, broker: Broker) -> Server:
+        try:
+            return Server(broker, self._settings, self._version, self._log)
+        except TlsConfigurationError as error:
+            raise StartError(str(error)) from error
+
     def _failed(self, ended: asyncio.Event, what: str) -> None:
         self._has_failed = True
         if not ended.is_set():
@@ -170,7 +180,7 @@ class Runner:
         self._watchdog.start()
 
     def _reload(self) -> None:
-        """SIGHUP: reopen the log file and check the user file."""
+        """SIGHUP: reopen the log file, check the user file, and read the certificate again."""
         try:
             self._log.reopen()
         except LogError as error:
@@ -185,7 +195,14 @@ class Runner:
                 _SECURITY_LOG.error("%s", error)
         if self._access is not None and self._settings.acl_file is not None:
             self._access.start_reload()
-        _LOG.notice("Reloaded the log file and the user file; changes of other options need a restart")
+        if self._server is not None:
+            try:
+                for line in self._server.reload_security():
+                    _SECURITY_LOG.warning("%s", line)
+            except TlsConfigurationError as error:
+                _SECURITY_LOG.error("%s; the previous certificate stays in use", error)
+            _SECURITY_LOG.notice("Failed logins since the start: %d", self._server.authentication.failures)
+        _LOG.notice("Reloaded the log file, the user file and the certificate; changes of other options need a restart")
 
     def _open_store(self) -> Store | None:
         if self._module is None:
@@ -288,6 +305,15 @@ def _read_rules(settings: BrokerSettings) -> RuleSet | None:
         return read_rules(settings.acl_file, settings.realm)
     except AclFileError as error:
         raise StartError(str(error)) from error
+
+
+def _check_certificate(settings: BrokerSettings) -> None:
+    if settings.tls is not None:
+        try:
+            for line in ServerContexts(settings.tls).warnings():
+                _SECURITY_LOG.warning("%s", line)
+        except TlsConfigurationError as error:
+            raise StartError(str(error)) from error
 
 
 def _log_store_line(line: StoreLine) -> None:

@@ -29,7 +29,8 @@ _HEADERS: Final = {
     b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that requests TLS",
     b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that requests SASL",
 }
-_TLS: Final = b"\x16\x03"
+TLS_HELLO: Final = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
 _HTTP: Final = tuple(
     method + b" "
     for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"PRI")
@@ -41,7 +42,7 @@ def foreign_client(begin: bytes) -> str:
     named = _HEADERS.get(begin)
     if named is not None:
         return named
-    if begin.startswith(_TLS):
+    if begin.startswith(TLS_HELLO):
         return "a TLS client"
     if begin.startswith(_HTTP):
         return "an HTTP client"

@@ -275,7 +275,7 @@ def test_of_many_that_are_no_options_some_are_told(file: Path) -> None:
         ("port=1\nport=2\n", {}, "line 2: port is given twice"),
         ("ha-cluster=yes\n", {}, r"line 1: ha-cluster is not supported yet: .*; remove the option"),
         ("", {"QPID_PORT": "tcp://10.0.0.1:5672"}, 'QPID_PORT: "tcp://10.0.0.1:5672" is not a number'),
-        ("", {"QPID_REQUIRE_ENCRYPTION": "yes"}, "QPID_REQUIRE_ENCRYPTION is not supported yet"),
+        ("", {"QPID_HA_CLUSTER": "yes"}, "QPID_HA_CLUSTER is not supported yet"),
     ],
 )
 def test_an_error_says_where_it_is(file: Path, text: str, variables: dict[str, str], refusal: str) -> None:

@@ -148,6 +148,15 @@ class RunningBroker:
         """The end of what it logged, over all its lives."""
         return self.log.read_text(errors="replace")[-8000:] if self.log.exists() else ""
 
+    def has_logged(self, text: str) -> bool:
+        """Whether the log says so, after a while."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.log_text():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
     def resident_bytes(self) -> int:
         """The memory that the process holds, without pages that it shares with files."""
         return resident_bytes(self.pid)

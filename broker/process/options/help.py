@@ -14,6 +14,7 @@ _EFFECTS: Final = {
     Effect.WORKS: "",
     Effect.NOT_NEEDED: " (ignored: not needed by this broker)",
     Effect.LATER: " (ignored: not supported yet)",
+    Effect.REPLACED: " (refused: see the other options)",
     Effect.REFUSED: " (refused: not supported yet)",
 }
 

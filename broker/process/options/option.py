@@ -63,6 +63,7 @@ class Effect(Enum):
     NOT_NEEDED = auto()
     LATER = auto()  # not supported yet; can be ignored safely
     REFUSED = auto()  # not supported yet; ignoring it would be unsafe
+    REPLACED = auto()  # not supported, and refused; the reason says what to do instead
 
 
 class Option(NamedTuple):

@@ -22,7 +22,7 @@ from qstore.broker.process.options.config_file import DEFAULT_FILE
 from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Option, Source
 from qstore.broker.process.options.table_access import ACCESS
 from qstore.broker.process.options.table_others import OTHERS
-from qstore.broker.process.options.table_security import SECURITY
+from qstore.broker.process.options.table_security import SECURITY, TLS
 
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _COMMAND_LINE: Final = (Source.COMMAND_LINE,)
@@ -239,6 +239,7 @@ GROUPS: Final = (
     _MODULES,
     _BROKER,
     SECURITY,
+    TLS,
     ACCESS,
     _QUEUES,
     _TRANSACTIONS,

@@ -2,7 +2,7 @@
 
 Options that only tune something are ignored, with a log line. Options that operators rely on for access control or
 encryption are refused: a broker that started without them would be open where its operator believes it closed. They
-are refused only if they enable something: `require-encryption=no` and a limit of 0, which means none, are accepted.
+are refused only if they enable something: `ha-cluster=no` and a limit of 0, which means none, are accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from qstore.broker.process.options.option import YES_NO, Effect, Group, Kind, Op
 _FLAG, _SWITCH, _NUMBER, _DURATION, _TEXT = Kind.FLAG, Kind.SWITCH, Kind.NUMBER, Kind.DURATION, Kind.TEXT
 _LATER, _NOT_NEEDED, _REFUSED = Effect.LATER, Effect.NOT_NEEDED, Effect.REFUSED
 
-_NO_TLS: Final = "connections are not encrypted"
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
 _NO_LINKS: Final = "the broker has no links to other brokers yet"
 _NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
@@ -52,26 +51,6 @@ _TUNING: Final = Group(
                reason=_NO_RATE),
     ),
 )  # fmt: skip
-_SECURITY: Final = Group(
-    "Security options (refused)",
-    (
-        Option("require-encryption", _SWITCH, YES_NO, "", "Accept encrypted connections only", effect=_REFUSED,
-               reason=_NO_TLS),
-        Option("ssl-cert-db", _TEXT, "DIR", "", "Certificate database", effect=_REFUSED, reason=_NO_TLS),
-        Option("ssl-cert-password-file", _TEXT, "FILE", "", "File with the password of the certificate database",
-               effect=_REFUSED, reason=_NO_TLS),
-        Option("ssl-cert-name", _TEXT, "NAME", "", "Name of the broker's certificate", effect=_REFUSED,
-               reason=_NO_TLS),
-        Option("ssl-port", _NUMBER, "PORT", "", "Port for TLS connections", minimum=1, maximum=65_535,
-               effect=_REFUSED, reason=_NO_TLS),
-        Option("ssl-require-client-authentication", _SWITCH, YES_NO, "", "Require client certificates",
-               effect=_REFUSED, reason=_NO_TLS),
-        Option("ssl-sasl-no-dict", _SWITCH, YES_NO, "", "Offer no SASL mechanisms open to dictionary attacks",
-               effect=_REFUSED, reason=_NO_TLS),
-        Option("ssl-use-export-policy", _SWITCH, YES_NO, "", "Use NSS export policy (weak ciphers)", effect=_REFUSED,
-               reason=_NO_TLS),
-    ),
-)  # fmt: skip
 _HA: Final = Group(
     "Cluster options (not supported yet; joining a cluster is refused)",
     (
@@ -99,5 +78,5 @@ _HA: Final = Group(
     ),
 )  # fmt: skip
 
-OTHERS: Final = (_MANAGEMENT, _FEDERATION, _TUNING, _SECURITY, _HA)
+OTHERS: Final = (_MANAGEMENT, _FEDERATION, _TUNING, _HA)
 """All of them, in the order of --help."""

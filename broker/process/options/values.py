@@ -118,6 +118,8 @@ class Values:
             self._check(option)
             if option.effect is Effect.REFUSED and not self._is_off(option):
                 raise OptionError(f"{self._one(option).place} is not supported yet: {option.reason}; remove the option")
+            if option.effect is Effect.REPLACED and not self._is_off(option):
+                raise OptionError(f"{self._one(option).place} is not supported: {option.reason}")
         if self.number("default-flow-resume-threshold") > self.number("default-flow-stop-threshold"):
             raise OptionError(
                 "--default-flow-resume-threshold is above --default-flow-stop-threshold: "

@@ -111,8 +111,10 @@ class ClientConnection(Connection[ClientSession]):
 
     def _start(self, values: dict[str, Any]) -> None:
         self.server_properties = values["server_properties"]
+        if not values["mechanisms"]:
+            return  # the broker refuses this client, and tells why
         try:
-            mechanism = self._choose_mechanism(tuple(values["mechanisms"] or ()))
+            mechanism = self._choose_mechanism(tuple(values["mechanisms"]))
         except ValueError as error:
             self.fail(CloseCode.CONNECTION_FORCED, str(error))
             return

@@ -22,16 +22,25 @@ from qstore.broker.client.url import Endpoint, Url, parse_url
         ("amqp://a:5/", Url((Endpoint("a", 5),))),
         ("[::1]:99", Url((Endpoint("::1", 99),))),
         ("tcp:[fe80::1%eth0]", Url((Endpoint("fe80::1%eth0"),))),
+        ("amqps://a", Url((Endpoint("a", 5671, True),))),
+        ("amqps://u:p@a:5,tcp:b", Url((Endpoint("a", 5, True), Endpoint("b")), "u", "p")),
+        ("amqp:ssl:a,tcp:b,c:7", Url((Endpoint("a", 5671, True), Endpoint("b"), Endpoint("c", 7)))),
+        ("ssl:[::1]", Url((Endpoint("::1", 5671, True),))),
     ],
 )
 def test_reads(text: str, expected: Url) -> None:
     assert parse_url(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:65536", "a,,b", "ssl:a", "amqps://a", "[::1", "::1", "a b"])
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:65536", "a,,b", "rdma:a", "ssl:", "[::1", "::1", "a b"])
 def test_refuses(text: str) -> None:
     with pytest.raises(UrlError):
         parse_url(text)
+
+
+def test_the_transport_of_endpoints_that_tell_none() -> None:
+    encrypted = parse_url("amqp://a,tcp:b", is_encrypted=True)
+    assert encrypted == Url((Endpoint("a", 5671, True), Endpoint("b", 5672)))
 
 
 def test_no_password_in_errors() -> None:

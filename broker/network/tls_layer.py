@@ -1,0 +1,138 @@
+"""Encryption between a socket and its connection: a protocol for the first one, a transport for the second.
+
+    socket  ->  asyncio's transport  ->  TlsLayer  ->  SocketConnection  ->  machine
+
+A connection whose first bytes are a TLS hello puts this layer in between (`SocketConnection`), so plain connections pay
+nothing for it. Backpressure is that of the plain transport: reading stops and resumes there, and its buffer has the
+encrypted output. One read is decrypted as a whole; what one tick writes is encrypted as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Protocol
+
+from qstore.broker.security.tls.errors import TlsError
+from qstore.broker.security.tls.session import TlsSession
+
+
+class Secured(Protocol):
+    """The connection behind the layer."""
+
+    def secured(self, session: TlsSession) -> None:
+        """The handshake is complete."""
+
+    def not_secured(self, reason: str) -> None:
+        """The handshake has failed, or a record is damaged; the socket is being closed."""
+
+    def data_received(self, data: bytes) -> None:
+        """Plain bytes were received."""
+
+    def pause_writing(self) -> None:
+        """The socket's send buffer is full."""
+
+    def resume_writing(self) -> None:
+        """The socket's send buffer has space again."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is closed."""
+
+
+class TlsLayer(asyncio.Transport, asyncio.Protocol):
+    """See above.
+
+    Args:
+        connection: the connection behind.
+        transport: the socket's transport; `set_protocol` is called with this layer by the caller.
+        context: the certificate and key.
+    """
+
+    def __init__(self, connection: Secured, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._connection, self._socket = connection, transport
+        self._session = TlsSession(context, is_server=True)
+
+    # ---- for the socket's transport ----
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt; hand over what is complete."""
+        session = self._session
+        was_established = session.is_established
+        try:
+            plain = session.receive(data)
+        except TlsError as error:
+            self._fail(str(error))
+            return
+        self._flush()
+        if not was_established and session.is_established:
+            self._connection.secured(session)
+        if plain:
+            self._connection.data_received(plain)
+        if session.is_over:
+            self.close()
+
+    def _fail(self, reason: str) -> None:
+        if not self._socket.is_closing():
+            self._connection.not_secured(reason)
+            self._flush()  # the alert that tells the peer why
+            self._socket.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The socket's send buffer is full."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket's send buffer has space again."""
+        self._connection.resume_writing()
+
+    def _flush(self) -> None:
+        output = self._session.take_output()
+        if output:
+            self._socket.write(output)
+
+    # ---- for the connection ----
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        try:
+            self._session.send(data)
+        except TlsError as error:
+            self._fail(str(error))
+            return
+        self._socket.write(self._session.take_output())
+
+    def close(self) -> None:
+        """Close the socket when all data is sent."""
+        if not self._socket.is_closing():
+            self._session.close()
+            self._flush()
+            self._socket.close()
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        self._socket.abort()
+
+    def is_closing(self) -> bool:
+        """Whether the socket is closed or being closed."""
+        return self._socket.is_closing()
+
+    def pause_reading(self) -> None:
+        """Stop reading."""
+        self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Resume reading."""
+        self._socket.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """Encrypted bytes that are not sent yet."""
+        return self._socket.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As of the socket's transport."""
+        return self._socket.get_extra_info(name, default)
