@@ -106,7 +106,7 @@ class Agent:
     # ---- requests ----
 
     def request(self, message: Message) -> None:
-        """Begin to carry out a request. What is none is ignored."""
+        """Begin to carry out a request. What is none is ignored. Raises UnauthorizedError."""
         caller, properties = message.handling.publisher, message.properties()
         if message.size > _MAX_REQUEST_BYTES or not isinstance(caller, Caller):
             return
@@ -119,6 +119,7 @@ class Agent:
                 self._start(self._requests_1.carry_out(body, request), _ignore)
         elif self._version_2 is not None:
             asked = _content_of(body, properties.content_type)
+            self._requests_2.check(opcode, asked, caller)
             self._start(
                 self._requests_2.carry_out(opcode, asked, request),
                 lambda error: self._requests_2.refuse(request, error),

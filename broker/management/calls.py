@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qstore.broker.management.objects.classes import objects_of
-from qstore.broker.management.request import UnknownMethodError
+from qstore.broker.management.request import ForbiddenError, UnknownMethodError
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import UnauthorizedError
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -23,14 +24,17 @@ async def call(managed: ManagedBroker, each: ManagedObject, name: str, arguments
     """Call a method of an object. Returns its results.
 
     Raises:
-        UnauthorizedError: the caller may not.
+        UnauthorizedError: the caller may not; a `ForbiddenError` if it may not call the method at all.
         UnknownMethodError: there is no such method.
         ModelError: it fails.
     """
     of = each.of
-    managed.broker.authorization.check(
-        caller, Action.ACCESS, ObjectType.METHOD, name, schemapackage=of.package, schemaclass=of.name
-    )
+    try:
+        managed.broker.authorization.check(
+            caller, Action.ACCESS, ObjectType.METHOD, name, schemapackage=of.package, schemaclass=of.name
+        )
+    except UnauthorizedError as error:
+        raise ForbiddenError(str(error)) from None
     found = of.methods.get(name)
     if found is None:
         raise UnknownMethodError(f"class {of.name} has no method {printable(name)}")

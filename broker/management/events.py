@@ -24,6 +24,7 @@ from qstore.broker.model.events import Event
 
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _HA: Final = "org.apache.qpid.ha"
+_ACL: Final = "org.apache.qpid.acl"
 
 #: Severity in the schema -> its number, and its part of a routing key.
 SEVERITIES: Final = {
@@ -72,6 +73,16 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "numTxnDeq": ("uint32", "Number of recovered transactional dequeues"),
         "numTxnEnq": ("uint32", "Number of recovered transactional enqueues"),
         "what": ("sstr", "Description of event"),
+    },
+    _ACL: {
+        "action": ("sstr", ""),
+        "arguments": ("map", ""),
+        "objectName": ("sstr", ""),
+        "objectType": ("sstr", ""),
+        "reason": ("lstr", ""),
+        "userId": ("sstr", ""),
+        "clientAddr": ("sstr", ""),
+        "queueName": ("sstr", ""),
     },
     _HA: {
         "members": ("list", "List of broker information maps"),
@@ -166,6 +177,12 @@ EVENT_CLASSES: Final = (
     event(_LEGACY, "created", "notice", "jrnlId fileSize numFiles", None),
     event(_LEGACY, "full", "error", "jrnlId what", None),
     event(_LEGACY, "recovered", "notice", "jrnlId fileSize numFiles numEnq numTxn numTxnEnq numTxnDeq", None),
+    event(_ACL, "allow", "inform", "userId action objectType objectName arguments", events.Allow),
+    event(_ACL, "deny", "notice", "userId action objectType objectName arguments", events.Deny),
+    event(_ACL, "connectionDeny", "notice", "userId clientAddr", events.ConnectionDeny),
+    event(_ACL, "queueQuotaDeny", "notice", "userId queueName", events.QueueQuotaDeny),
+    event(_ACL, "fileLoaded", "inform", "userId", events.FileLoaded),
+    event(_ACL, "fileLoadFailed", "error", "userId reason", events.FileLoadFailed),
     event(_HA, "membersUpdate", "inform", "members", None),
 )
 

@@ -7,8 +7,10 @@
     2       unknown method          `UnknownMethodError`
     3       not implemented         NotImplementedByBrokerError
     4       invalid parameter       NotFoundError, InvalidArgumentError, PreconditionFailedError
-    6       forbidden               UnauthorizedError
+    6       forbidden               `ForbiddenError`
     7       exception               all others
+
+The text of an UnauthorizedError begins with `unauthorized-access: `, as that of qpidd does.
 
 Source: Qpid wiki, "QMF Protocol" (seed 004, lines 20030-20043).
 """
@@ -41,6 +43,10 @@ class UnknownMethodError(NotFoundError):
     """The class has no such method."""
 
 
+class ForbiddenError(UnauthorizedError):
+    """The caller may not call this method, whatever it does."""
+
+
 _STATUS: Final = (
     (UnknownObjectError, UNKNOWN_OBJECT),
     (UnknownMethodError, UNKNOWN_METHOD),
@@ -48,13 +54,18 @@ _STATUS: Final = (
     (NotFoundError, INVALID_PARAMETER),
     (InvalidArgumentError, INVALID_PARAMETER),
     (PreconditionFailedError, INVALID_PARAMETER),
-    (UnauthorizedError, FORBIDDEN),
+    (ForbiddenError, FORBIDDEN),
 )
 
 
 def status_of(error: ModelError) -> int:
     """The status of what has failed."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), EXCEPTION)
+
+
+def text_of(error: ModelError) -> str:
+    """The text of what has failed."""
+    return f"unauthorized-access: {error}" if type(error) is UnauthorizedError else str(error)
 
 
 class Request(NamedTuple):

@@ -1,15 +1,14 @@
 """What happens in the broker, as typed events, delivered to listeners.
 
-The operational log is the first listener (`event_log`). An event is a value; its fields are the arguments of the QMF
-event, whose name is in `management/event_table`.
+The operational log is the first listener (`event_log`). An event is a value; its QMF name is its class name with a
+lower-case first letter, and its fields are the arguments of the QMF event.
 
-Source: the QMF schema of qpidd's broker and of its ACL module, their events; those whose names begin with Acl are
-called allow and deny there.
+Source: the QMF schemas of qpidd's broker and of its ACL module, their events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -148,24 +147,24 @@ class QueueThresholdCrossedDownward(NamedTuple):
     bytes: int
 
 
-class AclAllow(NamedTuple):
+class Allow(NamedTuple):
     """A rule with allow-log has allowed an operation."""
 
     user: str
     action: str
     object_type: str
     object_name: str
-    arguments: Mapping[str, str]
+    arguments: TypedMap
 
 
-class AclDeny(NamedTuple):
+class Deny(NamedTuple):
     """A rule with deny-log has denied an operation."""
 
     user: str
     action: str
     object_type: str
     object_name: str
-    arguments: Mapping[str, str]
+    arguments: TypedMap
 
 
 class ConnectionDeny(NamedTuple):
@@ -224,8 +223,8 @@ Event: TypeAlias = (
     | QueueThresholdExceeded
     | QueueThresholdCrossedUpward
     | QueueThresholdCrossedDownward
-    | AclAllow
-    | AclDeny
+    | Allow
+    | Deny
     | ConnectionDeny
     | QueueQuotaDeny
     | FileLoaded

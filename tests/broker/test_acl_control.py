@@ -10,11 +10,11 @@ import pytest
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError, UnauthorizedError
 from qstore.broker.model.events import (
-    AclAllow,
-    AclDeny,
+    Allow,
     ConnectionDeny,
+    Deny,
     Event,
     FileLoaded,
     FileLoadFailed,
@@ -23,9 +23,10 @@ from qstore.broker.model.events import (
 from qstore.broker.security.acl.control import AccessControl, control_access
 from qstore.broker.security.acl.errors import AclFileError
 from qstore.broker.security.acl.reader import read
+from qstore.broker.security.acl.requests import control_of, look_up, look_up_publishing, reload_file
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
-from qstore.formats.values import typed_map
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.world import Client, World
 from tests.broker.wired_broker import Somebody, wired
 
@@ -76,8 +77,8 @@ def test_a_denial_is_counted_and_with_log_it_is_told(caplog: pytest.LogCaptureFi
                 check(MALLORY, Action.PURGE, ObjectType.QUEUE, name)
     assert control.denied == 2
     assert happened == [
-        AclAllow("mallory@QPID", "purge", "queue", "mine", {}),
-        AclDeny("mallory@QPID", "purge", "queue", "secret", {}),
+        Allow("mallory@QPID", "purge", "queue", "mine", EMPTY_MAP),
+        Deny("mallory@QPID", "purge", "queue", "secret", EMPTY_MAP),
     ]
     lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "Security"]
     shown = "ACL {} id:mallory@QPID action:purge ObjectType:queue Name:{} from 192.0.2.7:1 [rule {} in line {}: {}]"
@@ -170,7 +171,7 @@ def test_what_may_be_published_is_asked_once() -> None:
     client.publish("a", b"1", b"2", exchange="amq.topic")
     client.sync()
     assert client.machine.transfers.allowed == {("", "q")}
-    assert sum(isinstance(each, AclAllow) for each in happened) == 2
+    assert sum(isinstance(each, Allow) for each in happened) == 2
     client.publish("secret.x", b"1", exchange="amq.direct")
     client.sync()
     assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
@@ -294,3 +295,35 @@ def test_where_a_user_may_connect_from() -> None:
         client.negotiate()
     assert "anonymous@QPID is not allowed to create connection from" in client.controls[-1][2]["reply_text"]
     assert world.broker.quotas.connections_denied == 1
+
+
+# ---- what management asks ----
+
+
+def test_what_management_asks(tmp_path: Path) -> None:
+    world, control, _ = world_with(
+        "acl allow kim@QPID create queue maxqueuesize=10 autodelete=true", "acl deny-log all publish exchange"
+    )
+    assert control_of(world.broker) is control
+    flags = {"maxqueuesize": "10", "autodelete": True}
+    assert look_up(control, "kim@QPID", "create", "queue", "q", flags) == "allow"
+    assert look_up(control, "kim@QPID", "create", "queue", "q", {**flags, "queuemaxsize": 11}) == "deny"
+    assert (
+        look_up(control, "kim@QPID", "create", "queue", "q", {"maxqueuesize": b"10", "autodelete": "true"}) == "allow"
+    )
+    assert look_up_publishing(control, "kim@QPID", "amq.topic", "k") == "deny-log"
+    for question, reason in (
+        (("eat", "queue", "q", {}), 'Unknown ACL action "eat"'),
+        (("create", "cake", "q", {}), 'Unknown ACL object "cake"'),
+        (("create", "queue", "q", {"colour": "red"}), 'Unknown ACL property "colour"'),
+    ):
+        with pytest.raises(InvalidArgumentError, match=reason):
+            look_up(control, "kim@QPID", *question)
+    with pytest.raises(InvalidArgumentError, match="the broker has no ACL file; see --acl-file"):
+        asyncio.run(reload_file(control, "kim@QPID"))
+    without = Broker(BrokerSettings(), None, lambda _: None)
+    assert control_of(without) is None
+    nothing = control_access(without, None)
+    assert not without.authorization.is_on
+    with pytest.raises(PreconditionFailedError, match="no ACL file"):
+        look_up(nothing, "kim@QPID", "create", "queue", "q", {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qstore.broker.management.objects.acl import ACL_CLASS
 from qstore.broker.management.objects.amqp_1_0 import (
     DOMAIN_CLASS,
     INCOMING_CLASS,
@@ -60,6 +61,7 @@ CLASSES: Final = (
     JOURNAL_CLASS,
     LINEAR_STORE_CLASS,
     LINEAR_JOURNAL_CLASS,
+    ACL_CLASS,
     HA_BROKER_CLASS,
     TRANSACTION_CLASS,
 )

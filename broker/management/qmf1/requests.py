@@ -29,7 +29,7 @@ from qstore.broker.management.objects.classes import CLASSES, ManagedObject, cla
 from qstore.broker.management.qmf1 import content
 from qstore.broker.management.qmf1.schema import class_schema, event_schema
 from qstore.broker.management.qmf1.sender import SCHEMA_KEY, Batch, Sender
-from qstore.broker.management.request import NOT_IMPLEMENTED, OK, UNKNOWN_OBJECT, UnknownObjectError, status_of
+from qstore.broker.management.request import NOT_IMPLEMENTED, OK, UNKNOWN_OBJECT, UnknownObjectError, status_of, text_of
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.formats.qmf.v1.messages import EVENT, TABLE, Message, decode_message, encode_message
 from qstore.formats.qmf.v1.object_id import ObjectId
@@ -146,7 +146,7 @@ class Requests:
         try:
             found = self._asked_for(query, request)
         except ModelError as error:
-            self._sender.reply(request.reply_to, [_end(sequence, status_of(error), str(error))])
+            self._sender.reply(request.reply_to, [_end(sequence, status_of(error), text_of(error))])
             return
         batch = Batch()
         for each in found:
@@ -189,7 +189,7 @@ class Requests:
             rest = b"" if method is None else content.results(method.arguments, results)
             reply = encode_message("m", sequence, OK, _TEXTS[OK], rest=rest)
         except ModelError as error:
-            reply = encode_message("m", sequence, status_of(error), str(error))
+            reply = encode_message("m", sequence, status_of(error), text_of(error))
         self._sender.reply(request.reply_to, [reply])
         return end
 

@@ -31,8 +31,13 @@ from qstore.broker.management.events import EVENT_CLASSES, EventClass
 from qstore.broker.management.objects.classes import ManagedObject, classes_named, find_object
 from qstore.broker.management.objects.element import ManagedClass, Reference, carried
 from qstore.broker.management.qmf2 import content
-from qstore.broker.management.request import Request, UnknownObjectError, status_of
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotImplementedByBrokerError
+from qstore.broker.management.request import Request, UnknownObjectError, status_of, text_of
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotImplementedByBrokerError,
+    UnauthorizedError,
+)
 from qstore.formats.plain import plain_value
 from qstore.formats.qmf.predicate import PredicateError, parse_predicate
 from qstore.formats.values import TypedMap, TypedValue, UntypedValueError
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.qmf2.sender import Sender
     from qstore.broker.management.registry import Registry
     from qstore.broker.management.turns import Turns
+    from qstore.broker.model.caller import Caller
 
 _PORTION: Final = 25
 """Elements of one reply, at most."""
@@ -82,9 +88,23 @@ class Requests:
         else:
             raise InvalidArgumentError(f"unknown opcode: {printable(opcode)}")
 
+    def check(self, opcode: str, asked: TypedMap | Sequence[TypedValue], caller: Caller) -> None:
+        """Raise UnauthorizedError if this is a query that the caller may not make: it ends the session, as in qpidd."""
+        if opcode != "_query_request" or not isinstance(asked, TypedMap):
+            return
+        if _text(asked, "_what") not in ("OBJECT", "OBJECT_ID"):
+            return
+        identity = _value(asked, "_object_id")
+        name = _text(identity, "_object_name") if isinstance(identity, TypedMap) else ""
+        class_name = None if name else _class_key(asked)[1]
+        try:
+            check_query(self._managed, caller, name, class_name or "")
+        except UnauthorizedError as error:
+            raise UnauthorizedError(text_of(error)) from None
+
     def refuse(self, request: Request, error: ModelError) -> None:
         """Answer a request that has failed."""
-        values = {"error_code": status_of(error), "error_text": str(error)}
+        values = {"error_code": status_of(error), "error_text": text_of(error)}
         self._sender.reply(request, "_exception", {"_values": values})
 
     def _locate(self, asked: TypedMap | Sequence[TypedValue], request: Request) -> None:
@@ -103,7 +123,7 @@ class Requests:
         if what in ("SCHEMA_ID", "SCHEMA"):
             found, kind = self._schemas(asked, is_whole=what == "SCHEMA")
         elif what in ("OBJECT", "OBJECT_ID"):
-            found, kind = self._objects(asked, request, is_whole=what == "OBJECT")
+            found, kind = self._objects(asked, is_whole=what == "OBJECT")
         else:
             raise InvalidArgumentError(f"query of {printable(what)} is not supported, only of OBJECT, OBJECT_ID, "
                                        "SCHEMA and SCHEMA_ID")  # fmt: skip
@@ -143,21 +163,17 @@ class Requests:
         asked_for: list[ManagedClass | EventClass] = [*classes, *events]
         return (described(each) for each in asked_for), "_schema" if is_whole else "_schema_id"
 
-    def _objects(
-        self, asked: TypedMap, request: Request, *, is_whole: bool
-    ) -> tuple[Iterator[dict[str, Any] | None], str]:
+    def _objects(self, asked: TypedMap, *, is_whole: bool) -> tuple[Iterator[dict[str, Any] | None], str]:
         selects, managed = _where(asked), self._managed
         identity = _value(asked, "_object_id")
         if isinstance(identity, TypedMap):
             name = _text(identity, "_object_name")
-            check_query(managed, request.caller, name, "")
             one = find_object(managed, name)
             found = iter(() if one is None else (one,))
         else:
             package, class_name, _ = _class_key(asked)
             if not isinstance(_value(asked, "_schema_id"), TypedMap) and selects is None:
                 raise InvalidArgumentError("the query has neither _object_id nor _schema_id nor _where")
-            check_query(managed, request.caller, "", class_name or "")
             found = all_of(managed, classes_named(package, class_name))
         described = (self._described(each, selects, is_whole=is_whole) for each in found)
         return described, "_data" if is_whole else "_object_id"

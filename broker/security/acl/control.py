@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
 from qstore.broker.model.caller import Caller
-from qstore.broker.model.events import AclAllow, AclDeny, FileLoaded, FileLoadFailed
+from qstore.broker.model.events import Allow, Deny, FileLoaded, FileLoadFailed
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.errors import AclFileError, Problem
 from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import Counted, RuleSet
+from qstore.formats.values import typed_map
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
@@ -41,12 +42,14 @@ class AccessControl:
         rules: the rules of the file; None without one.
 
     Attributes:
+        broker: as above.
         engine: decides by the rules; None without a file.
         loaded_at: when the rules were read, by the clock.
         denied: how many requests were denied.
     """
 
     def __init__(self, broker: Broker, rules: RuleSet | None) -> None:
+        self.broker = broker
         self._settings, self._emit, self._clock = broker.settings, broker.events.emit, broker.clock
         self._authorization = broker.authorization
         self.engine: Engine | None = None
@@ -166,8 +169,8 @@ class AccessControl:
                 caller.remote_host, decision.why,
             )  # fmt: skip
         if logs:
-            make = AclAllow if allows else AclDeny
-            self._emit(make(caller.user, action.value, object_type.value, name, asked))
+            make = Allow if allows else Deny
+            self._emit(make(caller.user, action.value, object_type.value, name, typed_map(asked)))
 
     # ---- UserLimits ----
 

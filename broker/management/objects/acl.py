@@ -1,0 +1,141 @@
+"""The class acl: access control, its file and its limits.
+
+Source: the QMF schema of qpidd's ACL module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qstore.broker.management.methods import acl as methods
+from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME
+from qstore.broker.security.acl.requests import control_of
+
+if TYPE_CHECKING:
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.security.acl.control import AccessControl
+
+_PACKAGE: Final = "org.apache.qpid.acl"
+_MAX: Final = (1 << 16) - 1
+
+
+class _View(NamedTuple):
+    """Access control, and the broker that has it."""
+
+    control: AccessControl
+    broker: Broker
+
+
+def _objects(managed: ManagedBroker) -> Iterable[tuple[str, AccessControl]]:
+    control = control_of(managed.broker)
+    return () if control is None else ((BROKER.name_of(BROKER_NAME), control),)
+
+
+def _look(control: AccessControl) -> _View:
+    return _View(control, control.broker)
+
+
+ACL_CLASS: Final = ManagedClass(
+    _PACKAGE,
+    "acl",
+    (
+        prop(
+            "brokerRef",
+            "objId",
+            "RO index parent",
+            always(BROKER.reference(BROKER_NAME)),
+            "",
+            "",
+            "org.apache.qpid.broker:Broker",
+        ),
+        prop("policyFile", "lstr", "RO", lambda view: view.broker.settings.acl_file or "", "Name of the policy file"),
+        prop("enforcingAcl", "bool", "RO", lambda view: view.control.engine is not None, "Currently Enforcing ACL"),
+        prop("transferAcl", "bool", "RO", lambda view: view.control.checks_publish, "Any transfer ACL rules in force"),
+        prop(
+            "lastAclLoad",
+            "absTime",
+            "RO",
+            lambda view: round(view.control.loaded_at * 1e9),
+            "Timestamp of last successful load of ACL",
+        ),
+        prop(
+            "maxConnections",
+            "uint16",
+            "RO",
+            lambda view: min(view.broker.settings.max_connections, _MAX),
+            "Maximum allowed connections",
+        ),
+        prop(
+            "maxConnectionsPerIp",
+            "uint16",
+            "RO",
+            lambda view: view.broker.settings.connections_per_host,
+            "Maximum allowed connections",
+        ),
+        prop(
+            "maxConnectionsPerUser",
+            "uint16",
+            "RO",
+            lambda view: view.broker.settings.connections_per_user,
+            "Maximum allowed connections",
+        ),
+        prop(
+            "maxQueuesPerUser",
+            "uint16",
+            "RO",
+            lambda view: view.broker.settings.queues_per_user,
+            "Maximum allowed queues",
+        ),
+    ),
+    (
+        stat("aclDenyCount", "count64", lambda view: view.control.denied, "Number of ACL requests denied", "request"),
+        stat(
+            "connectionDenyCount",
+            "count64",
+            lambda view: view.broker.quotas.connections_denied,
+            "Number of connections denied",
+            "connection",
+        ),
+        stat(
+            "queueQuotaDenyCount",
+            "count64",
+            lambda view: view.broker.quotas.queues_denied,
+            "Number of queue creations denied",
+            "queue",
+        ),
+    ),
+    table(
+        (
+            method("reloadACLFile", "Reload the ACL file", (), methods.reload),
+            method(
+                "Lookup",
+                "Lookup: user action object [objectName [propertyMap]]",
+                (
+                    arg("userId", "lstr", "I"),
+                    arg("action", "lstr", "I"),
+                    arg("object", "lstr", "I"),
+                    arg("objectName", "lstr", "I"),
+                    arg("propertyMap", "map", "I"),
+                    arg("result", "lstr", "O"),
+                ),
+                methods.lookup,
+            ),
+            method(
+                "LookupPublish",
+                "Lookup PUBLISH EXCHANGE: user exchangeName routingKey",
+                (
+                    arg("userId", "lstr", "I"),
+                    arg("exchangeName", "lstr", "I"),
+                    arg("routingKey", "lstr", "I"),
+                    arg("result", "lstr", "O"),
+                ),
+                methods.lookup_publish,
+            ),
+        )
+    ),
+    objects=_objects,
+    look=_look,
+)
