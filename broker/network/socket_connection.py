@@ -101,8 +101,7 @@ class SocketConnection(asyncio.Protocol):
         own = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay))
-        if transport.get_extra_info("sslcontext") is None:
-            self._descriptor = own.fileno()
+        self._descriptor = own.fileno()
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
         self._peer = Peer(address, Link(is_local), refusal)
 
@@ -159,7 +158,7 @@ class SocketConnection(asyncio.Protocol):
         transport, contexts = self._transport, self._accepts.tls
         if len(begin) >= len(TLS_HELLO) and transport is not None and contexts is not None:
             layer = TlsLayer(self, transport, contexts.current)
-            self._transport, self._first_bytes = layer, b""
+            self._transport, self._first_bytes, self._descriptor = layer, b"", -1
             self._accepts = Accepts()  # for what is inside
             transport.set_protocol(layer)
             layer.data_received(begin)
