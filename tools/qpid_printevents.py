@@ -28,7 +28,7 @@ Examples:
 qpid-printevents                                of the broker on this host, until Ctrl-C
 qpid-printevents host-1:5672 user/password@host-2:5672
 qpid-printevents --json | jq 'select(.name == "queueThresholdExceeded")'
-qpid-printevents --heartbeats --count 100
+qpid-printevents --agent-heartbeats --count 100
 
 \b
 {EXIT_CODES}
@@ -38,7 +38,8 @@ qpid-printevents --heartbeats --count 100
 @click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("addresses", nargs=-1, metavar="[URL]...")
 @broker_options
-@click.option("--heartbeats", is_flag=True, help="Print heartbeats of agents, too.")
+@click.option("--heartbeats", is_flag=True, help="Accepted for compatibility: connections always have heartbeats.")
+@click.option("--agent-heartbeats", is_flag=True, help="Print the heartbeats of agents, too.")
 @click.option("-n", "--count", "most", type=click.IntRange(0), default=0, metavar="N",
               help="Stop after N events; 0 for no limit.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.")
@@ -72,7 +73,7 @@ def command(context: click.Context, /, **values: Any) -> None:
                     brokers,
                     show,
                     lambda text: say(PROGRAM, text),
-                    has_heartbeats=values["heartbeats"],
+                    has_heartbeats=values["agent_heartbeats"],
                     seconds=values["duration"],
                 )
             )
