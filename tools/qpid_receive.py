@@ -17,6 +17,7 @@ import click
 from qstore import __version__
 from qstore.broker.client import Empty, LinkError, Message, Receiver, Sender, Session
 from qstore.formats.wording import plural
+from qstore.tools.console.broker_options import take_security
 from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_INTERRUPTED, run
 from qstore.tools.messaging.interruption import Interruption
@@ -105,6 +106,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     """
     if not values["address"]:
         raise click.UsageError("missing address: give one with -a")
+    values["connection_options"] = take_security(values) | values["connection_options"]
     options = ReceiveOptions(**values)
     outcome = _Outcome()
     context.exit(run_messaging("qpid-receive", lambda: _receive(options, outcome), outcome.summary))

@@ -16,6 +16,7 @@ import click
 from qstore import __version__
 from qstore.broker.client import Message, Sender, Session
 from qstore.formats.wording import plural
+from qstore.tools.console.broker_options import take_security
 from qstore.tools.entry import run
 from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.report import Pace, Reporter, Throughput
@@ -124,6 +125,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     """Send messages to an address."""
     if not values["address"]:
         raise click.UsageError("missing address: give one with -a")
+    values["connection_options"] = take_security(values) | values["connection_options"]
     options = SendOptions(**values)
     outcome = _Outcome()
     context.exit(run_messaging("qpid-send", lambda: _send(options, outcome), outcome.summary))

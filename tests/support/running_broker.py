@@ -196,6 +196,14 @@ def allow_open_files(count: int) -> int:
 BrokerMaker = Callable[..., RunningBroker]
 
 
+def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """What a fixture is that gives all tests of a module or of the session the same broker."""
+    running = RunningBroker(tmp_path_factory.mktemp("broker"))
+    running.start()
+    yield running
+    running.close()
+
+
 @pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[BrokerMaker]:
     """Makes brokers that are not started yet, each with a directory of its own and the options given."""

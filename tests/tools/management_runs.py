@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, one_broker
 
 
 class Runs:
@@ -45,12 +44,7 @@ class Runs:
         return result.stderr
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path_factory.mktemp("broker"))
-    running.start()
-    yield running
-    running.close()
+broker = pytest.fixture(one_broker, scope="module")
 
 
 @pytest.fixture

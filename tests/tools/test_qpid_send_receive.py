@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -23,17 +23,12 @@ from qstore.tools.messaging.report import Pace, Reporter, Throughput, Throughput
 from qstore.tools.messaging.sending import Contents, Headers, groups
 from tests.support import forked
 from tests.support.coded import coded
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, one_broker
 
 Run = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path_factory.mktemp("broker"))
-    running.start()
-    yield running
-    running.close()
+broker = pytest.fixture(one_broker, scope="module")
 
 
 @pytest.fixture
@@ -325,3 +320,9 @@ def test_sequence_tracker() -> None:
     assert [tracker.is_duplicate(message) for message in numbered] == [False, False, True, True, False]
     with pytest.raises(SequenceError, match="no sequence number"):
         tracker.is_duplicate(Message())
+
+
+def test_the_mechanism_is_chosen(send: Run, receive: Run, queue: str) -> None:
+    checked(send("-a", queue, "--content-string", "x", "--sasl-mechanism", "ANONYMOUS"))
+    assert "authentication failed" in receive("-a", queue, "--sasl-mechanism", "PLAIN").stderr
+    assert contents(receive, queue) == ["x"]

@@ -74,18 +74,22 @@ class BrokerOptions:
     @classmethod
     def take(cls, values: dict[str, Any]) -> BrokerOptions:
         """Take the options of `broker_options` out of a command's values."""
-        options = {name: values.pop(name) for _, _, name, _ in _SECURITY}
-        if values.pop(_SKIP_HOSTNAME):
-            options[_SKIP_HOSTNAME] = True
         values.pop("ha_admin")
         timeout = values.pop("broker_timeout")
-        found = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT}
-        found |= {name: value for name, value in options.items() if value is not None}
+        found = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT, **take_security(values)}
         return cls(values.pop("url"), found | values.pop("connection_options"), timeout)
 
     def at(self, url: str) -> BrokerOptions:
         """The same for another broker."""
         return BrokerOptions(url, self.connection, self.timeout)
+
+
+def take_security(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `security_options` out of a command's values, as connection options."""
+    found = {name: values.pop(name) for _, _, name, _ in _SECURITY}
+    if values.pop(_SKIP_HOSTNAME):
+        found[_SKIP_HOSTNAME] = True
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def security_options(function: _Function) -> _Function:

@@ -10,7 +10,7 @@ import click
 
 from qstore.broker.client import Connection, MessagingError
 from qstore.broker.client.address import Value, word_value
-from qstore.tools.console.broker_options import OptionMap
+from qstore.tools.console.broker_options import OptionMap, security_options
 from qstore.tools.console.text import printable
 
 EXIT_FAILED: Final = 1
@@ -98,6 +98,7 @@ def shared_options(function: _Function) -> _Function:
         click.option("-a", "--address", metavar="ADDRESS", help="Address in the syntax of the Qpid Messaging API."),
         click.option("--connection-options", type=OptionMap(), default=dict,
                      help="Connection options, such as {reconnect: true}."),
+        security_options,
         click.option("--rollback-frequency", type=click.IntRange(0), default=0, metavar="N",
                      help="Roll back every Nth transaction."),
         click.option("--failover-updates", is_flag=True, help="Accepted for compatibility, and ignored."),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.broker.client.faces import Face
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, one_broker
 
 
 class BrokerOnOnePort(RunningBroker):
@@ -33,12 +33,7 @@ class BrokerOnOnePort(RunningBroker):
             time.sleep(0.01)
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path_factory.mktemp("broker"))
-    running.start()
-    yield running
-    running.close()
+broker = pytest.fixture(one_broker, scope="session")
 
 
 @pytest.fixture

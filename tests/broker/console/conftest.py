@@ -10,15 +10,9 @@ import pytest
 
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import Console
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, one_broker
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path_factory.mktemp("broker"))
-    running.start()
-    yield running
-    running.close()
+broker = pytest.fixture(one_broker, scope="module")
 
 
 @pytest.fixture
