@@ -20,7 +20,6 @@ from qstore.store.environment import system_environment
 from qstore.store.errors import StoreError
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.compression import queue_compresses
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.metrics import journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
@@ -31,10 +30,9 @@ from qstore.store.parameters import (
     ParameterError,
     StoreOption,
     parse_parameters,
-    queue_geometry,
-    queue_max_files,
     store_directory,
 )
+from qstore.store.queue_parameters import queue_compresses, queue_geometry, queue_max_files
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 

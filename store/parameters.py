@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, NamedTuple
 
@@ -117,7 +117,6 @@ _PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/q
 _ALIGNMENTS: Final = (512, 4096)  # bytes: the sector sizes of disks
 
 _TABLE: Final = "MRG 2 Messaging User Guide, table 6.2"
-_CONFIGURING: Final = "MRG 2 Messaging User Guide, 6.3"
 _OLD: Final = "Qpid C++ Broker Book, 1.1.6"
 _MST: Final = 'Qpid wiki, "Configure Operational Status Logging"'
 _EXPAND: Final = "formats/rhm/README.md, 7.2"
@@ -193,18 +192,8 @@ OPTIONS: Final = (
 )
 """All options, in the order in which help shows them."""
 
-QUEUE_ARGUMENTS: Final = (
-    _COUNT._replace(name="qpid.file_count", help="Files in the queue's journal", source=_CONFIGURING),
-    _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source=_CONFIGURING),
-)
-"""The arguments of a queue's declaration that set the size of its journal; they default to the store's options."""
-
-GROWTH_ARGUMENTS: Final = (
-    _EXPANDS._replace(name="qpid.auto_expand"),
-    _MAX_FILES._replace(name="qpid.auto_expand_max_jfiles", alias=""),
-    _MAX_SIZE._replace(name="qpid.max_journal_size"),
-)
-"""The arguments that say how far it may grow; likewise."""
+START: Final = Geometry.from_pages(4, 8)
+"""The size with which a journal begins that may grow, and for which nothing sets a size: 2 MiB instead of 12.6 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +201,7 @@ class StoreParameters:
     """The values of the options, all of them legal if parsed by `parse_parameters`.
 
     Each attribute has the name of its option. `store_dir` is None if not given. The number of pages in a write cache
-    defaults to qpidd's for the page size.
+    defaults to qpidd's for the page size. `starts_small` tells that nothing sets the size of a queue's journal.
     """
 
     store_dir: str | None = None
@@ -233,11 +222,12 @@ class StoreParameters:
     sync: str = AUTO
     flush_alignment: int = 512
     mst_log: bool = False
+    starts_small: bool = field(default=False, compare=False)
 
     @property
     def geometry(self) -> Geometry:
         """The size of a queue's journal whose declaration does not set one."""
-        return Geometry.from_pages(self.num_jfiles, self.jfile_size_pgs)
+        return START if self.starts_small else Geometry.from_pages(self.num_jfiles, self.jfile_size_pgs)
 
     @property
     def tpl_geometry(self) -> Geometry:
@@ -363,56 +353,10 @@ def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tu
     page = correct_page("wcache-page-size", known.wcache_page_size, known.jfile_size_pgs)
     tpl_page = correct_page("tpl-wcache-page-size", known.tpl_wcache_page_size, known.tpl_jfile_size_pgs)
     values |= {"wcache_page_size": page.value, "tpl_wcache_page_size": tpl_page.value}
+    values["starts_small"] = known.auto_expand and values.keys().isdisjoint(("num_jfiles", "jfile_size_pgs"))
     values.setdefault("wcache_num_pages", _PAGES_BY_SIZE[page.value])
     values.setdefault("tpl_wcache_num_pages", _PAGES_BY_SIZE[tpl_page.value])
     return StoreParameters(**values), (*lines, *page.warnings, *tpl_page.warnings)
-
-
-def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) -> tuple[Geometry, tuple[LogLine, ...]]:
-    """The size of a queue's journal, and the lines to log about it.
-
-    Args:
-        arguments: the arguments of the queue's declaration, as plain values.
-        parameters: the store's, for whatever the declaration does not set.
-
-    Raises:
-        ParameterError: an argument is not a number; the text can be sent to the client.
-    """
-    count, size = QUEUE_ARGUMENTS
-    files, pages = Correction(parameters.num_jfiles, ()), Correction(parameters.jfile_size_pgs, ())
-    if count.name in arguments:
-        files = correct_number(count, _number("queue argument", count, arguments[count.name]))
-    if size.name in arguments:
-        pages = correct_number(size, _number("queue argument", size, arguments[size.name]))
-    fitting = correct_file(size.name, pages.value, parameters.wcache_page_size)
-    return Geometry.from_pages(files.value, fitting.value), files.warnings + pages.warnings + fitting.warnings
-
-
-def queue_max_files(
-    arguments: Mapping[str, Any], parameters: StoreParameters, geometry: Geometry
-) -> tuple[int, tuple[LogLine, ...]]:
-    """How many files a queue's journal may grow to, 0 if it has a fixed size; and the lines to log about it.
-
-    Args:
-        arguments: those of the queue's declaration, as plain values.
-        parameters: the store's, for whatever the declaration does not set.
-        geometry: the size of the journal.
-    """
-    expands, max_files, max_size = GROWTH_ARGUMENTS
-    may_grow = parameters.auto_expand
-    if expands.name in arguments:
-        may_grow = _switch("queue argument", expands, arguments[expands.name])
-    files, size = Correction(parameters.auto_expand_max_jfiles, ()), Correction(parameters.max_journal_size, ())
-    if max_files.name in arguments:
-        files = correct_number(max_files, _number("queue argument", max_files, arguments[max_files.name]))
-    if max_size.name in arguments:
-        size = correct_number(max_size, _number("queue argument", max_size, arguments[max_size.name]))
-    limits = [MAX_RING_FILES]
-    if files.value:
-        limits.append(files.value)
-    if size.value:
-        limits.append((size.value << 20) // geometry.file_size)
-    return max(min(limits), geometry.files) if may_grow else 0, files.warnings + size.warnings
 
 
 def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:
@@ -448,16 +392,17 @@ def _read(option: StoreOption, value: object) -> tuple[object, tuple[LogLine, ..
     """The parsed value, corrected, and the warnings."""
     match option.kind:
         case Kind.NUMBER:
-            return correct_number(option, _number("option", option, value))
+            return correct_number(option, read_number("option", option, value))
         case Kind.SWITCH:
-            return _switch("option", option, value), ()
+            return read_switch("option", option, value), ()
         case Kind.CHOICE:
             return _choice(option, value), ()
         case Kind.TEXT:
             return _text(option, value), ()
 
 
-def _number(what: str, option: StoreOption, value: object) -> int:
+def read_number(what: str, option: StoreOption, value: object) -> int:
+    """A whole number, not corrected yet. Raises ParameterError, whose text begins with `what`."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER:
@@ -468,7 +413,8 @@ def _number(what: str, option: StoreOption, value: object) -> int:
     )
 
 
-def _switch(what: str, option: StoreOption, value: object) -> bool:
+def read_switch(what: str, option: StoreOption, value: object) -> bool:
+    """Yes or no. Raises ParameterError, whose text begins with `what`."""
     word = str(int(value)) if isinstance(value, int) and -1 < value < _MAX_NUMBER else value
     if isinstance(word, str) and word.strip().lower() in _TRUTH:
         return _TRUTH[word.strip().lower()]

@@ -5,34 +5,18 @@ A message is compressed if that saves at least one block of its record; small on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from qstore.formats.rhm.compressed import Compressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import data_crc, record_blocks
 from qstore.formats.values import TypedMap
 from qstore.store.journal.write.write_batch import COMPRESSED_MESSAGE, PLAIN_MESSAGE, StoredMessage
-from qstore.store.parameters import ParameterError, shown
+from qstore.store.parameters import ParameterError
+from qstore.store.queue_parameters import queue_compresses
 
-ARGUMENT: Final = "qpid.compress"  # of a queue's declaration
-WORDS: Final = ("none", "zstd")
 MIN_SIZE: Final = 2 * BLOCK_SIZE  # bytes of data, header included, from which on compressing may be worthwhile
-
-
-def queue_compresses(arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments of a queue's declaration, as plain values, say that its messages are compressed.
-
-    Raises:
-        ParameterError: the argument is not one of its words; the text can be sent to the client.
-    """
-    value = arguments.get(ARGUMENT, WORDS[0])
-    if isinstance(value, bytes):  # the C++ client sends text as bytes
-        value = value.decode("utf-8", "replace")
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if word not in WORDS:
-        raise ParameterError(f"queue argument {ARGUMENT}: {shown(value)} is not one of {', '.join(WORDS)}")
-    return word != WORDS[0]
 
 
 class Compression:

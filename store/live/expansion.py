@@ -27,7 +27,8 @@ from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine, journal_has_files
 from qstore.store.outage import Outage, advice
-from qstore.store.parameters import ParameterError, StoreParameters, queue_max_files
+from qstore.store.parameters import ParameterError, StoreParameters
+from qstore.store.queue_parameters import queue_max_files
 from qstore.store.writable_disk import WritableDisk
 
 MIN_STEP: Final = 4  # files added at once ...

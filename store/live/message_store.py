@@ -28,6 +28,7 @@ from uuid import UUID
 
 import qstore.store.log_lines as log_lines
 import qstore.store.outage as outage
+from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.formats.rhm.store_file import StoreFile
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
@@ -179,7 +180,7 @@ class MessageStore:
         page, pages = of.page_bytes, of.write_cache_bytes // of.page_bytes
         tpl_page, tpl_pages = of.tpl_page_bytes, of.tpl_write_cache_bytes // of.tpl_page_bytes
         return (
-            *log_lines.journal_sizes(of.num_jfiles, of.jfile_size_pgs, page // 1024, pages),
+            *log_lines.journal_sizes(of.geometry.files, of.geometry.data_size // PAGE_SIZE, page // 1024, pages),
             *log_lines.tpl_sizes(of.tpl_num_jfiles, of.tpl_jfile_size_pgs, tpl_page // 1024, tpl_pages),
         )
 

@@ -14,7 +14,7 @@ from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import (
     OPTIONS,
-    QUEUE_ARGUMENTS,
+    START,
     Kind,
     OnDamage,
     ParameterError,
@@ -25,9 +25,9 @@ from qstore.store.parameters import (
     correct_page,
     nearest,
     parse_parameters,
-    queue_geometry,
     store_directory,
 )
+from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
 from qstore.store.sync.choice import SYNC_DRIVERS
 
 NUMBERS = [option for option in OPTIONS if option.kind is Kind.NUMBER and not option.not_needed]
@@ -218,17 +218,40 @@ def test_defaults() -> None:
     parameters, lines = parse_parameters({})
     assert lines == ()
     assert parameters == StoreParameters()
-    assert parameters.geometry == parameters.tpl_geometry == Geometry(8, 24 * PAGE_SIZE)
-    assert parameters.geometry.capacity == 12_582_912
+    assert parameters.tpl_geometry == Geometry(8, 24 * PAGE_SIZE)
+    assert parameters.tpl_geometry.capacity == 12_582_912
     assert (parameters.page_bytes, parameters.write_cache_bytes) == (32_768, 1_048_576)
     assert (parameters.tpl_page_bytes, parameters.tpl_write_cache_bytes) == (4_096, 262_144)
     assert (parameters.on_damage, parameters.sync, parameters.flush_alignment) == (OnDamage.QUARANTINE, "auto", 512)
     assert (parameters.truncate, parameters.mst_log, parameters.store_dir) == (False, False, None)
 
 
+@pytest.mark.parametrize(
+    ("options", "arguments", "expected"),
+    [
+        ({}, {}, START),
+        ({}, {"qpid.auto_expand": True, "x": 1}, START),
+        ({}, {"qpid.auto_expand": False}, Geometry.from_pages(8, 24)),
+        ({}, {"qpid.file_count": 5}, Geometry.from_pages(5, 24)),
+        ({}, {"qpid.file_size": 5}, Geometry.from_pages(8, 5)),
+        ({"auto-expand": "no"}, {}, Geometry.from_pages(8, 24)),
+        ({"auto-expand": "no"}, {"qpid.auto_expand": True}, Geometry.from_pages(8, 24)),
+        ({"num-jfiles": 8}, {}, Geometry.from_pages(8, 24)),
+        ({"jfile-size-pgs": 24}, {}, Geometry.from_pages(8, 24)),
+    ],
+)
+def test_a_journal_that_may_grow_starts_small_unless_its_size_is_set(
+    options: dict[str, object], arguments: dict[str, object], expected: Geometry
+) -> None:
+    parameters, _ = parse_parameters(options)
+    assert queue_geometry(arguments, parameters) == (expected, ())
+    assert parameters.geometry == (START if not options else Geometry.from_pages(8, 24))
+    assert START.capacity == 2 << 20
+
+
 def test_the_table_and_the_parameters_name_the_same() -> None:
     assert {option.field for option in OPTIONS if not option.not_needed} == {
-        field.name for field in fields(StoreParameters)
+        field.name for field in fields(StoreParameters) if field.compare
     }
     for option in OPTIONS:
         if not option.not_needed and option.default is not None:
@@ -463,7 +486,7 @@ def test_any_numbers_give_a_legal_queue(page: int, arguments: dict[str, int]) ->
     assert 4 <= geometry.files <= 64
     assert PAGE_SIZE <= geometry.data_size <= 32768 * PAGE_SIZE
     assert geometry.data_size % parameters.page_bytes == 0
-    asked = (arguments.get("qpid.file_count", 8), arguments.get("qpid.file_size", 24))
+    asked = (arguments.get("qpid.file_count", 8), arguments.get("qpid.file_size", 24)) if arguments else (4, 8)
     got = (geometry.files, geometry.data_size // PAGE_SIZE)
     assert bool(lines) == (asked != got)
     again = dict(zip(("qpid.file_count", "qpid.file_size"), got, strict=True))

@@ -29,7 +29,8 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome
 from qstore.store.journal.transaction_map import Transaction
-from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
+from qstore.store.parameters import ParameterError, StoreParameters
+from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
 from qstore.store.recovery.journal_content import content_at_most, fitting_geometry, too_much
 
 _MAX_NAME_BYTES: Final = 255
