@@ -85,12 +85,20 @@ class Journal(Protocol):
         """Bytes appended but not on the disk yet. The broker stops reading before they reach `bound`."""
 
     @property
+    def is_tight(self) -> bool:
+        """Whether it is nearly full, and the disk has no room for it to grow."""
+
+    @property
     def depth(self) -> int:
         """Messages enqueued, including those of open transactions."""
 
     @property
     def enqueues(self) -> int:
         """Messages enqueued outside transactions."""
+
+    @property
+    def transaction_enqueues(self) -> int:
+        """Messages enqueued by transactions."""
 
     @property
     def dequeues(self) -> int:

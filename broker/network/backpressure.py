@@ -1,13 +1,15 @@
-"""Backpressure: publishers that outrun the disk are not read until it has caught up."""
+"""Backpressure: publishers that outrun the disk are not read until it has caught up; rarely if it is nearly full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
+
+_TIGHT: Final = "tight"  # a reason for not reading
 
 
 class Reader(Protocol):
@@ -29,6 +31,9 @@ class Pressure:
     At its limit of unsynced bytes a journal blocks the whole broker. So at half of the limit, all connections that have
     recently written to the journal are stopped, until the bytes that are unsynced now have been synced.
 
+    A journal is tight if it is nearly full, and the disk has no room for it to grow. Its publishers are read only once
+    in an interval of the timer, so that consumers can catch up before messages are refused.
+
     Args:
         tick: the event loop tick.
         call_soon: schedules a function for the next iteration of the event loop.
@@ -38,6 +43,8 @@ class Pressure:
         self._tick, self._call_soon = tick, call_soon
         self._writers: dict[Any, dict[Reader, None]] = {}  # journal -> connections that have recently written to it
         self._full: dict[Any, None] = {}
+        self._tight: dict[Any, int] = {}  # journals that are tight -> messages enqueued so far
+        self._held: dict[Reader, None] = {}  # their publishers that are not read
 
     def after(self, connection: Reader, journals: Iterable[Any]) -> None:
         """A connection has written to `journals`: stop the writers of each journal with too many unsynced bytes."""
@@ -51,10 +58,20 @@ class Pressure:
                 for each in writers:
                     each.stop_reading(journal)
                 self._tick.when_synced(partial(self._resume, journal))
+            if journal.is_tight:
+                self._hold_publisher(connection, journal)
+
+    def _hold_publisher(self, connection: Reader, journal: Any) -> None:
+        """A connection has written to a tight journal: stop it if it has published."""
+        enqueued = journal.enqueues + journal.transaction_enqueues
+        if self._tight.get(journal) != enqueued:
+            self._tight[journal] = enqueued
+            self._held[connection] = None
+            connection.stop_reading(_TIGHT)
 
     def holds(self, reasons: Set[object]) -> bool:
-        """Whether one of the reasons for not reading is a journal's backlog."""
-        return any(journal in reasons for journal in self._full)
+        """Whether one of the reasons for not reading is a journal's backlog, or that one is tight."""
+        return _TIGHT in reasons or any(journal in reasons for journal in self._full)
 
     def _resume(self, journal: Any, _error: Exception | None) -> None:
         """The journal's backlog is synced, or its sync has failed: resume the stopped connections."""
@@ -63,6 +80,11 @@ class Pressure:
             connection.resume_reading(journal)
             self._call_soon(connection.catch_up)  # deferred, since a tick may be ending now
 
-    def forget(self) -> None:
-        """Called at intervals: forget the recent writers of journals that are not full."""
+    def on_timer(self) -> None:
+        """Called at intervals: forget the recent writers of journals that are not full, and resume publishers."""
+        self._tight = {journal: enqueued for journal, enqueued in self._tight.items() if journal.is_tight}
+        held, self._held = self._held, {}
+        for connection in held:
+            connection.resume_reading(_TIGHT)
+            self._call_soon(connection.catch_up)
         self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}

@@ -142,7 +142,7 @@ class Clients:
             connection.on_timer(now)
         self.too_many.on_timer(now)
         self.foreign.on_timer(now)
-        self.pressure.forget()
+        self.pressure.on_timer()
         if self.broker.memory.state is not State.AMPLE:
             self.broker.memory.count()
             self._resume_publishers(now - _PUBLISHER_HOLD)

@@ -2,6 +2,7 @@
 
     low         fewer blocks than `low_room` are left below the threshold: files are added in the background, so that
                 publishers do not notice. As many as half of the ring, 4 at least and 64 at most
+    tight       it runs low, but the disk has no room for more files: its publishers are slowed down
     short       a record does not fit, because the background was too slow, or the record is very long: its publisher
                 waits until there are files enough
     idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
@@ -204,7 +205,8 @@ class Expansion:
             return None
         wanted = step_of(journal.geometry.files) * journal.geometry.file_size
         percent = self._parameters.disk_free_limit
-        if free - wanted >= total * percent // 100:
+        journal.is_tight = free - wanted < total * percent // 100
+        if not journal.is_tight:
             return None
         reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
         self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")

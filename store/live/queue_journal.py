@@ -74,6 +74,7 @@ class QueueJournal:
         writer: appends records. Only the store uses it, so that it knows which journals to flush.
         enqueues, dequeues: number of records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: number of records of transactions.
+        is_tight: there is little room left, and the disk has none for more files.
         is_leaving: the queue is being deleted: its files may disappear at any time, which is not a disk failure.
         is_deleted: the queue was deleted: nothing is written any more, and nothing is waited for.
         refused_at: number of messages accepted when it was last logged as full; -1 if never.
@@ -97,6 +98,7 @@ class QueueJournal:
         "initial_files",
         "is_deleted",
         "is_leaving",
+        "is_tight",
         "low_room",
         "max_files",
         "name",
@@ -134,7 +136,7 @@ class QueueJournal:
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
         self.refused_at = -1
-        self.is_deleted = self.is_leaving = False
+        self.is_deleted = self.is_leaving = self.is_tight = False
         self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # and the flush that each waits for
         self._wanted = -1  # the flush that the last urgent one waits for
         self._step: Step | None = None  # the last step, which may be under way
@@ -252,6 +254,8 @@ class QueueJournal:
                 self.storage.trim()
                 if self.writer.records.room < self.low_room:
                     self.runs_low(self)
+                elif self.is_tight:
+                    self.is_tight = False
         except MemoryError:
             self.out_of_memory()
         if self.is_deleted:

@@ -321,3 +321,32 @@ def test_a_disk_that_fails_ends_the_sessions_that_wait_for_it_and_no_others(tmp_
                 each.close()
 
     run(test())
+
+
+def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with served(tmp_path) as found:
+            publisher, consumer = await other(found), await client(RawPeer, found.port)
+            await client(publisher.declare, "q")
+            journal = found.broker.queues["q"].journal
+            journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+            connection = found.connection_of(publisher)
+            await client(publisher.publish, "q", b"first")
+            await found.until(lambda: not is_read(connection))
+            await client(consumer.subscribe, "q")
+            (first,) = await client(consumer.take, 1)
+            await client(consumer.accept, [first], sync=True)
+            assert is_read(found.connection_of(consumer))
+            await client(publisher.sync)  # it is read again after a while
+            await client(publisher.publish, "q", b"second")
+            await found.until(lambda: not is_read(connection))
+            journal.is_tight = False
+            await client(publisher.sync)
+            await client(publisher.publish, "q", b"third")
+            await client(publisher.sync)
+            assert is_read(connection)
+            assert found.server.clients.pressure._tight == {}
+            for peer in (publisher, consumer):
+                peer.close()
+
+    run(test())

@@ -284,13 +284,31 @@ def test_the_share_of_the_disk_that_stays_free(tmp_path: Path) -> None:
     with pytest.raises(ThresholdError, match="the disk has 10 MiB free, and keeps 10 % of 100 MiB free"):
         fill(store, journal, 5000)
     assert journal.geometry.files == files
+    assert journal.is_tight
     (line,) = [line for line in store.lines if line.level == "critical"]
     assert line.text.startswith("journals cannot grow: the disk has 10 MiB free")
     assert "disk-free-limit" in line.text
     disk.free = 1 << 40
     fill(store, journal, 500)
     assert journal.geometry.files > files
+    assert not journal.is_tight
     assert "journals can grow again" in store.texts
+    store.store.close()
+
+
+def test_a_journal_that_is_drained_is_not_tight_any_more(tmp_path: Path) -> None:
+    disk = Disk()
+    store = on_disk(tmp_path, disk, disk_free_limit=10)
+    journal = store.make_queue("q")
+    disk.free = (10 << 20) + 100_000
+    rids = []
+    while not journal.is_tight:
+        rids += fill(store, journal, 10)
+    assert len(rids) < journal.geometry.capacity // 1152  # before anything is refused
+    for rid in rids:
+        store.store.append.dequeue(journal, rid)
+    store.flush(journal)
+    assert not journal.is_tight
     store.store.close()
 
 

@@ -48,7 +48,8 @@ class FakeJournal:
         self.live: dict[int, bytes] = {}
         self.unsynced_rids: list[int] = []
         self.synced: set[int] = set()
-        self.is_full = self.has_failed = False
+        self.is_full = self.has_failed = self.is_tight = False
+        self.transaction_enqueues = 0
         self.bound, self.unsynced = 1 << 20, 0
 
     def check(self, *, is_enqueue: bool = True) -> None:
