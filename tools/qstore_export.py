@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
 import click
+from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
+from qstore.broker.client import Connection, MessagingError
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.selectors.selector import Selector, compile_selector
 from qstore.formats.wording import plural
+from qstore.store.damage import Damage
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
 from qstore.store.inspect.in_use import holder_of_store
@@ -27,16 +30,18 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.store.live.delivered import delivered_of
 from qstore.tools.check.report import plain_console
-from qstore.tools.console.progress import CountingDisk, reading_progress
+from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
 from qstore.tools.console.tables import Column, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.selection import RidRange, Selection
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
+from qstore.tools.interchange.broker_export import BrokerExport
 from qstore.tools.interchange.exporting import ExportSelection, StoreExport
 from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, form_of
 from qstore.tools.interchange.items import ExportHeader, InterchangeError
 
 _PROGRAM: Final = "qstore-export"
+_SCHEME: Final = "amqp://"
 _MAX_SHOWN: Final = 200  # queues in the report
 
 _EPILOG = """
@@ -49,11 +54,14 @@ qstore-export /var/lib/qpidd - --queue orders | jq .body
 qstore-export /var/lib/qpidd eu.jsonl.zst --queue orders --selector "region = 'EU' AND priority > 4"
 qstore-export /var/lib/qpidd late.jsonl --since 2026-11-01T00:00:00Z --no-topology
 qstore-export /var/lib/qpidd topology.jsonl --no-messages
+qstore-export amqp://guest/guest@localhost orders.jsonl --queue orders --take    from a running broker
 
 \b
 STORE is a store of qpidd (legacystore, linearstore) or of qstore; nothing is ever written to it, and no broker may be
-running on it. DEST appears when it is complete; it is readable only by its owner. Messages keep their order, record
-ids, redelivered marks and branches in doubt. qstore-import brings them into a store.
+running on it. Of a running broker, the messages of durable queues are browsed, or taken with --take; those of branches
+in doubt, and those that consumers hold, are not seen. DEST appears when it is complete; it is readable only by its
+owner. Messages keep their order, record ids, redelivered marks and branches in doubt. qstore-import brings them into
+a store.
 Torn tails and stale bindings are normal after a crash: they are notices on standard error.
 
 \b
@@ -79,7 +87,7 @@ class _Moment(click.ParamType[int]):
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="STORE", type=PathName(readable=False))
+@click.argument("source", metavar="STORE|URL", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST", type=PathName(readable=False, allow_dash=True))
 @click.option(
     "--format", "form", type=click.Choice([form.value for form in Form]),
@@ -93,6 +101,7 @@ class _Moment(click.ParamType[int]):
 @click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
 @click.option("--with-passwords", is_flag=True, help="Export the passwords of links too.")
+@click.option("--take", is_flag=True, help="From a broker: remove the messages when DEST is complete.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only damage.")
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
@@ -110,9 +119,13 @@ def command(
     topology: bool,
     messages: bool,
     with_passwords: bool,
+    take: bool,
     quiet: bool,
 ) -> None:
-    """Write the messages of STORE, and its queues, exchanges and bindings, to the file DEST ("-": standard output)."""
+    """Write the messages of STORE, and its queues, exchanges and bindings, to the file DEST ("-": standard output).
+
+    STORE is a directory, or the URL of a running broker: amqp://[user/password@]host[:port].
+    """
     began = time.monotonic()
     chosen = ExportSelection(
         Selection(queues=frozenset(map(unescape_name, queues)), rids=rids or Selection().rids),
@@ -125,16 +138,25 @@ def command(
     told = Form(form) if form else form_of(destination)
     if told is None:
         raise click.BadParameter(f"{destination} does not tell its form by its name", param_hint="DEST; use --format")
-    with failing(_PROGRAM, UnusableInputError, InterchangeError, advise=advice), private_files():
-        recovered, export = _export(source, destination, told, chosen, with_passwords=with_passwords)
-    store = recovered.store
-    for notice in store.notices:
-        click.echo(f"notice: {printable(notice)}", err=True)
-    for damage in store.damage:
+    is_broker = source.startswith(_SCHEME)
+    if take and (not is_broker or since is not None or until is not None):
+        raise click.UsageError("--take applies to a running broker, and cannot be combined with --since and --until.")
+    if is_broker and rids is not None:
+        raise click.UsageError("--rid applies to a store: a broker does not tell record ids.")
+    damaged: Sequence[Damage] = ()
+    with failing(_PROGRAM, UnusableInputError, InterchangeError, MessagingError, advise=advice), private_files():
+        if is_broker:
+            counts = _export_broker(source, destination, told, chosen, take=take)
+        else:
+            recovered, counts = _export(source, destination, told, chosen, with_passwords=with_passwords)
+            damaged = recovered.store.damage
+            for notice in recovered.store.notices:
+                click.echo(f"notice: {printable(notice)}", err=True)
+    for damage in damaged:
         click.echo(f"damage: {printable(damage.where)}: {printable(damage.what)}", err=True)
     if not quiet and destination != STANDARD_OUTPUT:
-        _show(export, destination, time.monotonic() - began)
-    if store.damage:
+        _show(counts, destination, time.monotonic() - began)
+    if damaged:
         context.exit(EXIT_DAMAGE)
 
 
@@ -147,7 +169,7 @@ def _selector(text: str | None) -> Selector | None:
 
 def _export(
     source: str, destination: str, form: Form, chosen: ExportSelection, *, with_passwords: bool
-) -> tuple[RecoveredStore, StoreExport]:
+) -> tuple[RecoveredStore, Mapping[str, int]]:
     with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
         unknown = chosen.records.queues - store.queue_names()
         if unknown:
@@ -162,7 +184,22 @@ def _export(
         with export_file(destination, form, with_passwords=with_passwords) as writer:
             writer.begin(header)
             export.write(writer)
-    return recovered, export
+    return recovered, export.counts
+
+
+def _export_broker(
+    source: str, destination: str, form: Form, chosen: ExportSelection, *, take: bool
+) -> Mapping[str, int]:
+    where = _SCHEME + source.removeprefix(_SCHEME).rpartition("@")[2]  # no password
+    with Connection(source.removeprefix(_SCHEME)) as connection:
+        export = BrokerExport(connection, chosen, take=take)
+        header = ExportHeader(uuid4(), int(time.time()), __version__, where, "broker", _described(chosen))
+        with progress_bar("exporting messages", MofNCompleteColumn()) as bar:
+            with export_file(destination, form, with_passwords=False) as writer:
+                writer.begin(header)
+                export.write(writer, bar.advance if bar is not None else lambda _: None)
+            export.taken()
+    return export.counts
 
 
 def _open(disk: CountingDisk, source: str) -> OfflineStore:
@@ -191,20 +228,15 @@ def _described(chosen: ExportSelection) -> str | None:
 _MAX_SELECTION: Final = 1000  # characters of the description
 
 
-def _rows(export: StoreExport) -> Iterator[tuple[str, str]]:
-    for name, count in list(export.counts.items())[:_MAX_SHOWN]:
-        yield printable(name), f"{count:,}"
-
-
-def _show(export: StoreExport, destination: str, seconds: float) -> None:
+def _show(counts: Mapping[str, int], destination: str, seconds: float) -> None:
     with failing(_PROGRAM):
-        console = plain_console()
-        if export.counts:
-            print_grid(console, (Column("QUEUE", folds=True), Column("MESSAGES", number=True)), list(_rows(export)))
-        if len(export.counts) > _MAX_SHOWN:
-            click.echo(f"… and {len(export.counts) - _MAX_SHOWN:,} more queues")
-        total = sum(export.counts.values())
-        what = f"{plural(len(export.counts), 'queue')} and {plural(total, 'message')}"
+        rows = [(printable(name), f"{count:,}") for name, count in list(counts.items())[:_MAX_SHOWN]]
+        if rows:
+            print_grid(plain_console(), (Column("QUEUE", folds=True), Column("MESSAGES", number=True)), rows)
+        if len(counts) > _MAX_SHOWN:
+            click.echo(f"… and {len(counts) - _MAX_SHOWN:,} more queues")
+        total = sum(counts.values())
+        what = f"{plural(len(counts), 'queue')} and {plural(total, 'message')}"
         click.echo(f"{what} exported to {printable(destination)} in {seconds:.1f} s")
         sys.stdout.flush()
 

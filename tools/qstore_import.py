@@ -1,38 +1,38 @@
-"""`qstore-import`: bring an export into a store that is not running: all of it, or nothing, and only once.
+"""`qstore-import`: bring an export into a store that is not running, all of it or nothing, or into a broker; only once.
 
-Exit codes: 0 it was imported, or had been before, 2 the export, the store or the command line is unusable.
+Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, 2 the
+export, the store, the broker or the command line is unusable.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import click
+from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
-from qstore.formats.wording import plural
+from qstore.broker.client import Connection, MessagingError
 from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.errors import StoreError, advice
+from qstore.store.importing.intake import Intake
 from qstore.store.importing.ledger import PastImport
-from qstore.store.importing.plan import ImportPlan
 from qstore.store.importing.store_import import StoreImport
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.json_lines import JsonLines
-from qstore.tools.console.progress import writing_progress
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.progress import progress_bar, writing_progress
 from qstore.tools.console.text import printable
-from qstore.tools.entry import PathName, failing, private_files, run
+from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
+from qstore.tools.interchange.broker_import import BrokerImport
 from qstore.tools.interchange.changes import Changes, InDoubt, Renaming, read_renaming
 from qstore.tools.interchange.files import read_export
-from qstore.tools.interchange.items import InterchangeError, ReadExport
+from qstore.tools.interchange.items import InterchangeError, ItemSink, ReadExport
+from qstore.tools.interchange.report import ImportReport, report_of_broker, report_of_plan, show, show_json
 
 _PROGRAM: Final = "qstore-import"
-_MAX_SHOWN: Final = 200  # queues in the report
+_SCHEME: Final = "amqp://"
 
 _EPILOG = """
 \b
@@ -42,6 +42,7 @@ qstore-import orders.jsonl /var/lib/qstore --dry-run         show what would be 
 qstore-import orders.tar.zst /var/lib/qstore --map orders=orders.eu --map 'exchange:amq.*=eu.*'
 qstore-import orders.tar.zst /var/lib/qstore --queue 'orders.*' --no-topology
 qstore-import orders.parquet /var/lib/qstore --in-doubt rollback
+qstore-import orders.tar.zst amqp://guest/guest@localhost --rate 1000     into a running broker
 
 \b
 EXPORT is a file that qstore-export wrote, of any form. STORE is a qstore store on which no broker is running. Nothing
@@ -50,7 +51,13 @@ the same command again: the store has a ledger of its imports, and none takes pl
 Queues, exchanges and bindings that exist are kept as they are; messages follow those of the queue.
 
 \b
-Exit codes: 0 it was imported, or had been before, 2 EXPORT, STORE or the command line is unusable: nothing was changed.
+Into a running broker messages are sent in transactions, straight to their queues. A queue qstore.import.<id> in the
+broker is the ledger: after a kill or a lost connection the same command goes on where it was; delete that queue when
+it is no longer needed. Record ids and links are not imported, and branches in doubt only if --in-doubt decides them.
+
+\b
+Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, 2 EXPORT,
+STORE or the command line is unusable, or the broker has refused it.
 """
 
 
@@ -70,7 +77,7 @@ class _Map(click.ParamType[Renaming]):
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="EXPORT", type=PathName(readable=False))
-@click.argument("destination", metavar="STORE", type=PathName(readable=False))
+@click.argument("destination", metavar="STORE|URL", type=PathName(readable=False))
 @click.option(
     "--map",
     "renamings",
@@ -90,10 +97,15 @@ class _Map(click.ParamType[Renaming]):
 @click.option("--dry-run", is_flag=True, help="Show what would be imported; write nothing.")
 @click.option("--again", is_flag=True, help="Import it although it was imported before.")
 @click.option("--edited", is_flag=True, help="Accept JSON lines that were edited: their last line is not compared.")
+@click.option(
+    "--rate", type=click.FloatRange(0), default=0, metavar="N", help="Into a broker: at most N messages a second."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 @click.option("-q", "--quiet", is_flag=True, help="Show nothing but notices.")
 @click.version_option(__version__, prog_name=_PROGRAM)
+@click.pass_context
 def command(
+    context: click.Context,
     source: str,
     destination: str,
     *,
@@ -104,33 +116,77 @@ def command(
     dry_run: bool,
     again: bool,
     edited: bool,
+    rate: float,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Import the file EXPORT into STORE."""
-    began = time.monotonic()
-    outcome = InDoubt(in_doubt)
-    environment = dry_run_environment() if dry_run else tool_environment()
-    with (
-        failing(_PROGRAM, InterchangeError, StoreError, advise=advice),
-        private_files(),
-        StoreImport(environment, destination, __version__, dry_run=dry_run, log=_warn) as work,
-    ):
-        sink = Changes(work.intake, renamings=renamings, queues=queues, topology=topology, in_doubt=outcome)
-        read = read_export(source, sink, is_edited=edited)
-        identity = _identity(read, renamings, queues, outcome, topology=topology)
-        past = None if again else work.past(identity)
-        plan = work.plan()
-        if past is None and not dry_run:
-            with writing_progress("importing messages", work.intake.size) as advance:
-                work.apply(plan, _unused(work, identity), lambda _, done: advance(done))
-    for notice in plan.notices:
+    """Import the file EXPORT into STORE, a directory or the URL of a running broker: amqp://[user/password@]host[:port]."""
+    changes = {"renamings": renamings, "queues": queues, "topology": topology, "in_doubt": InDoubt(in_doubt)}
+    request = _Request(source, destination, changes, dry_run, again, edited, rate)
+    is_broker = destination.startswith(_SCHEME)
+    if rate and not is_broker:
+        raise click.UsageError("--rate applies to a running broker.")
+    with failing(_PROGRAM, InterchangeError, StoreError, MessagingError, advise=advice), private_files():
+        report = _into_broker(request) if is_broker else _into_store(request)
+    for notice in report.notices:
         click.echo(f"notice: {printable(notice)}", err=True)
     with failing(_PROGRAM):
         if as_json:
-            _show_json(plan, past, dry_run=dry_run)
+            show_json(report)
         elif not quiet:
-            _show(plan, past, destination, time.monotonic() - began, dry_run=dry_run)
+            show(report)
+    context.exit(EXIT_DAMAGE if report.left_out else 0)
+
+
+class _Request(NamedTuple):
+    """What is asked for: see the options; `changes` are the arguments of `Changes`."""
+
+    source: str
+    destination: str
+    changes: Mapping[str, Any]
+    dry_run: bool
+    again: bool
+    edited: bool
+    rate: float
+
+    def read(self, sink: ItemSink) -> ReadExport:
+        """Read the export, changed as asked for."""
+        return read_export(self.source, Changes(sink, **self.changes), is_edited=self.edited)
+
+    def identity(self, read: ReadExport) -> str:
+        """What identifies this import in the ledger."""
+        how = repr((read.digest, sorted((name, repr(value)) for name, value in self.changes.items())))
+        return hashlib.sha256(how.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _into_store(request: _Request) -> ImportReport:
+    began, path, dry_run = time.monotonic(), request.destination, request.dry_run
+    environment = dry_run_environment() if dry_run else tool_environment()
+    with StoreImport(environment, path, __version__, dry_run=dry_run, log=_warn) as work:
+        identity = request.identity(request.read(work.intake))
+        past = None if request.again else work.past(identity)
+        plan = work.plan()
+        if past is None and not dry_run:
+            with writing_progress("importing messages", work.intake.size) as advance:
+                work.apply(plan, _unused(work.past, identity), lambda _, done: advance(done))
+    return report_of_plan(plan, past, path, time.monotonic() - began, dry_run=dry_run)
+
+
+def _into_broker(request: _Request) -> ImportReport:
+    began, intake = time.monotonic(), Intake(None)
+    identity = request.identity(request.read(intake))
+    with Connection(request.destination.removeprefix(_SCHEME)) as connection:
+        work = BrokerImport(connection, intake, request.rate)
+        past = None if request.again else work.past(identity)
+        if past is None and not request.dry_run:
+            if request.again:
+                identity = _unused(work.past, identity)
+            total = sum(queue.messages for queue in intake.messages.values())
+            with progress_bar("importing messages", MofNCompleteColumn(), total=total) as bar:
+                work.run(identity, request.read, bar.advance if bar is not None else lambda _: None)
+    where = request.destination.rpartition("@")[2]  # no password
+    seconds = time.monotonic() - began
+    return report_of_broker(work, intake, past, where, seconds, dry_run=request.dry_run)
 
 
 def _warn(line: LogLine) -> None:
@@ -138,86 +194,13 @@ def _warn(line: LogLine) -> None:
         click.echo(f"{_PROGRAM}: {printable(line.text)}", err=True)
 
 
-def _identity(
-    read: ReadExport, renamings: Sequence[Renaming], queues: Sequence[str], in_doubt: InDoubt, *, topology: bool
-) -> str:
-    """What identifies this import in the ledger."""
-    how = repr((read.digest, renamings, sorted(queues), in_doubt.value, topology))
-    return hashlib.sha256(how.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _unused(work: StoreImport, identity: str) -> str:
+def _unused(past: Callable[[str], PastImport | None], identity: str) -> str:
     """An identity that is not in the ledger."""
     number, name = 1, identity
-    while work.past(name) is not None:
+    while past(name) is not None:
         number += 1
         name = f"{identity}.{number}"
     return name
-
-
-def _summary(plan: ImportPlan, past: PastImport | None, *, dry_run: bool) -> dict[str, Any]:
-    done = past is None and not dry_run
-    return {
-        "kind": "summary",
-        "imported": done,
-        "imported_before": None if past is None else past.at,
-        "dry_run": dry_run,
-        "messages": plan.messages if past is None else past.messages,
-        "in_doubt": plan.waiting,
-        "transactions": len(plan.in_doubt),
-        "queues_created": sum(queue.entry is None for queue in plan.queues.values()),
-        "exchanges_created": len(plan.exchanges),
-        "bindings_created": len(plan.bindings),
-        "objects_created": len(plan.general),
-        "record_ids_kept": plan.keeps_rids,
-    }
-
-
-def _show_json(plan: ImportPlan, past: PastImport | None, *, dry_run: bool) -> None:
-    output = JsonLines(sys.stdout.buffer)
-    for name, queue in plan.queues.items():
-        output.show(
-            {
-                "kind": "queue",
-                "name": name,
-                "created": queue.entry is None,
-                "messages": queue.intake.messages,
-                "in_doubt": queue.intake.in_doubt,
-            }
-        )
-    output.show(_summary(plan, past, dry_run=dry_run))
-    output.flush()
-
-
-def _show(plan: ImportPlan, past: PastImport | None, store: str, seconds: float, *, dry_run: bool) -> None:
-    if past is not None:
-        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(past.at))
-        what = f"{plural(past.messages, 'message')} of this export were imported into {printable(store)} at {at}"
-        click.echo(f"nothing to do: {what}; --again imports them once more")
-        return
-    rows = [
-        (
-            printable(name),
-            f"{queue.intake.messages - queue.intake.in_doubt:,}",
-            f"{queue.intake.in_doubt:,}",
-            "new" if queue.entry is None else "added to",
-        )
-        for name, queue in list(plan.queues.items())[:_MAX_SHOWN]
-    ]
-    columns = (
-        Column("QUEUE", folds=True), Column("MESSAGES", number=True), Column("IN DOUBT", number=True), Column("")
-    )  # fmt: skip
-    if rows:
-        print_grid(plain_console(), columns, rows)
-    if len(plan.queues) > _MAX_SHOWN:
-        click.echo(f"… and {len(plan.queues) - _MAX_SHOWN:,} more queues")
-    created = f"{plural(len(plan.exchanges), 'exchange')}, {plural(len(plan.bindings), 'binding')}"
-    what = f"{plural(plan.messages, 'message')}, {created} and {plural(len(plan.in_doubt), 'transaction')} in doubt"
-    rids = "record ids are kept" if plan.keeps_rids else "messages get new record ids"
-    if dry_run:
-        click.echo(f"{what} would be imported into {printable(store)}; {rids}; nothing was written")
-    else:
-        click.echo(f"{what} imported into {printable(store)} in {seconds:.1f} s; {rids}")
 
 
 def main() -> None:

@@ -117,6 +117,11 @@ class Session:
         if sync:
             await self._core.wait_done(number)
 
+    async def invoke(self, command: str, /, **values: Any) -> Mapping[str, Any]:
+        """Send any command of AMQP 0-10, such as "queue.declare", and wait until the broker has completed it."""
+        commands = self._core.commands
+        return (await commands.retry(lambda: commands.invoke_all([(command, values)])))[0]
+
     async def sync(self) -> None:
         """Wait until the broker has completed all commands of the session."""
         await self._core.sync()

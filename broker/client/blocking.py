@@ -6,6 +6,7 @@ It is thread-safe: threads may share a connection with its sessions. See `broker
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -183,6 +184,23 @@ class Session:
             number = self._core.settle(message, name, **values)
             if sync:
                 self._driver.run(self._core.wait_done(number))
+
+    def invoke(self, command: str, /, **values: Any) -> Mapping[str, Any]:
+        """Send any command of AMQP 0-10, such as "queue.declare", and wait until the broker has completed it.
+
+        Args:
+            command: its class and name.
+            values: its fields, with underscores in their names; maps are `TypedMap`.
+
+        Returns:
+            The fields of its result; empty if it has none.
+
+        Raises:
+            SessionError: the broker has refused it, and ended the session.
+            MessagingError: the session or its connection has failed.
+        """
+        commands = self._core.commands
+        return self._driver.run(commands.retry(lambda: commands.invoke_all([(command, values)])))[0]
 
     def sync(self) -> None:
         """Wait until the broker has completed all commands of the session.

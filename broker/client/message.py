@@ -173,6 +173,11 @@ class Message:
         self._body = None
 
     @property
+    def header(self) -> bytes:
+        """The header segment of a received message, its structs as they came; empty for other messages."""
+        return self._header
+
+    @property
     def body(self) -> bytes:
         """The content as bytes."""
         return encode_content(self._content)[1] if self._body is None else self._body

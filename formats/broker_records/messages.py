@@ -260,6 +260,20 @@ def _plan_struct(code_and_flags: int) -> tuple[Reader, ...] | None:
     return None if packed is None else make_plan(packed, code_and_flags & 0xFFFF, _PLACE_OF)
 
 
+def header_structs(header: bytes) -> bytes:
+    """The structs in the header of a stored 0-10 message; empty for none. Raises BrokerRecordError."""
+    try:
+        _, size = _read_frame(header, 0)
+        if size >= len(header):
+            return b""
+        segment, rest = _read_frame(header, size)
+    except struct.error:
+        raise BrokerRecordError("the header ends within a frame", len(header)) from None
+    if segment != _HEADER_SEGMENT or size + rest != len(header):
+        raise BrokerRecordError("the header does not consist of a method and a header frame")
+    return header[size + _FRAME.size :]
+
+
 # ---------------------------------------------------------------------------------------------- encoding
 
 
@@ -290,9 +304,27 @@ def encode_message(
         BrokerRecordError: a value does not fit its field, or the fields do not fit a frame.
     """
     try:
-        transfer = encode_struct(MESSAGE_TRANSFER, {"destination": destination})
         structs = encode_struct(MESSAGE_PROPERTIES, message_properties) if message_properties else b""
         structs += encode_struct(DELIVERY_PROPERTIES, delivery_properties) if delivery_properties else b""
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what) from error
+    return frame_message(
+        structs, content, destination=destination, channel=channel, sync=sync, last_segment=last_segment
+    )
+
+
+def frame_message(
+    structs: bytes,
+    content: bytes,
+    *,
+    destination: str | None = "",
+    channel: int = 0,
+    sync: bool = False,
+    last_segment: bool | None = None,
+) -> bytes:
+    """As `encode_message`, for the encoded structs of a header segment. Raises BrokerRecordError."""
+    try:
+        transfer = encode_struct(MESSAGE_TRANSFER, {"destination": destination})
     except Amqp010Error as error:
         raise BrokerRecordError(error.what) from error
     method = _TRANSFER.to_bytes(2, "big") + bytes([1, sync]) + transfer

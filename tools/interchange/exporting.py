@@ -60,7 +60,7 @@ class ExportSelection:
         """Whether a message is exported. One without a timestamp is in no range of time."""
         if not self.records.has_rid(rid):
             return False
-        if (self.since is not None or self.until is not None) and not self._is_in_time(data):
+        if not self.is_in_time(data):
             return False
         if self.selector is None:
             return True
@@ -70,7 +70,10 @@ class ExportSelection:
             return False
         return self.selector.matches(candidate)
 
-    def _is_in_time(self, data: bytes) -> bool:
+    def is_in_time(self, data: bytes) -> bool:
+        """Whether the timestamp of a message is in the range."""
+        if self.since is None and self.until is None:
+            return True
         header = decode_message(data).header
         if header is None:
             return False

@@ -1,0 +1,254 @@
+"""Imports an export into a running broker, exactly once.
+
+The messages are sent in transactions. Each transaction also replaces a token in the queue `qstore.import.<id>`, which
+states how many messages were imported so far: it is the ledger. Whatever ends an import, a kill of either side or a
+lost connection, the next run of the same import continues where the last committed transaction ended. Whoever has the
+token is the only one who imports; the last token stays, and says that everything is done.
+
+    token    durable message, amqp/map: {"messages": number imported, "done": boolean, "at": seconds since 1970}
+
+The export is read twice: once to prove that it is whole, and to count; then to send. Branches in doubt cannot be told
+to a broker in this way, and are refused: they can be imported as decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender, Session
+from qstore.broker.client.address import Address, format_address
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.wording import printable
+from qstore.store.importing.intake import ImportedMessage, Intake
+from qstore.store.importing.ledger import LEDGER, PastImport
+from qstore.tools.interchange.broker_messages import client_message
+from qstore.tools.interchange.items import InterchangeError, ItemSink
+from qstore.tools.messaging.report import Pace
+
+_BATCH: Final = 500  # messages of one transaction
+_BATCH_BYTES: Final = 8 << 20
+
+#: Reads the export into a sink.
+ReadInto = Callable[[ItemSink], object]
+
+
+class BrokerChanges(NamedTuple):
+    """What an import creates in a broker.
+
+    Attributes:
+        exchanges, bindings: numbers of them.
+        queues: names of the queues.
+        notices: one line each.
+    """
+
+    exchanges: int
+    bindings: int
+    queues: frozenset[str]
+    notices: list[str]
+
+
+class BrokerImport:
+    """An import into the broker of an open connection.
+
+    Args:
+        connection: the connection.
+        intake: the content of the export, counted.
+        rate: messages per second; 0 for no limit.
+
+    Attributes:
+        changes: what is created.
+        left_out: number of messages that cannot be sent.
+    """
+
+    def __init__(self, connection: Connection, intake: Intake, rate: float = 0) -> None:
+        self._connection, self._intake, self._pace = connection, intake, Pace(rate)
+        self.left_out = 0
+        if intake.in_doubt or any(queue.in_doubt for queue in intake.messages.values()):
+            text = "this export has branches in doubt, which cannot be imported into a running broker"
+            raise InterchangeError(f"{text}: --in-doubt commit or rollback decides them")
+        with connection.session() as session:
+            self._missing_queues = {
+                name: queue for name, queue in intake.queues.items() if _queue(session, name) is None
+            }
+            self._missing_exchanges = self._find_exchanges(session)
+            for name in intake.messages:
+                if name not in intake.queues and _queue(session, name) is None:
+                    raise InterchangeError(f'queue "{printable(name)}": there is no such queue in the broker')
+        notices = [f"{len(intake.general)} links, bridges and other objects are left out"] if intake.general else []
+        exchanges, bindings = len(self._missing_exchanges), len(intake.bindings)
+        self.changes = BrokerChanges(exchanges, bindings, frozenset(self._missing_queues), notices)
+
+    def _find_exchanges(self, session: Session) -> list[Exchange]:
+        """The exchanges that the broker does not have, each after its alternate exchange."""
+        missing: dict[str, Exchange] = {}
+        for name, exchange in self._intake.exchanges.items():
+            found = session.invoke("exchange.query", name=name)
+            if found.get("not_found"):
+                missing[name] = exchange
+            elif found.get("type") != exchange.type:
+                text = f"it is of type {found.get('type')} in the broker, and of type {exchange.type} in the export"
+                raise InterchangeError(
+                    f'exchange "{printable(name)}": {printable(text)}: map it to another name (--map)'
+                )
+        ordered: dict[str, Exchange] = {}
+        while missing:
+            ready = [name for name, each in missing.items() if (each.alternate_exchange or "") not in missing]
+            for name in ready or list(missing):
+                ordered[name] = missing.pop(name)
+        return list(ordered.values())
+
+    def past(self, identity: str) -> PastImport | None:
+        """The import with that id, if it is complete."""
+        with self._connection.session() as session:
+            if _queue(session, _ledger(identity)) is None:
+                return None
+            try:
+                message = session.receiver(_address(_ledger(identity), browse=True)).fetch(0)
+            except Empty:
+                return None
+            token = _token(message)
+            return PastImport(identity, token["at"], token["messages"]) if token["done"] else None
+
+    def run(self, identity: str, read: ReadInto, advance: Callable[[int], None]) -> None:
+        """Import everything that is not imported yet.
+
+        Args:
+            identity: that of the import.
+            read: reads the export.
+            advance: receives numbers of messages.
+
+        Raises:
+            InterchangeError: another process has the token, or the export has changed.
+            MessagingError: the broker has refused something, or the connection has failed.
+        """
+        self._create(identity)
+        with self._connection.session(transactional=True) as session:
+            work = _Sending(session, _ledger(identity), self._pace, advance)
+            read(work)
+            work.commit(done=True)
+            self.left_out = work.left_out
+
+    def _create(self, identity: str) -> None:
+        """Create what is missing; the broker does nothing about what exists."""
+        with self._connection.session() as session:
+            for exchange in self._missing_exchanges:
+                session.invoke("exchange.declare", exchange=exchange.name, type=exchange.type, **_declared(exchange))
+            for queue in self._missing_queues.values():
+                session.invoke("queue.declare", queue=queue.name, **_declared(queue))
+            for name, binding in self._intake.bindings:
+                arguments = binding.arguments if len(binding.arguments) else None
+                session.invoke(
+                    "exchange.bind",
+                    exchange=name,
+                    queue=binding.queue_name,
+                    binding_key=binding.key,
+                    arguments=arguments,
+                )
+            session.invoke("queue.declare", queue=_ledger(identity), durable=True)
+
+
+def _ledger(identity: str) -> str:
+    return f"{LEDGER}.{identity}"
+
+
+def _address(queue: str, *, browse: bool = False) -> str:
+    return format_address(Address(queue, None, {"node": {"type": "queue"}, **({"mode": "browse"} if browse else {})}))
+
+
+def _queue(session: Session, name: str) -> Mapping[str, Any] | None:
+    found = session.invoke("queue.query", queue=name)
+    return None if found.get("queue") is None else found
+
+
+def _declared(record: Queue | Exchange) -> dict[str, Any]:
+    return {
+        "durable": record.durable if isinstance(record, Exchange) else True,
+        "auto_delete": bool(record.auto_delete),
+        "alternate_exchange": record.alternate_exchange or None,
+        "arguments": record.arguments if len(record.arguments) else None,
+    }
+
+
+def _token(message: Message) -> dict[str, Any]:
+    content = message.content
+    expected = {"messages": int, "done": bool, "at": int}
+    if not isinstance(content, dict) or any(type(content.get(name)) is not kind for name, kind in expected.items()):
+        raise InterchangeError("the queue with the state of this import has a message that is not the import's")
+    return content
+
+
+class _Sending:
+    """A sink that sends the messages that follow those already imported."""
+
+    def __init__(self, session: Session, ledger: str, pace: Pace, advance: Callable[[int], None]) -> None:
+        self._session, self._pace, self._advance = session, pace, advance
+        self._tokens, self._ledger = session.receiver(_address(ledger)), session.sender(_address(ledger))
+        self._senders: dict[str, Sender] = {}
+        self.left_out = 0
+        self._old: Message | None = None
+        self._done = self._take_token(self._tokens, ledger)
+        self._count = self._sent = self._bytes = 0
+
+    def _take_token(self, tokens: Receiver, ledger: str) -> int:
+        """Take the token. Returns the number of messages imported so far."""
+        try:
+            self._old = tokens.fetch(0)
+        except Empty:
+            found = _queue(self._session, ledger)
+            if found is not None and found.get("message_count"):
+                raise InterchangeError("another process is importing this export into the broker") from None
+            return 0
+        number: int = _token(self._old)["messages"]
+        return number
+
+    def queue(self, queue: Queue) -> None:
+        """Created before."""
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Created before."""
+
+    def binding(self, exchange: str, binding: Binding) -> None:
+        """Created before."""
+
+    def other(self, general: Link | Bridge | GeneralObject) -> None:
+        """Left out."""
+
+    def branch(self, xid: bytes) -> None:
+        """There is none."""
+
+    def message(self, message: ImportedMessage) -> None:
+        """Send a message, unless it is imported already."""
+        self._count += 1
+        self._advance(1)
+        if self._count <= self._done:
+            return
+        sender = self._senders.get(message.queue)
+        if sender is None:
+            sender = self._senders[message.queue] = self._session.sender(_address(message.queue))
+        try:
+            sender.send(client_message(message), sync=False)
+        except BrokerRecordError:
+            self.left_out += 1
+        self._sent += 1
+        self._bytes += len(message.data)
+        self._pace.keep(self._count - self._done)
+        if self._sent >= _BATCH or self._bytes >= _BATCH_BYTES:
+            self.commit()
+
+    def commit(self, *, done: bool = False) -> None:
+        """Commit, with a token that says so."""
+        token = {"messages": self._count, "done": done, "at": int(time.time())}
+        try:
+            self._ledger.send(Message(token, durable=True), sync=False)
+            if self._old is not None:
+                self._session.acknowledge(self._old, sync=False)
+            self._session.commit()
+        except MessagingError as error:
+            error.add_note(f"{self._count - self._sent:,} messages were imported; run the same command again to go on")
+            raise
+        self._sent = self._bytes = 0
+        if not done:
+            self._old = self._tokens.fetch()
