@@ -86,11 +86,12 @@ def test_each_object_is_found_by_its_name() -> None:
         for name in ("queue", "exchange", "binding", "broker", "system", "vhost", "memory"):
             for described in await console.query(name):
                 content = {"_what": "OBJECT", "_object_id": described["_object_id"]}
-                (reply,) = await console.ask("_query_request", content)
-                assert [each["_object_id"] for each in reply.content] == [described["_object_id"]]
+                replies = await console.ask("_query_request", content)  # more than one, if the machine is slow
+                found = [each["_object_id"] for reply in replies for each in reply.content]
+                assert found == [described["_object_id"]]
         for name in ("org.apache.qpid.broker:queue:none", "org.apache.qpid.acl:acl:x", "", ":::", "x"):
-            (reply,) = await console.ask("_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": name}})
-            assert reply.content == []
+            replies = await console.ask("_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": name}})
+            assert [each for reply in replies for each in reply.content] == []
 
     play(scene)
 
