@@ -27,6 +27,12 @@ DIRECTORY_MODE: Final = 0o700
 class WritableFile(ReadableFile, Protocol):
     """An open file that is read and written by position."""
 
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, if the system has all of it in memory; None if it would have to wait for the disk."""
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file into memory; it need not."""
+
     def fileno(self) -> int:
         """The open descriptor, for syncing it elsewhere; -1 if the disk has none."""
 
@@ -100,6 +106,22 @@ class OsWritableFile(OsFile):
             raise OSError(error.errno, error.strerror, self._path) from error
         if content:
             self._size = max(self._size, offset + len(content))
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return None
+            raise OSError(error.errno, error.strerror, self._path) from error
+        return bytes(buffer) if got == length else None
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file into its page cache."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
         """Make everything written so far durable."""

@@ -89,6 +89,7 @@ class Broker:
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
         self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
+        self.memory.relieve = self._relieve_memory
         self.tick = Tick(call_soon, store, self.memory, call_later)
         self.transactions: set[LocalTransaction] = set()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
@@ -107,7 +108,13 @@ class Broker:
             clock,
         )
         self.queue_factory = QueueFactory(
-            self.tick, store, settings.queue_limit_bytes, clock, watches, settings.default_message_group
+            self.tick,
+            store,
+            settings.queue_limit_bytes,
+            clock,
+            watches,
+            settings.default_message_group,
+            settings.queue_memory_bytes,
         )
         self.queue_factory.divert = self.router.divert
         self.distributed = DistributedTransactions(
@@ -169,12 +176,22 @@ class Broker:
         local = sum(each.memory for each in self.transactions)
         return queues + local + self.distributed.memory + self.unfinished_bytes()
 
+    def _relieve_memory(self, excess: int) -> None:
+        """Let messages go out of memory, those of the largest queues first, to free so many bytes."""
+        queues = sorted(self.queues.values(), key=lambda queue: queue.memory, reverse=True)
+        for queue in queues:
+            if excess <= 0:
+                return
+            if queue.residency is not None:
+                excess -= queue.residency.relieve(excess, is_urgent=True)
+
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""
         return sum(queue.expire() for queue in self.queues.values())
 
     def recover(self, restore: RestoreMessage) -> None:
         """Load exchanges, queues, bindings and messages from the store; `restore` decodes a stored message."""
+        self.queue_factory.restore = restore
         if self.store is not None:
             recovery = Recovery(self.store, self.exchanges, self.queues, self.queue_factory, restore)
             recovery.run()

@@ -6,7 +6,7 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
 
     state    entered                          effect
     -------  -------------------------------  ---------------------------------------------------------------
-    ample    below 80 % of the ceiling        none
+    ample    below 80 % of the ceiling        above 70 %, messages that are on disk leave memory (`residency`)
     short    at 90 %                          backpressure: publishing connections are read only once a second, which
                                               still lets them settle deliveries
     full     at 100 %                         each published message is refused: resource-limit-exceeded
@@ -41,7 +41,7 @@ MESSAGE_OVERHEAD: Final = 320
 DEFAULT_SHARE: Final = 0.5
 """The default ceiling, as a fraction of the memory that machine, control group and resource limits allow."""
 
-_SHORT, _AMPLE = 0.9, 0.8
+_SHORT, _AMPLE, _RELIEVE, _RELIEVED = 0.9, 0.8, 0.7, 0.65
 _COUNTS_PER_CEILING: Final = 128
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
@@ -73,10 +73,12 @@ class MemoryCeiling:
         grown: bytes by which queues and transactions have grown since then; incremented by the code that adds messages.
         step: growth after which `count` is due.
         changed: called when the state leaves AMPLE or returns to it.
+        relieve: has messages go out of memory, to free so many bytes.
     """
 
     __slots__ = (
-        "_held", "_quiet_until", "_reserve", "_resident", "changed", "grown", "limit", "state", "step", "used",
+        "_held", "_quiet_until", "_reserve", "_resident", "changed", "grown", "limit", "relieve", "state", "step",
+        "used",
     )  # fmt: skip
 
     def __init__(self, limit: int, held: Callable[[], int], resident: Callable[[], int] | None = None) -> None:
@@ -86,6 +88,7 @@ class MemoryCeiling:
         self.step = max(limit // _COUNTS_PER_CEILING, _MIN_STEP) if limit else sys.maxsize
         self.state = State.AMPLE
         self.changed: Callable[[], None] = lambda: None
+        self.relieve: Callable[[int], None] = lambda _excess: None
         self._reserve = bytearray(_RESERVE)
         self._quiet_until = -math.inf
 
@@ -102,6 +105,9 @@ class MemoryCeiling:
             self._enter(State.AMPLE)
             return
         self.used = self._held()
+        if self.used >= self.limit * _RELIEVE:
+            self.relieve(int(self.used - self.limit * _RELIEVED))
+            self.used = self._held()
         if self.used >= self.limit * _AMPLE:
             self.used = min(self.used, self._resident())
         state = self.state

@@ -133,6 +133,14 @@ class Message(ABC):
     handling: Handling
     expires_at: float
 
+    def whole(self) -> Message:
+        """The message itself; read back from the disk, if this one stands for a message that is out of memory.
+
+        Raises:
+            InternalError: it cannot be read.
+        """
+        return self
+
     @abstractmethod
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""

@@ -105,7 +105,7 @@ class Journal(Protocol):
         """Messages dequeued outside transactions."""
 
     def load(self, rid: int) -> bytes:
-        """The data of a message that is on the disk. Raises `Store.errors` or OSError."""
+        """The data of a message, from the disk if it is there. Raises `Store.errors` or OSError."""
 
 
 class RecoveredMessage(Protocol):
@@ -347,6 +347,15 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
 
     def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
         """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""
+
+    def read(self, journal: _JournalT, rids: Sequence[int], done: Callable[[list[bytes | Exception]], None], /) -> None:
+        """Read messages, and call `done` with the data of each, or the error: at once, if that need not wait."""
+
+    def will_read(self, journal: _JournalT, rids: Sequence[int], /) -> None:
+        """Have the system read ahead: these messages will be read soon."""
+
+    def put_away(self, journal: _JournalT, rids: Sequence[int], /) -> None:
+        """Keep only a compact index of these messages, with ascending ids: they are out of the broker's memory."""
 
     def purge(self, journal: _JournalT, rids: Iterable[int], done: Done) -> None:
         """Remove messages of a queue; `done` is called when that is on the disk. Raises `errors`."""

@@ -32,6 +32,7 @@ from qstore.broker.model.memory import MemoryCeiling
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.barriers import Barrier
+    from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
 
 LINGER: Final = 0.002
@@ -63,11 +64,13 @@ class Served(Protocol):
         name: its name.
         journal: its journal; of a type the store chooses.
         counted_memory: its `memory` at the last count; maintained by the tick.
+        residency: has messages go out of memory; None if they cannot.
     """
 
     name: str
     journal: Any
     counted_memory: int
+    residency: Residency | None
 
     @property
     def memory(self) -> int:
@@ -300,7 +303,10 @@ class Tick:
                 queue.dispatch()
             except ModelError as error:  # a message was delivered, but its dequeue cannot be written
                 _LOG.error('Queue "%s": %s', queue.name, error)
-            held = queue.memory
+            held, residency = queue.memory, queue.residency
+            if residency is not None and held > residency.budget:
+                residency.keep_within_budget()
+                held = queue.memory
             self._memory.grown += max(0, held - queue.counted_memory)
             queue.counted_memory = held
         if self._memory.grown >= self._memory.step:

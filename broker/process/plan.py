@@ -26,6 +26,7 @@ from qstore.broker.process.options.values import Values
 from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
+_QUEUE_SHARE: Final = 8  # of the memory ceiling is the default for one queue: 1/8
 _STREAMS: Final = ("stderr", "stdout", "syslog")
 """The values of `log-output` that are not file names."""
 
@@ -175,6 +176,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     given = values.size("broker-memory")
     memory = default_ceiling() if given is None else given
     max_bytes = memory // 4 or sys.maxsize
+    queue_memory = values.size("queue-memory")
     return BrokerSettings(
         port=values.number("port"),
         interfaces=values.texts("interface") or LOOPBACK,
@@ -197,6 +199,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         max_message_bytes=min(values.number("max-message-size"), max_bytes),
         max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, max_bytes),
         memory_bytes=memory,
+        queue_memory_bytes=memory // _QUEUE_SHARE if queue_memory is None else queue_memory,
         queue_limit_bytes=values.number("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),

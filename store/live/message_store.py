@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 from uuid import UUID
 
@@ -46,6 +46,7 @@ from qstore.store.live.delivered import read_delivered, remove_delivered, write_
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.reading import MessageData, read_messages, will_read
 from qstore.store.live.rids import RecordIds
 from qstore.store.live.snapshot import Snapshots, Taken
 from qstore.store.live.transactions import Transactions
@@ -209,6 +210,8 @@ class MessageStore:
         remove_delivered(self._environment.disk, self.directory)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)
+        self._reads = self._environment.make_background()
+        self._opened.callback(self._reads.close)
         self._flusher = Flusher(self._environment.make_driver(self.parameters.sync), self._log)
         self._flusher.moved = self._driver_moved
         self._opened.callback(self._flusher.close)
@@ -306,6 +309,18 @@ class MessageStore:
             self.append.dequeue(journal, rid)
         self.flush((journal,), done)
 
+    def read(self, journal: QueueJournal, rids: Sequence[int], done: Callable[[MessageData], None]) -> None:
+        """Read messages, and call `done` with the data of each, or the error: at once, if that need not wait."""
+        read_messages(journal, rids, self._reads, done)
+
+    def will_read(self, journal: QueueJournal, rids: Sequence[int]) -> None:
+        """Have the system read ahead: these messages will be read soon."""
+        will_read(journal, rids)
+
+    def put_away(self, journal: QueueJournal, rids: Sequence[int]) -> None:
+        """Keep only a compact index of these messages, with ascending ids, which are out of the broker's memory."""
+        journal.writer.records.put_away(rids)
+
     def snapshot(self, checkpoint: str, done: Taken) -> None:
         """Take a snapshot of the whole store, with everything appended so far, to be copied or followed.
 
@@ -322,17 +337,21 @@ class MessageStore:
             timeout: seconds to wait for a completion, if anything is under way; None for no limit.
         """
         self._background.collect()
-        if timeout != 0.0 and self._background.is_busy and self.fileno() >= 0 and self._poller is not None:
+        self._reads.collect()
+        is_busy = self._background.is_busy or self._reads.is_busy
+        if timeout != 0.0 and is_busy and self.fileno() >= 0 and self._poller is not None:
             self._poller.poll(timeout)
             timeout = 0.0
         self._flusher.collect(timeout)
         self._background.collect()
+        self._reads.collect()
         self._flusher.start()
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""
         if self._poller is None:
-            descriptors = [each for each in (self._flusher.fileno(), self._background.fileno()) if each >= 0]
+            sources = (self._flusher, self._background, self._reads)
+            descriptors = [each.fileno() for each in sources if each.fileno() >= 0]
             if not descriptors:
                 return -1
             self._poller = select.epoll()
@@ -365,7 +384,7 @@ class MessageStore:
     @property
     def progress(self) -> int:
         """Number of completed disk operations. Thread-safe."""
-        return self._flusher.synced + self._background.finished
+        return self._flusher.synced + self._background.finished + self._reads.finished
 
     # ---- closing ----
 
@@ -411,10 +430,11 @@ class MessageStore:
         everything = (*self.journals.values(), self.prepared_list)
         while True:
             self._background.wait()
+            self._reads.wait()
             self.collect()
             self._flusher.drain(everything)
             self.collect()
-            if self._flusher.is_idle and not self._background.is_busy:
+            if self._flusher.is_idle and not self._background.is_busy and not self._reads.is_busy:
                 return
             everything = (*self.journals.values(), self.prepared_list)
 

@@ -146,7 +146,7 @@ class QueueJournal:
     @property
     def depth(self) -> int:
         """Number of enqueued messages, those of open transactions included."""
-        return len(self.writer.live) - sum(len(each.dequeues) for each in self.writer.transactions.values())
+        return self.writer.records.messages
 
     @property
     def open_transactions(self) -> int:
@@ -166,7 +166,7 @@ class QueueJournal:
     # ---- messages ----
 
     def load(self, rid: int) -> bytes:
-        """The data of a message that is on the disk, verified, as it was enqueued. Raises as `stored`."""
+        """The data of a message, verified, as it was enqueued. Raises as `stored`."""
         header, data = self.stored(rid)
         if not header.flags & COMPRESSED:
             return data
@@ -176,21 +176,20 @@ class QueueJournal:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
 
     def stored(self, rid: int) -> tuple[RecordHeader, bytes]:
-        """The record of a message that is on the disk, verified: its header, and its data as they are stored.
+        """The record of a message, verified: its header, and its data as they are stored.
 
         Raises:
-            JournalError: the message does not exist, is not written yet, or is damaged.
+            JournalError: the message does not exist, or is damaged.
             OSError: it cannot be read.
         """
-        packed = self.writer.live.get(rid)
+        packed = self.writer.records.where(rid)
         if packed is None:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} does not exist')
         place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
-        if place + blocks > self.writer.unsynced_place:
-            raise JournalError(f'queue "{self.name}": record 0x{rid:x} is not on the disk yet')
         salt = self.writer.salt_at(place)
         try:
-            header, _, data = decode_record(self.storage.read(place, blocks * BLOCK_SIZE), salt=salt)
+            record = self.writer.unsynced_part(place, blocks) or self.storage.read(place, blocks * BLOCK_SIZE)
+            header, _, data = decode_record(record, salt=salt)
         except RhmError as error:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
         if header.rid != rid:

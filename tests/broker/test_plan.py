@@ -74,7 +74,9 @@ def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
 
 
 def test_settings_without_options_are_the_default_ones(plan_of: StartPlan) -> None:
-    assert settings_of(plan_of.values, None) == BrokerSettings(memory_bytes=default_ceiling())
+    assert settings_of(plan_of.values, None) == BrokerSettings(
+        memory_bytes=default_ceiling(), queue_memory_bytes=default_ceiling() // 8
+    )
 
 
 def test_no_message_is_larger_than_a_quarter_of_the_memory(file: Path) -> None:
@@ -93,7 +95,7 @@ def test_settings(file: Path) -> None:
         "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5",
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
-        "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--dtx-default-timeout=7", "--dtx-max-timeout=8",
+        "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M", "--dtx-default-timeout=7", "--dtx-max-timeout=8",
         "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
         "--replication-exchange-name=x", "--replication-exchange-type=topic",
     ]  # fmt: skip
@@ -102,6 +104,7 @@ def test_settings(file: Path) -> None:
         max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
         tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
         event_threshold_percent=0, default_message_group="EMPTY-GROUP", memory_bytes=9 << 30,
+        queue_memory_bytes=7 << 20,
         replication_queue="events", create_replication_queue=True, replication_listener="mirror",
         replication_exchange="x", replication_exchange_type="topic",
         dtx_default_timeout_seconds=7, dtx_max_timeout_seconds=8,

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from qstore.broker.model.queues.barriers import Barrier
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.residency import Residency
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeStore, Recorder
 from tests.support.profiles import examples
@@ -99,10 +100,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.journal = store.journal("q")
         self.queue = Queue(
             "q", any_turn, durable=True, store=any_store, journal=self.journal, order=self.new_order(),
-            clock=lambda: self.now,
+            residency=self.new_residency(), clock=lambda: self.now,
         )  # fmt: skip
         self.items: dict[int, Item] = {}
         self.places = 0
+        self.expiries: dict[int, float] = {}
         self.gone: list[weakref.ref[TrackedMessage]] = []
         self.references: dict[int, weakref.ref[TrackedMessage]] = {}
         self.unflushed = 0  # the first place that waits for a flush which has not begun; 0 for none
@@ -123,6 +125,10 @@ class QueueMachine(RuleBasedStateMachine):
     def new_order(self) -> Fifo:
         """How the queue is ordered."""
         return Fifo()
+
+    def new_residency(self) -> Residency | None:
+        """What goes out of memory."""
+        return None
 
     def check_order(self, item: Item) -> None:
         """A message is given to a consumer: those before it were."""
@@ -145,6 +151,7 @@ class QueueMachine(RuleBasedStateMachine):
         any_store: Any = self.store
         message = TrackedMessage("q", b"x" * self.places, persistent=kept, store=any_store)
         message.expires_at = self.now + lasts if lasts else EVER
+        self.expiries[self.places] = message.expires_at
         item = self.items[self.places] = Item(self.places, kept, message.expires_at, self.places)
         self.references[self.places] = weakref.ref(message)
         return message, item
@@ -274,6 +281,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.tick.ready.clear()
         self.round.clear()
         self.queue.dispatch()
+        while self.store.reads:  # the next messages are out of memory
+            self.store.reads.pop(0)()
+            self.queue.dispatch()
         self.drop_expired()
         for consumer in self.consumers:
             if not consumer.credit:
@@ -371,7 +381,9 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "queue"):
             return
         for entries in self.seen.values():  # what a browser's session remembers is its own affair
-            entries[:] = [entry for entry in entries if entry.state == AVAILABLE]
+            entries[:] = [
+                entry for entry in entries if entry.position in self.items and entry.state in (AVAILABLE, FOLDED)
+            ]
         assert [reference() for reference in self.gone if reference() is not None] == []
         self.gone.clear()
 

@@ -369,6 +369,15 @@ class SimulatedFile:
 class SimulatedWritableFile(SimulatedFile):
     """An open file of a `SimulatedDisk`, to read and write."""
 
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, for every other page of the file: those are in memory."""
+        self._check_open()
+        return None if offset >> 12 & 1 else self.read(offset, length)
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Which are in memory does not change."""
+        self._check_open()
+
     def fileno(self) -> int:
         """-1: there is no descriptor."""
         return -1

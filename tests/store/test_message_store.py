@@ -179,8 +179,7 @@ def test_loading_a_message(environment: Environment, path: Path) -> None:
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders")
     rids = [opened.enqueue(journal, bytes([number]) * number * 50) for number in range(60)]
-    with pytest.raises(JournalError, match=f'^queue "orders": record 0x{rids[-1]:x} is not on the disk yet$'):
-        journal.load(rids[-1])
+    assert journal.load(rids[-1]) == bytes([59]) * 59 * 50  # it is not on the disk yet
     opened.flush(journal)
     for number, rid in reversed(list(enumerate(rids))):
         assert journal.load(rid) == bytes([number]) * number * 50

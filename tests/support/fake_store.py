@@ -41,6 +41,8 @@ class FakeJournal:
         live: record id -> data of the messages that are enqueued.
         synced: record ids, of messages and of removed messages, whose record is on the disk.
         is_full, has_failed: what the next append says.
+        away: record ids of what is out of the broker's memory.
+        unreadable: record ids of what cannot be read.
     """
 
     def __init__(self, name: str, queue_id: int) -> None:
@@ -51,6 +53,13 @@ class FakeJournal:
         self.is_full = self.has_failed = self.is_tight = False
         self.transaction_enqueues = 0
         self.bound, self.unsynced = 1 << 20, 0
+        self.away: set[int] = set()
+        self.unreadable: set[int] = set()
+
+    def load(self, rid: int) -> bytes:
+        if rid in self.unreadable:
+            raise FakeError(f"record {rid} cannot be read")
+        return self.live[rid]
 
     def check(self, *, is_enqueue: bool = True) -> None:
         if self.has_failed:
@@ -80,6 +89,7 @@ class FakeStore:
         refuses_decisions: whether outcomes of prepared branches cannot be written.
         is_immediate: whether flushes are done within `flush`.
         has_unflushed: whether a journal has records that nobody waits for.
+        reads: what is being read, oldest first: `reads.pop(0)()` completes it; with `is_immediate` nothing ever is.
         starts: how often what nobody waits for was flushed.
         closed_with: what `close` was told.
     """
@@ -91,6 +101,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.append = self.transactions = self
         self.waiting: list[Waiting] = []
+        self.reads: list[Callable[[], None]] = []
         self.flushed: list[list[FakeJournal]] = []
         self.prepared: dict[bytes, tuple[_Places, _Places]] = {}
         self.is_immediate = self.refuses_decisions = False
@@ -129,6 +140,30 @@ class FakeStore:
     def dequeue(self, journal: FakeJournal, target: int) -> None:
         journal.check(is_enqueue=False)
         del journal.live[target]  # or it was never there
+
+    # ---- reading back ----
+
+    def read(self, journal: FakeJournal, rids: Sequence[int], done: Callable[[list[bytes | Exception]], None]) -> None:
+        def read() -> None:
+            done([self._loaded(journal, rid) for rid in rids])
+
+        if self.is_immediate:
+            read()
+        else:
+            self.reads.append(read)
+
+    def _loaded(self, journal: FakeJournal, rid: int) -> bytes | Exception:
+        try:
+            return journal.load(rid)
+        except (FakeError, KeyError) as error:
+            return error
+
+    def will_read(self, journal: FakeJournal, rids: Sequence[int]) -> None:
+        assert set(rids) <= journal.live.keys()
+
+    def put_away(self, journal: FakeJournal, rids: Sequence[int]) -> None:
+        assert list(rids) == sorted(rids)
+        journal.away.update(rids)
 
     # ---- transactions ----
 

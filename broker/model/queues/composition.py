@@ -10,14 +10,12 @@ part           decides                                         without it
                who is told of messages that come and go        nobody: `event_generation`
 `eligibility`  which messages the queue accepts                it accepts every message
 `depth_watch`  flow control and alerts                         nothing follows from its depth
-
-Residency is not a part yet: all waiting messages are in memory, each referenced by its entry. An order creates the
-entries, so one that pages messages out can create entries whose `message` reads them back. The queue itself uses only
-the size and expiry of a message on it, and at a commit its eligibility.
+`residency`    which of its messages are in memory             all of them
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,9 +43,13 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring, RingLimit
 from qstore.broker.model.queues.self_destruct import SelfDestruct
 from qstore.broker.model.queues.watch_factory import WatchFactory
+from qstore.broker.model.residency.journal_source import JournalSource
+from qstore.broker.model.residency.residency import Residency
+from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
@@ -65,11 +67,13 @@ class QueueFactory:
         clock: seconds since 1970.
         watches: makes their watches.
         default_group: the name of the default group.
+        queue_memory: bytes of memory that a queue's messages may take, if more can be kept on disk; 0 for no limit.
 
     Attributes:
         default_bytes: `max_bytes`.
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
+        restore: decodes a stored message; needed to create queues with a journal.
         divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
             room there.
     """
@@ -82,9 +86,12 @@ class QueueFactory:
         clock: Callable[[], float],
         watches: WatchFactory,
         default_group: str = DEFAULT_GROUP,
+        queue_memory: int = 0,
     ) -> None:
         self._tick, self._store, self.default_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
+        self._queue_memory = queue_memory or sys.maxsize
+        self.restore: Callable[[bytes], Message] = _cannot_restore
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
         self.events = QueueEvents()
@@ -128,11 +135,24 @@ class QueueFactory:
             displacements=displacements,
             eligibility=_eligibility(parsed),
             watch=self._watches.make(name, parsed, capacity),
+            residency=None if journal is None else self._residency(name, order, parsed, journal),
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
+
+    def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency:
+        """Which messages of a durable queue are in memory: its journal has all that are persistent."""
+        assert self._store is not None
+        source = JournalSource(self._store, journal, name, lambda data: self.restore(data))
+        return Residency(
+            source,
+            None,
+            self._queue_memory,
+            has_stretches=type(order) is Fifo,
+            sequence_header=parsed.sequence_header,
+        )
 
     def _order(self, parsed: QueueArguments) -> Fifo:
         """The order of a queue's messages; priorities and groups exclude each other."""
@@ -173,3 +193,7 @@ class QueueFactory:
 def _eligibility(parsed: QueueArguments) -> Eligibility | None:
     no_local = _NO_LOCAL if parsed.no_local else None
     return no_local if parsed.filter is None else Filtering(parsed.filter, no_local)
+
+
+def _cannot_restore(_data: bytes) -> Message:
+    raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)

@@ -174,7 +174,7 @@ class Consumers:
         for browser in list(self.browsers):
             while browser.is_waiting and self.declined < MAX_DECLINED:
                 entry = browser.cursor
-                if entry.state == END or entry.position >= limit:
+                if entry.state >= END or entry.position >= limit:
                     break
                 if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= clock()):
                     result = browser.deliver(entry)
@@ -201,7 +201,7 @@ class Consumers:
         return True
 
     def removed(self, entry: Entry, following: Entry) -> None:
-        """An entry was removed: browsers whose cursor is on it move to the following one."""
+        """An entry was removed, or unfolded: browsers whose cursor is on it move to the following one, or the first."""
         for browser in self.browsers:
             if browser.cursor is entry:
                 browser.cursor = following

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, Entry
+from qstore.broker.model.residency.stretch import Stretch
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.depth_watch import DepthWatch
@@ -66,4 +67,11 @@ class Contents(Depth):
     def delivered_rids(self) -> list[int]:
         """Record ids of messages that were delivered, to be recovered as redelivered."""
         held = (ACQUIRED, LEAVING, MOVING)
-        return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]
+        rids: list[int] = []
+        for part in self._order.parts():
+            if isinstance(part, Stretch):
+                if part.is_stored:
+                    rids += part.redelivered()
+            elif part.rid and (part.is_redelivered or part.state in held):
+                rids.append(part.rid)
+        return rids

@@ -30,6 +30,8 @@ class QueueTotals(NamedTuple):
             that a purge removed.
         discarded, replaced: messages that made room on a ring queue, and that a newer value has replaced.
         rerouted: messages that management has moved to an exchange.
+        messages_out, messages_in, bytes_out, bytes_in: messages that went out of memory to the disk, and those that
+            came back or left the queue (`residency`).
     """
 
     messages_enqueued: int = 0
@@ -53,6 +55,10 @@ class QueueTotals(NamedTuple):
     discarded: int = 0
     replaced: int = 0
     rerouted: int = 0
+    messages_out: int = 0
+    messages_in: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
 
     @property
     def messages(self) -> int:
@@ -71,6 +77,8 @@ class QueueTotals(NamedTuple):
             bytes_dequeued=self.bytes_enqueued,
             persistent_messages_dequeued=self.persistent_messages_enqueued,
             persistent_bytes_dequeued=self.persistent_bytes_enqueued,
+            messages_in=self.messages_out,
+            bytes_in=self.bytes_out,
         )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
 from qstore.broker.model.queues.depth_watch import DepthWatch
+
+if TYPE_CHECKING:
+    from qstore.broker.model.residency.residency import Residency
 
 
 class Depth:
@@ -18,11 +23,12 @@ class Depth:
         counters: its other counters (`totals`).
         watch: what follows from the depth: flow control and alerts (`depth_watch`); by default nothing.
         uncommitted, uncommitted_bytes: those on the queue whose transaction is not committed yet.
+        residency: which of them are in memory (`residency`); None if all are, always.
     """
 
     __slots__ = (
         "_acquired", "bytes_dequeued", "bytes_enqueued", "counters", "durable", "messages_dequeued",
-        "messages_enqueued", "name", "uncommitted", "uncommitted_bytes", "watch",
+        "messages_enqueued", "name", "residency", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(self, name: str, *, durable: bool, watch: DepthWatch | None = None) -> None:
@@ -32,6 +38,7 @@ class Depth:
         self.counters = QueueCounters()
         self._acquired = 0  # how often an entry became ACQUIRED
         self.uncommitted = self.uncommitted_bytes = 0
+        self.residency: Residency | None = None
 
     @property
     def message_count(self) -> int:
@@ -61,7 +68,13 @@ class Depth:
             (self.messages_enqueued, self.bytes_enqueued),
             (self.messages_dequeued, self.bytes_dequeued),
         )
-        return self.counters.totals(enqueued, dequeued, self._acquired, self.refused, is_durable=self.durable)
+        totals = self.counters.totals(enqueued, dequeued, self._acquired, self.refused, is_durable=self.durable)
+        out = self.residency
+        if out is None:
+            return totals
+        return totals._replace(
+            messages_out=out.messages_out, messages_in=out.messages_in, bytes_out=out.bytes_out, bytes_in=out.bytes_in
+        )
 
     @property
     def refused(self) -> int:
@@ -71,7 +84,8 @@ class Depth:
     @property
     def memory(self) -> int:
         """Bytes of memory taken by its messages, as counted for the memory ceiling."""
-        return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+        size = self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+        return size if self.residency is None else size - self.residency.memory_out
 
     @property
     def is_empty(self) -> bool:

@@ -56,6 +56,11 @@ class Displacement:
 
     __slots__ = ()
 
+    @property
+    def refers_to_entries(self) -> bool:
+        """Whether it keeps references to entries of available messages: then these must stay in memory."""
+        return False
+
     def arrived(self, queue: Displacing, entry: Entry) -> None:  # noqa: ARG002
         """A message was enqueued, and may be delivered once it is on the disk. By default as `recovered`."""
         self.recovered(queue)

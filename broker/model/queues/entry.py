@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 AVAILABLE: Final = 0  # waits to be delivered
 ACQUIRED: Final = 1  # held by a consumer or a transaction
 GONE: Final = 2  # removed from the queue
-END: Final = 3  # the entry at the end, without a message
-UNCOMMITTED: Final = 4  # its transaction is being committed: it has its position, but cannot be delivered
-LEAVING: Final = 5  # its dequeue is being committed: the consumer can no longer settle it
-MOVING: Final = 6  # being moved to another queue: the consumer that acquired it can still accept it
+UNCOMMITTED: Final = 3  # its transaction is being committed: it has its position, but cannot be delivered
+LEAVING: Final = 4  # its dequeue is being committed: the consumer can no longer settle it
+MOVING: Final = 5  # being moved to another queue: the consumer that acquired it can still accept it
+END: Final = 6  # the entry at the end, without a message; cursors stop at this state and those above it
+FOLDED: Final = 7  # its message is in a stretch now: only a consumer that has browsed it may still know the entry
+OUT: Final = 8  # stands for many messages that are out of memory (`residency`)
 
 
 class Entry:
@@ -28,7 +30,8 @@ class Entry:
         message: the message.
         position: its number on the queue, counted from 1.
         rid: its record id in the queue's journal; 0 if it is not stored.
-        state: AVAILABLE, ACQUIRED, GONE, END, UNCOMMITTED, LEAVING or MOVING.
+        state: AVAILABLE, ACQUIRED, GONE, UNCOMMITTED, LEAVING, MOVING, END,
+            FOLDED or OUT.
         is_redelivered: whether it was delivered before, and must be marked so.
         next, previous: its neighbours.
     """

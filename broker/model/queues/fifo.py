@@ -6,6 +6,9 @@
 A new message takes the end entry, and a new end entry follows. An acquired entry stays linked, so that it can be
 released at its position; a removed one is unlinked, and keeps no references into the queue.
 
+Available entries after the cursor may be out of memory. Then an entry with the state OUT stands for many of them (a
+stretch), and the pager has it replaced by these when they are needed (`residency`).
+
 The public methods are the interface of any order; `per_consumer` adds to it. All take constant time, except
 `next_available`, which walks over entries that are not available; it passes each of them only once until an entry
 before the cursor is released.
@@ -14,32 +17,49 @@ before the cursor is released.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry, end_entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, GONE, OUT, Entry, end_entry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumer import Consumer
 
 _new_entry: Final = Entry.__new__
 
 
-class Fifo:
-    """The entries of one queue."""
+class Pager(Protocol):
+    """Knows the stretches of one queue."""
 
-    __slots__ = ("_cursor", "_end", "_head")
+    def unfold(self, stretch: Any) -> Entry:
+        """Replace a stretch by its entries. Returns the first."""
+
+    def fold_before(self, after: Entry) -> None:
+        """The entries directly before this one are not needed for now."""
+
+
+class Fifo:
+    """The entries of one queue.
+
+    Attributes:
+        pager: knows its stretches; None if it has none.
+    """
+
+    __slots__ = ("_cursor", "_end", "_head", "pager")
 
     def __init__(self) -> None:
         self._head, self._end = end_entry(0), end_entry(1)
         self._head.state = GONE
         self._head.next, self._end.previous = self._end, self._head
         self._cursor = self._end
+        self.pager: Pager | None = None
 
     def __del__(self) -> None:
         # For a queue that was deleted with messages: the links form cycles, which would wait for the garbage
         # collector, and the server seldom runs it.
-        for entry in self:
+        for entry in self.parts():
             del entry.next, entry.previous
         del self._head.next, self._end.previous
 
@@ -48,16 +68,46 @@ class Fifo:
 
         No copy is made: a queue can be emptied when memory is exhausted.
         """
+        for part in self.parts():
+            if part.state == OUT:
+                yield from self.within(part)
+            else:
+                yield part
+
+    def parts(self) -> Iterator[Entry]:
+        """As iteration, but with stretches in place of their entries."""
         entry = self._head.next
         while entry.state != END:
             following = entry.next
             yield entry
             entry = following
 
+    def within(self, stretch: Entry) -> Iterator[Entry]:
+        """The entries of a stretch, whose messages stay out of memory; the one yielded last may be removed."""
+        assert self.pager is not None
+        end = stretch.next.position
+        entry = self.pager.unfold(stretch)
+        while entry.position < end:
+            following = entry.next
+            yield entry
+            entry = following
+        if self.pager is not None:
+            self.pager.fold_before(entry)
+
     @property
     def first(self) -> Entry:
         """The first entry; the end entry if there is no message."""
         return self._head.next
+
+    @property
+    def last(self) -> Entry:
+        """The last entry; one before all positions if there is no message."""
+        return self._end.previous
+
+    @property
+    def cursor(self) -> Entry:
+        """The entry at the cursor."""
+        return self._cursor
 
     @property
     def next_position(self) -> int:
@@ -70,6 +120,9 @@ class Fifo:
         while entry.state != END:
             if entry.state in (AVAILABLE, ACQUIRED):
                 return entry
+            if entry.state == OUT:
+                assert self.pager is not None
+                return self.pager.unfold(entry)
             entry = entry.next
         return None
 
@@ -104,7 +157,7 @@ class Fifo:
             if state == AVAILABLE:
                 self._cursor = entry.next
                 return entry
-            if state == END:
+            if state >= END:
                 break
             entry = entry.next
         self._cursor = entry
@@ -128,3 +181,47 @@ class Fifo:
             self._cursor = following
         del entry.next, entry.previous  # a reference to the entry would keep all later entries alive
         return following
+
+    # ---- stretches ----
+
+    def fold(self, entries: Sequence[Entry], stretch: Entry) -> None:
+        """Put a stretch in the place of consecutive entries, none of which is before the cursor."""
+        before, after = entries[0].previous, entries[-1].next
+        for entry in entries:
+            if entry is self._cursor:
+                self._cursor = stretch
+            entry.state = FOLDED
+            del entry.next, entry.previous
+        stretch.previous, stretch.next = before, after
+        before.next = after.previous = stretch
+
+    def unfold(self, stretch: Entry, entries: Sequence[Entry]) -> None:
+        """Put the entries of a stretch in its place."""
+        before, after = stretch.previous, stretch.next
+        for entry in entries:
+            before.next, entry.previous = entry, before
+            before = entry
+        before.next, after.previous = after, before
+        if self._cursor is stretch:
+            self._cursor = entries[0]
+        del stretch.next, stretch.previous
+
+    def substitute(self, entry: Entry, former: Entry) -> None:
+        """Put the former entry of a message in the place of its present one."""
+        before, after = entry.previous, entry.next
+        former.previous, former.next = before, after
+        before.next = after.previous = former
+        former.state, entry.state = entry.state, GONE
+        if self._cursor is entry:
+            self._cursor = former
+        del entry.next, entry.previous
+
+    def append_stretch(self, stretch: Entry, count: int) -> None:
+        """Append a stretch of that many messages, whose positions are consecutive from that of the end."""
+        end, before = self._end, self._end.previous
+        assert stretch.position == end.position
+        stretch.previous, stretch.next = before, end
+        before.next = end.previous = stretch
+        if self._cursor is end:
+            self._cursor = stretch
+        end.position += count

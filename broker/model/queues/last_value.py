@@ -37,6 +37,11 @@ class LastValues(Displacement):
         self._last: dict[str, Entry] = {}
         self._keys: dict[Entry, str] = {}
 
+    @property
+    def refers_to_entries(self) -> bool:
+        """It does."""
+        return True
+
     def arrived(self, queue: Displacing, entry: Entry) -> None:
         """Displace the message with the same key. A transaction may be committed after a newer one has arrived."""
         key = entry.message.header_text(self._header)

@@ -6,6 +6,7 @@
     limit        how much it holds (`limits`)
     displaced    messages that leave it when others arrive (`displacement`)
     eligibility  which messages it accepts (`eligibility`)
+    residency    which of its messages are in memory (`residency`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
 that is what the barriers are for. All other messages may be delivered at once. A message that is released (by its
@@ -23,15 +24,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
+from qstore.broker.model.queues.admission import Admitting
 from qstore.broker.model.queues.barriers import Barrier, Barriers
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
-from qstore.broker.model.queues.contents import Contents
 from qstore.broker.model.queues.deletion import Deletion
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, UNCOMMITTED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, LEAVING, MOVING, OUT, UNCOMMITTED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -43,11 +46,12 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.displacement import Displacement
     from qstore.broker.model.queues.eligibility import Eligibility
     from qstore.broker.model.queues.limits import Limit
+    from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
 
-class Queue(Contents):
+class Queue(Admitting):
     """A queue of the broker.
 
     Args:
@@ -61,13 +65,12 @@ class Queue(Contents):
         displacements: which messages leave it when others arrive (`displacement`).
         eligibility: which messages it accepts (`eligibility`); None for all.
         watch: flow control and alerts (`depth_watch`); by default neither.
+        residency: which messages are in memory (`residency`); None for all.
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store, journal, limit, displacements, eligibility: as above.
+        name, durable, auto_delete, arguments, store: as above. More are in `Admitting`.
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
-        owner: the session or channel to which it is exclusive; None if it is not exclusive.
-        exclusive_consumer: its exclusive consumer; None if there is none.
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
@@ -82,8 +85,7 @@ class Queue(Contents):
     __slots__ = (
         "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "displacements", "eligibility", "exclusive_consumer", "is_browse_only", "is_deleted", "is_kept_until_empty",
-        "journal", "limit", "owner", "sequence_header", "store",
+        "is_browse_only", "is_deleted", "is_kept_until_empty", "sequence_header", "store",
     )  # fmt: skip
 
     def __init__(
@@ -101,43 +103,28 @@ class Queue(Contents):
         displacements: tuple[Displacement, ...] = (),
         eligibility: Eligibility | None = None,
         watch: DepthWatch | None = None,
+        residency: Residency | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(name, Fifo() if order is None else order, durable=durable, watch=watch, created_at=clock())
-        self.auto_delete, self.arguments = auto_delete, arguments
-        self.store, self.journal = store, journal
-        self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
+        super().__init__(
+            name, Fifo() if order is None else order, durable=durable, watch=watch, journal=journal, limit=limit,
+            displacements=displacements, eligibility=eligibility, created_at=clock(),
+        )  # fmt: skip
+        self.auto_delete, self.arguments, self.store = auto_delete, arguments, store
         self._append = None if store is None else store.append
         self._chooser = order if isinstance(order, PerConsumerOrder) else None
         self._tick, self._clock = tick, clock
         self.alternate: Alternate[Queue] | None = None
-        self.owner: object | None = None
-        self.exclusive_consumer: Consumer | None = None
         self.is_deleted = self.is_browse_only = self.is_kept_until_empty = False
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
         self._barriers, self._consumers = Barriers(), Consumers()
+        self.residency = residency
+        if residency is not None:
+            residency.attach(self, self._order, self._consumers, self._barriers, self._is_ready)
 
     # ---- enqueue ----
-
-    def admits(self, message: Message) -> bool:
-        """Whether the queue accepts the message; otherwise it is dropped."""
-        return self.eligibility is None or self.eligibility.admits(self, message)
-
-    def stores(self, message: Message) -> bool:
-        """Whether the message is stored in the queue's journal."""
-        return message.is_persistent and self.journal is not None and self.admits(message)
-
-    def check_room(self, message: Message) -> None:
-        """Raise ResourceLimitExceededError if the queue has no room for the message."""
-        if self.limit is not None and self.admits(message):
-            self.limit.check(self, message)
-
-    def check_room_for(self, count: int, size: int) -> None:
-        """As `check_room`, for `count` messages with `size` bytes of headers and content."""
-        if self.limit is not None:
-            self.limit.check_all(self, count, size)
 
     def publish(self, message: Message) -> bool:
         """Enqueue a message, and append it to the journal if it is stored.
@@ -256,6 +243,9 @@ class Queue(Contents):
     def lower(self, barrier: Barrier) -> None:
         """The records that this barrier waits for are on the disk."""
         self._barriers.lower(barrier)
+        self._is_ready()
+
+    def _is_ready(self) -> None:
         self._tick.ready[self] = None
         self._tick.schedule()
 
@@ -292,6 +282,8 @@ class Queue(Contents):
         self.messages_dequeued += 1
         message = entry.message
         self.bytes_dequeued += message.size
+        if self.residency is not None and isinstance(message, Reference):
+            self.residency.removed(message)
         if message.is_persistent is not self.durable:
             self.counters.atypical_dequeue(message.size)
         if self.watch.is_high:
@@ -307,6 +299,8 @@ class Queue(Contents):
 
     def acquire(self, entry: Entry, *, consumer: Consumer | None = None, is_consumed: bool = True) -> bool:
         """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if that is not possible."""
+        if entry.state == FOLDED and self.residency is not None:
+            self.residency.revive(entry)
         if entry.state != AVAILABLE or not self._order.claim(entry, consumer):
             return False
         entry.state = ACQUIRED
@@ -356,11 +350,14 @@ class Queue(Contents):
 
     def expire(self) -> int:
         """Remove available messages that have expired. Returns how many."""
-        now, count = self._clock(), 0
-        for entry in self.available():
-            if 0 < entry.message.expires_at <= now:
-                self._drop_expired(entry)
-                count += 1
+        now, count, order = self._clock(), 0, self._order
+        for part in order.parts():
+            if isinstance(part, Stretch) and not 0 < part.first_expiry <= now:
+                continue
+            for entry in order.within(part) if part.state == OUT else (part,):
+                if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
+                    self._drop_expired(entry)
+                    count += 1
         if count:
             self._tick.schedule()
         return count
@@ -370,11 +367,6 @@ class Queue(Contents):
         with contextlib.suppress(InternalError):  # it stays acquired, so it is not delivered
             self.dequeue(entry)
             self.counters.expired += 1
-
-    @property
-    def refused(self) -> int:
-        """Number of messages that its limit has refused."""
-        return 0 if self.limit is None else self.limit.refused
 
     # ---- consumers ----
 
@@ -436,6 +428,9 @@ class Queue(Contents):
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
         self.watch.release()
+        if self.residency is not None:
+            self.residency.close()
+            self.residency = None  # it refers to the queue
         deletion.ended(is_deleted=True)
         return list(deletion.consumers)
 
@@ -493,6 +488,8 @@ class Queue(Contents):
                     break
         if consumers.declined >= MAX_DECLINED:
             self._tick.dispatch_later(self)
+        if self.residency is not None and not self.residency.is_all_in:
+            self.residency.serve()
 
     @property
     def is_unfinished(self) -> bool:

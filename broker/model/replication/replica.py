@@ -49,6 +49,11 @@ class Mirror(Displacement):
         self._ids: dict[Entry, MessageId] = {}
         self._expected: MessageId | None = None
 
+    @property
+    def refers_to_entries(self) -> bool:
+        """It does."""
+        return True
+
     def enqueue(self, identity: MessageId, message: Message, put: Put) -> bool:
         """Put a copy on the queue. Returns and raises as `put`."""
         self._expected = identity

@@ -15,9 +15,11 @@ Source: the types are those that qpidd compares; Apache Qpid C++, Selector.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from qstore.broker.model.errors import InternalError
 from qstore.formats.values import Family, TypedValue
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class Candidate:
         return value
 
     def _count_decoding(self) -> None:
+        with contextlib.suppress(InternalError):  # it cannot be read back, and has no headers
+            self.message = self.message.whole()
         message = self.message
         self.work += _DECODING * (message.size - len(message.body))
 

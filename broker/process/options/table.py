@@ -115,6 +115,11 @@ _QUEUES: Final = Group(
             "the memory that the machine, the control group and the process limits allow",
         ),
         Option(
+            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a durable queue's messages beyond which those that are on "
+            "disk leave memory, and are read back when their turn comes. 0: no limit. Default: an eighth of "
+            "--broker-memory",
+        ),
+        Option(
             "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its limit, "
             "above which its publishers wait; 0: never", maximum=100,
         ),

@@ -25,6 +25,7 @@ import uuid
 from typing import Any, Final
 
 from qstore.broker.model.content import Content
+from qstore.broker.model.errors import InternalError
 from qstore.broker.model.message import Message, Properties
 from qstore.broker.protocols.amqp_0_10.transfer import (
     CONTENT_TYPES,
@@ -44,6 +45,18 @@ from qstore.formats.values import Family, TypedMap, TypedValue, typed_value
 TEXT: Final = "text/plain"
 _SUBJECT: Final = "qpid.subject"
 _MESSAGE_ID: Final = "x-amqp-message-id"
+
+
+def transfer_of(message: Message) -> TransferMessage | None:
+    """A message that is on a queue as a transfer, read back if it is out of memory.
+
+    None if it cannot be read, or AMQP 0-10 cannot represent it.
+    """
+    try:
+        message = message.whole()
+    except InternalError:
+        return None
+    return message if isinstance(message, TransferMessage) else message.converted(as_transfer)
 
 
 def as_transfer(message: Message) -> TransferMessage | None:

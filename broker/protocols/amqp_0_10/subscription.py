@@ -22,7 +22,7 @@ from qstore.broker.model.content import Content
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
+from qstore.broker.protocols.amqp_0_10.conversion import transfer_of
 from qstore.broker.protocols.amqp_0_10.session import Transport
 from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
@@ -254,7 +254,7 @@ class Subscription:
             return REFUSED
         message = entry.message
         if not isinstance(message, TransferMessage):
-            transfer = message.converted(as_transfer)
+            transfer = transfer_of(message)
             if transfer is None:
                 return NOT_FOR_ME
             message = transfer

@@ -106,7 +106,7 @@ class Compactor:
             target
             for transaction in records.transactions.values()
             for target, escort in transaction.dequeues.items()
-            if live[escort] < live[target]
+            if live[escort] < (records.where(target) or 0)
         ]
 
     # ---- when ----
@@ -184,7 +184,7 @@ class Compactor:
     # ---- what ----
 
     def _list_oldest(self) -> None:
-        """List the records in the oldest file. Those in `live` are in log order."""
+        """List the records in the oldest file, in log order. Those in `live` are in that order."""
         space, live = self._space, self._records.live
         if self._oldest == space.oldest:
             return
@@ -197,17 +197,25 @@ class Compactor:
                 self._next_held = min(self._next_held, (packed >> SIZE_BITS) // space.file)
                 break
             self._to_copy.append(rid)
+        if self._records.resting:
+            found, following = self._records.resting.before(end)
+            if found:
+                found += [(live[rid] >> SIZE_BITS, rid) for rid in self._to_copy]
+                self._to_copy = deque(rid for _, rid in sorted(found))
+            if following >= 0:
+                self._next_held = min(self._next_held, following // space.file)
         self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))
 
     def _blocks_copied(self, rid: int) -> int:
         """Blocks written when a record is copied out of the oldest file; 0 if it is no longer there."""
         if not self._is_in_oldest(rid):
             return 0
-        live, escort = self._records.live, self._records.escort_of(rid)
-        return (live[rid] & SIZE_MASK) + (0 if escort is None else live[escort] & SIZE_MASK)
+        packed, escort = self._records.where(rid), self._records.escort_of(rid)
+        assert packed is not None
+        return (packed & SIZE_MASK) + (0 if escort is None else self._records.live[escort] & SIZE_MASK)
 
     def _is_in_oldest(self, rid: int) -> bool:
-        packed = self._records.live.get(rid)
+        packed = self._records.where(rid)
         return packed is not None and (packed >> SIZE_BITS) // self._space.file == self._space.oldest
 
     # ---- copies ----
@@ -229,7 +237,9 @@ class Compactor:
     def _copy(self, rid: int) -> None:
         """Copy one live message to the end, with its dequeue if it has one."""
         records = self._records
-        place, blocks = records.live[rid] >> SIZE_BITS, records.live[rid] & SIZE_MASK
+        packed = records.where(rid)
+        assert packed is not None
+        place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
         salt = self._batch.salts[place // self._space.file]
         header, xid, data = decode_record(self._read(place, blocks * BLOCK_SIZE), salt=salt)
         if header.rid != rid or header.kind is not Kind.ENQUEUE:

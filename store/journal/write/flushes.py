@@ -96,6 +96,11 @@ class FlushQueue:
         """Add a closed flush."""
         self._waiting.append(flush)
 
+    def holding(self, place: int) -> Flush:
+        """The flush that contains a log offset, which is not synced."""
+        closed = self._waiting if self.in_flight is None else (self.in_flight, *self._waiting)
+        return next(flush for flush in closed if place < flush.end)
+
     def next_step(self) -> Step | None:
         """Issue the next step; None if there is none, or one is under way."""
         if self.is_under_way:

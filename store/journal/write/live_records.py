@@ -3,6 +3,9 @@
 A message is live from its enqueue until its removal is synced: a dequeue, or the outcome of the transaction that
 dequeues it. The dequeue of an open transaction, its *escort*, is kept like a live record until the transaction ends,
 and moves with its message.
+
+Records of messages that the broker does not have in memory *rest*: they are in packed arrays (`resting`) instead of the
+dictionary, whose order is that of the log.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qstore.formats.rhm.headers import record_blocks
+from qstore.store.journal.write.resting import RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
 from qstore.store.journal.write.write_batch import WriteBatch
 from qstore.store.journal.write.writer_state import OpenTransaction
@@ -25,9 +29,10 @@ class LiveRecords:
         space: notes the files that hold live records.
         live: record id -> log offset and blocks, packed, of every live record in log order. It is taken over.
         transactions: xid -> open transaction. It is taken over.
+        resting: live records that rest; none by default. It is taken over.
 
     Attributes:
-        live, transactions: as above.
+        live, transactions, resting: as above.
         locked: message -> the open transaction that enqueues or dequeues it.
         room: blocks that enqueues may still fill by the threshold: the limit less the live blocks, one for each
             message, and the blocks that the outcomes of open transactions need.
@@ -45,6 +50,7 @@ class LiveRecords:
         "live",
         "locked",
         "outcomes",
+        "resting",
         "room",
         "transactions",
     )
@@ -55,9 +61,11 @@ class LiveRecords:
         space: RingSpace,
         live: dict[int, int],
         transactions: dict[bytes, OpenTransaction],
+        resting: RestingRecords | None = None,
     ) -> None:
         self._batch, self._space = batch, space
         self.live, self.transactions = live, transactions
+        self.resting = RestingRecords() if resting is None else resting
         self.locked: dict[int, bytes] = {}
         self.outcomes = self.escorts = self._escort_count = 0
         for xid, transaction in transactions.items():
@@ -65,19 +73,30 @@ class LiveRecords:
             self.escorts += sum(live[rid] & SIZE_MASK for rid in transaction.dequeues.values())
             self._escort_count += len(transaction.dequeues)
             self.locked.update(dict.fromkeys((*transaction.dequeues, *transaction.enqueues), xid))
-        sizes = [packed & SIZE_MASK for packed in live.values()]
-        self.largest = max(sizes, default=1)
-        self.room = space.threshold - sum(sizes) - self.messages - self.outcomes
+        largest, blocks, oldest = 1, 0, batch.position
+        for records in (live.values(), self.resting.values()):
+            for packed in records:
+                size, place = packed & SIZE_MASK, packed >> SIZE_BITS
+                blocks += size
+                largest = max(largest, size)
+                oldest = min(oldest, place)
+        self.largest = largest
+        self.room = space.threshold - blocks - self.messages - self.outcomes
         space.hold_all(live.values())
-        oldest = min((packed >> SIZE_BITS for packed in live.values()), default=batch.position)
-        space.oldest = min(oldest, batch.position) // space.file
+        space.hold_all(self.resting.values())
+        space.oldest = oldest // space.file
 
     # ---- queries ----
+
+    def where(self, rid: int) -> int | None:
+        """Log offset and blocks, packed, of a live record, resting or not; None if there is none."""
+        packed = self.live.get(rid)
+        return self.resting.get(rid) if packed is None else packed
 
     @property
     def messages(self) -> int:
         """Messages that still need a dequeue, those of open transactions included."""
-        return len(self.live) - self._escort_count
+        return len(self.live) + len(self.resting) - self._escort_count
 
     @property
     def blocks(self) -> int:
@@ -95,14 +114,29 @@ class LiveRecords:
     def may_dequeue(self, target: int, xid: bytes) -> bool:
         """Whether the message exists and the transaction (or anyone, if `xid` is empty) may dequeue it."""
         holder = self.locked.get(target)
-        if target not in self.live or holder is None:
-            return target in self.live
+        if holder is None:
+            return self.where(target) is not None
         return holder == xid and target not in self.transactions[xid].dequeues
 
     def escort_of(self, target: int) -> int | None:
         """Record id of the dequeue by which an open transaction would remove the message; None if there is none."""
         xid = self.locked.get(target)
         return None if xid is None else self.transactions[xid].dequeues.get(target)
+
+    # ---- resting records ----
+
+    def put_away(self, rids: Sequence[int]) -> None:
+        """Let live records rest, with ascending ids."""
+        live = self.live
+        found, packed = list[int](), list[int]()
+        for rid in rids:
+            place = live.get(rid)
+            if place is not None:
+                found.append(rid)
+                packed.append(place)
+        if found:
+            for rid in found[: self.resting.add(found, packed)]:
+                del live[rid]
 
     # ---- changes ----
 
@@ -158,15 +192,22 @@ class LiveRecords:
             live[rids[number]] = place << SIZE_BITS | (places[number + 1] - place)
         room = self.room - (places[count] - places[0]) - count
         for target in targets:
-            packed = live.pop(target)
+            packed = live.pop(target, 0) or self.resting.pop(target)
             removed.append(packed)
             room += (packed & SIZE_MASK) + 1
         self.room = room
 
     def moved(self, rid: int, place: int, blocks: int) -> None:
         """A copy of a live record was appended, which replaces it."""
-        self.room += self._drop(rid)
-        self._keep(rid, place, blocks)
+        packed = self.resting.get(rid) if self.resting else None
+        if packed is None:
+            self.room += self._drop(rid)
+            self._keep(rid, place, blocks)
+            return
+        self.resting.set(rid, place << SIZE_BITS | blocks)
+        self._batch.removed.append(packed)
+        self._space.hold(place, blocks)
+        self.room += (packed & SIZE_MASK) - blocks
 
     def _begun(self, xid: bytes) -> OpenTransaction:
         transaction = self.transactions.get(xid)
@@ -191,7 +232,7 @@ class LiveRecords:
 
     def _drop(self, rid: int) -> int:
         """Release a record once the current batch is synced. Returns its blocks."""
-        packed = self.live.pop(rid)
+        packed = self.live.pop(rid, 0) or self.resting.pop(rid)
         self._batch.removed.append(packed)
         return packed & SIZE_MASK
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
@@ -161,15 +161,49 @@ class JournalStorage:
 
     def read(self, block: int, size: int) -> bytes:
         """`size` bytes from a block of the endless stream. Raises OSError."""
+        parts = [self.file(number).read(offset, count) for number, offset, count in self._pieces(block, size)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_cached(self, block: int, size: int) -> bytes | None:
+        """As `read`, if the system has all of it in memory; None otherwise. Raises OSError."""
         parts = []
+        for number, offset, count in self._pieces(block, size):
+            part = self.file(number).read_cached(offset, count)
+            if part is None:
+                return None
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_ahead(self, block: int, size: int) -> None:
+        """Have the system read this part of the stream into memory."""
+        with contextlib.suppress(OSError):
+            for number, offset, count in self._pieces(block, size):
+                self.file(number).read_ahead(offset, count)
+
+    def reader(self, extents: Iterable[tuple[int, int]]) -> Callable[[], list[bytes | None]]:
+        """A function that reads parts of the stream, each given by block and bytes; any thread may call it.
+
+        It opens the files itself, and returns None for each part that cannot be read.
+        """
+        disk = self._disk
+        wanted = [
+            [
+                (data_path(self._directory, self._base_name, number), offset, count)
+                for number, offset, count in self._pieces(*extent)
+            ]
+            for extent in extents
+        ]
+        return lambda: [_read_pieces(disk, pieces) for pieces in wanted]
+
+    def _pieces(self, block: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """A part of the endless stream: number of each file, offset and bytes there."""
         index, rest = divmod(block, self._file_blocks)
         offset = DATA_OFFSET + rest * BLOCK_SIZE
         while size > 0:
             count = min(size, self._geometry.file_size - offset)
-            parts.append(self.file(self._ring.number(index)).read(offset, count))
+            yield self._ring.number(index), offset, count
             size -= count
             index, offset = index + 1, DATA_OFFSET
-        return b"".join(parts)
 
     def sync_end(self, position: int) -> None:
         """Sync the file in which a journal ended, at block `position`: recovery may have read unsynced data.
@@ -222,3 +256,15 @@ class JournalStorage:
             file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
         self._open[number] = file  # the most recently used comes last
         return file
+
+
+def _read_pieces(disk: Disk, pieces: Iterable[tuple[str, int, int]]) -> bytes | None:
+    """Read pieces of files, joined; None if one cannot be read."""
+    parts = []
+    try:
+        for path, offset, count in pieces:
+            with contextlib.closing(disk.open(path)) as file:
+                parts.append(file.read(offset, count))
+    except OSError:
+        return None
+    return b"".join(parts)

@@ -67,7 +67,8 @@ class Version2Writer:
     Attributes:
         owner, ring, batch, flushes, space, records, compactor: as above.
         growth: changes the ring; `ring_changed` must follow each of its calls.
-        live: record id -> log offset and blocks, packed, of all live records, in log order: that of `records`.
+        live: record id -> log offset and blocks, packed, of all live records that do not rest, in log order: that of
+            `records`.
         transactions: xid -> open transaction: that of `records`.
         last_flush: number of the last synced flush; of a resumed journal that was not written to, that of its last
             record.
@@ -158,6 +159,9 @@ class Version2Writer:
             JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
         packed = self.live.get(target)
+        is_resting = packed is None
+        if packed is None:
+            packed = self.records.resting.get(target)
         if packed is None or (self._locked and target in self._locked):
             raise self._not_to_dequeue(target)
         batch = self.batch
@@ -174,7 +178,10 @@ class Version2Writer:
         pieces.append(head)
         pieces.append(TAIL.pack(extend_crc32c(0, head + batch.salt), rid) + _DEQUEUE_PADDING)
         batch.position += 1
-        del self.live[target]
+        if is_resting:
+            self.records.resting.pop(target)
+        else:
+            del self.live[target]
         batch.removed.append(packed)
         self.records.room += (packed & SIZE_MASK) + 1
 
@@ -198,7 +205,7 @@ class Version2Writer:
             JournalError: a message does not exist, or a transaction holds it. Nothing was appended.
         """
         for target in targets:
-            if target not in self.live or (self._locked and target in self._locked):
+            if self.records.where(target) is None or (self._locked and target in self._locked):
                 raise self._not_to_dequeue(target)
         batch, records = self.batch, self.records
         blocks, largest = transaction_blocks(xid, messages)
@@ -366,6 +373,19 @@ class Version2Writer:
         """Log offset where unsynced data begins."""
         return self.flushes.synced_place
 
+    def unsynced_part(self, place: int, blocks: int) -> bytes:
+        """The bytes of a record that may not be on the disk yet, such as a copy; empty if it is."""
+        if place < self.flushes.synced_place:
+            return b""
+        batch = self.batch
+        if place >= batch.start:
+            content, start = b"".join(batch.pieces), batch.start
+        else:
+            flush = self.flushes.holding(place)
+            content, start = flush.content, flush.start
+        at = (place - start) * BLOCK_SIZE
+        return content[at : at + blocks * BLOCK_SIZE]
+
     @property
     def is_dirty(self) -> bool:
         """Whether anything is unsynced."""
@@ -428,7 +448,7 @@ class Version2Writer:
         space.release(flush.removed)
         space.reclaim(flush.end)
         self.batch.forget_files(space.oldest)
-        if not self.live:
+        if not self.live and not self.records.resting:
             self.records.largest = 1
         self.compactor.after_flush()
         self._set_ends()

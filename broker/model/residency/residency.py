@@ -1,0 +1,463 @@
+"""The residency of one queue's messages: what goes out of memory, and what comes back.
+
+A queue may take so much memory (its budget); beyond that, and when the broker's memory is short, messages go out, in
+one of two ways:
+
+    stretches    up to 512 messages after those that are delivered next, with their entries (`stretch`); of orders that
+                 are first in, first out, whose entries nobody else refers to
+    references   single messages, whose entries stay (`reference`); of all other orders, and of messages that are passed
+                 over
+
+Only available messages go out, and only those before the first that waits for the disk. Consumers of stretches have the
+next ones read back while they are still busy with those before (`serve`), so they rarely wait.
+
+Memory is freed in portions, when the tick notices that the queue is beyond its budget. A walk over the whole queue in
+search of messages that can go out is made only after as many have come as it takes steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
+from qstore.broker.model.queues.numbering import numbered
+from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.stretch import BYTES_PER_MESSAGE, MAX_STRETCH, Item, Stretch, can_join, entry_of
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.barriers import Barriers
+    from qstore.broker.model.queues.consumers import Consumers
+    from qstore.broker.model.queues.counters import QueueCounters
+    from qstore.broker.model.queues.fifo import Fifo
+    from qstore.broker.model.residency.source import ContentSource, Loaded
+
+
+class Portions(NamedTuple):
+    """How messages go out.
+
+    Attributes:
+        window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
+        largest, smallest: messages in the largest stretch, and in the smallest that is worth it.
+        bytes: a stretch that has so many bytes gets no more messages.
+        patience: messages that come and go, at least, between two walks over the whole queue that find little.
+    """
+
+    window: int = 2 * MAX_STRETCH
+    largest: int = MAX_STRETCH
+    smallest: int = 16
+    bytes: int = 4 << 20
+    patience: int = 2048
+
+
+PORTIONS: Final = Portions()
+
+REFERENCE_BYTES: Final = 280
+"""Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
+
+_by_position: Final = attrgetter("position")
+
+
+class Paged(Protocol):
+    """A queue, as its residency sees it. The attributes are those of `Queue`."""
+
+    messages_enqueued: int
+    bytes_enqueued: int
+    counters: QueueCounters
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory taken by its messages."""
+
+    @property
+    def message_count(self) -> int:
+        """Messages on it."""
+
+    @property
+    def refers_to_entries(self) -> bool:
+        """Whether something keeps references to entries of available messages."""
+
+
+class Residency:
+    """What is out of memory, of one queue.
+
+    Args:
+        stored: has the messages that are in the queue's journal; None if it has none.
+        others: has those that are not; None if they stay in memory.
+        budget: bytes that the queue's messages may take.
+        has_stretches: whether entries can go out: the order is first in, first out, and nobody refers to entries.
+        sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
+        portions: how they go out.
+
+    Attributes:
+        budget: as above.
+        messages_out, bytes_out: messages that have gone out of memory so far, and their size.
+        messages_in, bytes_in: those that have come back since, or have left the queue.
+        memory_out: bytes of memory that the queue does not take because they are out.
+    """
+
+    __slots__ = (
+        "_barriers", "_cached", "_consumers", "_has_stretches", "_order", "_others", "_portions", "_queue", "_ready",
+        "_referred_to", "_sequence_header", "_stored", "_stretches", "_walk_at", "budget", "bytes_in", "bytes_out",
+        "memory_out", "messages_in", "messages_out",
+    )  # fmt: skip
+
+    _queue: Paged
+    _order: Fifo
+    _consumers: Consumers
+    _barriers: Barriers
+    _ready: Callable[[], None]
+
+    def __init__(
+        self,
+        stored: ContentSource | None,
+        others: ContentSource | None,
+        budget: int,
+        *,
+        has_stretches: bool,
+        sequence_header: str = "",
+        portions: Portions = PORTIONS,
+    ) -> None:
+        self._portions = portions
+        self._stored, self._others, self.budget = stored, others, budget
+        self._has_stretches, self._sequence_header = has_stretches, sequence_header
+        self._stretches: list[Stretch] = []  # by position
+        self._referred_to = 0  # up to this position messages became references, as far as they could
+        self._walk_at = 0  # how much must have happened for the next walk over the whole queue
+        self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
+        self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
+
+    def attach(
+        self, queue: Paged, order: Fifo, consumers: Consumers, barriers: Barriers, ready: Callable[[], None]
+    ) -> None:
+        """The queue is made; `ready` has it dispatched."""
+        self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
+        self._ready = ready
+        order.pager = self
+
+    def close(self) -> None:
+        """The queue was deleted."""
+        self._order.pager = None
+        self._stretches.clear()
+        for source in (self._stored, self._others):
+            if source is not None:
+                source.close()
+
+    @property
+    def is_all_in(self) -> bool:
+        """Whether every message is in memory."""
+        return self.messages_out == self.messages_in
+
+    # ---- out ----
+
+    def keep_within_budget(self) -> None:
+        """Let messages go out of memory if the queue takes more than it may."""
+        excess = self._queue.memory - self.budget
+        if excess > 0:
+            self.relieve(excess)
+
+    def relieve(self, excess: int, *, is_urgent: bool = False) -> int:
+        """Let messages go out of memory.
+
+        Args:
+            excess: bytes to free.
+            is_urgent: the broker is short of memory: what nobody consumes goes out as a whole.
+
+        Returns:
+            Bytes that were freed.
+        """
+        window, least, freed = self._portions.window, self._portions.largest, 0
+        if is_urgent:
+            least = self._portions.smallest
+            window = least if self._consumers.takers else 0
+        if self._folds:
+            if self._stretches:
+                freed = self._fold_from(self._stretches[-1].next, excess, least)
+            if freed < excess and self._may_walk():
+                freed += self._fold_from(self._after_window(window), excess - freed, least)
+                self._has_walked(is_enough=freed >= excess)
+        if freed < excess:
+            freed += self._refer(excess - freed)
+        return freed
+
+    @property
+    def _folds(self) -> bool:
+        """Whether entries after the cursor can go out."""
+        return self._has_stretches and not self._queue.refers_to_entries
+
+    def _may_walk(self) -> bool:
+        """Whether a walk over the whole queue is worth it: enough has happened since the last one that found little."""
+        return self._happened() >= self._walk_at
+
+    def _has_walked(self, *, is_enough: bool) -> None:
+        if not is_enough:
+            resident = self._queue.message_count - (self.messages_out - self.messages_in)
+            self._walk_at = self._happened() + max(self._portions.patience, (resident + len(self._stretches)) // 4)
+
+    def _happened(self) -> int:
+        queue = self._queue
+        return queue.messages_enqueued + queue.counters.releases + self.messages_in
+
+    def _fold_from(self, entry: Entry, excess: int, least: int) -> int:
+        """Make stretches of the messages from an entry on; the last of at least so many. Returns the bytes freed."""
+        freed, cursor, limit = 0, self._order.cursor.position, self._barriers.limit
+        shown = {id(browser.cursor) for browser in self._consumers.browsers}
+        _, largest, smallest, most_bytes, _ = self._portions
+        run: list[Entry] = []
+        size = 0
+        while freed < excess:
+            is_end = entry.state == END or entry.position >= limit
+            if not is_end and entry.state == AVAILABLE and entry.position >= cursor and id(entry) not in shown:
+                if not run or can_join(entry, run[0]):
+                    run.append(entry)
+                    size += entry.message.size
+                    entry = entry.next
+                    if len(run) < largest and size < most_bytes:
+                        continue
+            elif not run and not is_end:
+                entry = entry.next
+                continue
+            if len(run) >= (least if is_end else smallest) or size >= most_bytes:
+                freed += self._fold(run)
+            run, size = [], 0
+            if is_end:
+                break
+        return freed
+
+    def _after_window(self, window: int) -> Entry:
+        """The entry after those that are next, and stay in memory."""
+        entry, left, room = self._order.cursor, window, self.budget // 2
+        while left > 0 and room > 0 and entry.state != END:
+            if entry.state == AVAILABLE:
+                left -= 1
+                room -= entry.message.size + MESSAGE_OVERHEAD
+            elif entry.state == OUT:
+                left -= self._portions.largest
+            entry = entry.next
+        return entry
+
+    def _fold(self, run: list[Entry]) -> int:
+        """Let consecutive messages go out as a stretch. Returns the bytes freed."""
+        is_stored = run[0].rid != 0
+        source = self._stored if is_stored else self._others
+        if source is None:
+            return 0
+        keys = self._keys_of(run, source, is_stored=is_stored)
+        if not all(keys):
+            kept = next(number for number, key in enumerate(keys) if not key)
+            source.forget([key for key in keys[kept:] if key])
+            run, keys = run[:kept], keys[:kept]
+            if len(run) < self._portions.smallest:
+                source.forget(keys)
+                return 0
+        stretch = Stretch(run[0].position, keys, [entry.message.size for entry in run], is_stored=is_stored)
+        stretch.set_details(run)
+        freed = 0
+        for entry in run:
+            message = entry.message
+            if isinstance(message, Reference):
+                freed += REFERENCE_BYTES - BYTES_PER_MESSAGE
+            else:
+                freed += message.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE
+                self.messages_out += 1
+                self.bytes_out += message.size
+        self.memory_out += freed
+        self._order.fold(run, stretch)
+        insort(self._stretches, stretch, key=_by_position)
+        return freed
+
+    def _keys_of(self, run: list[Entry], source: ContentSource, *, is_stored: bool) -> Sequence[int]:
+        """The keys of messages that go out, some of which may be out already."""
+        if is_stored or not any(isinstance(entry.message, Reference) for entry in run):
+            return source.keep(run)
+        keys = []
+        for entry in run:
+            message = entry.message
+            keys.append(message.key if isinstance(message, Reference) else source.keep([entry])[0])
+        return keys
+
+    def add_recovered(self, stretch: Stretch) -> None:
+        """A start has found the stretch in the journal: append it to the queue, which counts its messages itself."""
+        self.messages_out += stretch.count
+        self.bytes_out += stretch.size
+        self.memory_out += stretch.size + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * stretch.count
+        self._order.append_stretch(stretch, stretch.count)
+        self._stretches.append(stretch)
+
+    # ---- references ----
+
+    def _refer(self, excess: int) -> int:
+        """Let single messages go out, the newest first; their entries stay. Returns the bytes freed."""
+        entry = self._order.cursor.previous if self._folds else self._order.last
+        limit, freed = self._barriers.limit, 0
+        newest = min(entry.position, limit - 1)
+        if self._may_walk():
+            self._referred_to = 0
+        while entry.position > self._referred_to and freed < excess:
+            if entry.state == AVAILABLE and entry.position < limit:
+                freed += self._refer_to(entry)
+            entry = entry.previous
+        self._has_walked(is_enough=freed >= excess)
+        self._referred_to = max(self._referred_to, newest)
+        return freed
+
+    def _refer_to(self, entry: Entry) -> int:
+        message = entry.message
+        source = self._stored if entry.rid else self._others
+        if source is None or isinstance(message, Reference) or message.size + MESSAGE_OVERHEAD <= REFERENCE_BYTES:
+            return 0
+        key = source.keep([entry])[0]
+        if not key:
+            return 0
+        entry.message = self._reference(
+            Item(key, entry.position, message.size, message.expires_at, False, message.is_persistent),
+            is_stored=entry.rid != 0,
+        )
+        freed = message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
+        self.messages_out += 1
+        self.bytes_out += message.size
+        self.memory_out += freed
+        return freed
+
+    def _reference(self, item: Item, *, is_stored: bool) -> Reference:
+        return Reference(
+            self,
+            item.key,
+            item.position,
+            is_stored=is_stored,
+            size=item.size,
+            expires_at=item.expires_at,
+            is_persistent=item.is_persistent,
+        )
+
+    def removed(self, reference: Reference) -> None:
+        """A message that is out has left the queue."""
+        self._has_come(reference.size, reference.size + MESSAGE_OVERHEAD - REFERENCE_BYTES)
+        source = self._stored if reference.is_stored else self._others
+        if source is not None:
+            source.forget([reference.key])
+
+    def _has_come(self, size: int, memory: int) -> None:
+        self.messages_in += 1
+        self.bytes_in += size
+        self.memory_out -= memory
+
+    # ---- back in ----
+
+    def read(self, key: int, position: int, *, is_stored: bool) -> Message | None:
+        """Read one message back, while the event loop waits; None if it cannot be read."""
+        known, known_is_stored, message = self._cached
+        if known != key or known_is_stored is not is_stored or message is None:
+            source = self._stored if is_stored else self._others
+            message = None if source is None else self._numbered(source.load([key])[0], position)
+            self._cached = (key, is_stored, message)
+        return message
+
+    def _numbered(self, message: Message | None, position: int) -> Message | None:
+        if message is None or not self._sequence_header:
+            return message
+        return numbered(message, self._sequence_header, position)
+
+    def serve(self) -> None:
+        """After a dispatch: have the stretches read back that consumers wait for, or will soon."""
+        for browser in self._consumers.browsers:
+            if browser.is_waiting and isinstance(browser.cursor, Stretch):
+                self._fetch(browser.cursor)
+        if not self._stretches or not self._consumers.takers:
+            return
+        cursor = self._order.cursor
+        at = bisect_left(self._stretches, cursor.position, key=_by_position)
+        soon = cursor.position + self._portions.window
+        for stretch in self._stretches[at : at + 2]:
+            if stretch.position >= soon:
+                break
+            self._fetch(stretch)
+
+    def _fetch(self, stretch: Stretch) -> None:
+        if stretch.is_fetched:
+            return
+        stretch.is_fetched = True
+        source = self._stored if stretch.is_stored else self._others
+        assert source is not None
+        source.fetch(stretch.keys, partial(self._fetched, stretch))
+        following = stretch.next
+        if isinstance(following, Stretch):
+            source.will_need(following.keys)
+
+    def _fetched(self, stretch: Stretch, messages: Loaded) -> None:
+        """A stretch was read back, unless it has been unfolded meanwhile, or the queue deleted."""
+        stretch.is_fetched = False
+        if stretch.state == OUT and self._order.pager is self:
+            self.unfold(stretch, messages)
+            self._ready()
+
+    def unfold(self, stretch: Stretch, messages: Loaded | None = None) -> Entry:
+        """Put the entries of a stretch in its place; references for the messages that are not given.
+
+        Returns:
+            The first of them.
+        """
+        is_stored, entries, loaded = stretch.is_stored, list[Entry](), list[int]()
+        for number, item in enumerate(stretch.items()):
+            message = None if messages is None else self._numbered(messages[number], item.position)
+            if message is None:
+                message = self._reference(item, is_stored=is_stored)
+                self.memory_out -= REFERENCE_BYTES - BYTES_PER_MESSAGE
+            else:
+                if message.size != item.size:  # estimated by a start
+                    self._queue.bytes_enqueued += message.size - item.size
+                self._has_come(item.size, item.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
+                loaded.append(item.key)
+            entries.append(entry_of(item, message, is_stored=is_stored))
+        self._order.unfold(stretch, entries)
+        del self._stretches[bisect_left(self._stretches, stretch.position, key=_by_position)]
+        stretch.state = GONE
+        first = entries[0]
+        self._consumers.removed(stretch, first)
+        source = self._stored if is_stored else self._others
+        if loaded and source is not None:
+            source.forget(loaded)
+        return first
+
+    def revive(self, former: Entry) -> None:
+        """Put an entry that was folded in its place again, if its message is available; or tell that it is GONE."""
+        at = bisect_right(self._stretches, former.position, key=_by_position) - 1
+        if at < 0:
+            entry = self._order.first
+        elif self._stretches[at].last < former.position:
+            entry = self._stretches[at].next
+        else:
+            entry = self.unfold(self._stretches[at])
+        while entry.position < former.position and entry.state != END:
+            entry = entry.next
+        if entry.position != former.position or entry.state in (END, OUT):
+            former.state = GONE
+        elif entry.state == AVAILABLE:
+            if isinstance(entry.message, Reference):
+                self.removed(entry.message)
+            former.is_redelivered = entry.is_redelivered
+            self._order.substitute(entry, former)
+
+    def fold_before(self, after: Entry) -> None:
+        """The references directly before an entry were looked at: make a stretch of them again."""
+        cursor, entry = self._order.cursor.position, after.previous
+        shown = {id(browser.cursor) for browser in self._consumers.browsers}
+        run: list[Entry] = []
+        while (
+            len(run) < self._portions.largest
+            and entry.state == AVAILABLE
+            and entry.position >= cursor
+            and id(entry) not in shown
+            and isinstance(entry.message, Reference)
+            and (not run or (entry.rid != 0) is (run[0].rid != 0))
+        ):
+            run.append(entry)
+            entry = entry.previous
+        if len(run) >= self._portions.smallest:
+            run.reverse()
+            self._fold(run)

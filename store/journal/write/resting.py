@@ -1,0 +1,149 @@
+"""The live records of messages that the broker does not have in memory, in packed arrays: 16 bytes each.
+
+They are kept in chunks of ascending record ids. Records of one queue go out of memory in that order, nearly always, so
+almost every one is appended to the last chunk or begins a new one between two others; what does not fit is not taken.
+A record leaves when it is removed: its place in the arrays is then empty, until the whole chunk is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from qstore.store.journal.write.space import SIZE_BITS
+
+MAX_CHUNK: Final = 4096
+
+
+class _Chunk:
+    """Some records.
+
+    Attributes:
+        rids: their ids, ascending.
+        packed: log offset and blocks of each (`space`); 0 for one that has left.
+        left: how many have not.
+        oldest: no record of the chunk is before this log offset.
+    """
+
+    __slots__ = ("left", "oldest", "packed", "rids")
+
+    def __init__(self) -> None:
+        self.rids, self.packed = array("Q"), array("Q")
+        self.left, self.oldest = 0, 0
+
+    def append(self, rid: int, packed: int) -> None:
+        """Append a record."""
+        place = packed >> SIZE_BITS
+        self.oldest = min(self.oldest, place) if self.rids else place
+        self.rids.append(rid)
+        self.packed.append(packed)
+        self.left += 1
+
+
+class RestingRecords:
+    """The resting records of one journal."""
+
+    __slots__ = ("_chunks", "_count", "_firsts", "_hint")
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._firsts: list[int] = []  # the first record id of each chunk
+        self._count = 0
+        self._hint = (0, 0)  # chunk and index after the record that was found last
+
+    def __len__(self) -> int:
+        return self._count
+
+    def values(self) -> Iterator[int]:
+        """Log offset and blocks, packed, of all records."""
+        for chunk in self._chunks:
+            yield from filter(None, chunk.packed)
+
+    def add(self, rids: Sequence[int], packed: Sequence[int]) -> int:
+        """Add records with ascending ids. Returns how many, from the first, were taken."""
+        chunks, count = self._chunks, len(rids)
+        at = bisect_right(self._firsts, rids[0])
+        if at and chunks[at - 1].rids[-1] >= rids[0]:
+            return 0
+        if at < len(chunks):
+            count = bisect_left(rids, self._firsts[at])
+        chunk = chunks[at - 1] if at else None
+        for number in range(count):
+            if chunk is None or len(chunk.rids) >= MAX_CHUNK:
+                chunk = _Chunk()
+                chunks.insert(at, chunk)
+                self._firsts.insert(at, rids[number])
+                at += 1
+            chunk.append(rids[number], packed[number])
+        self._count += count
+        return count
+
+    def get(self, rid: int) -> int | None:
+        """Log offset and blocks, packed, of a record; None if it does not rest here."""
+        number, index = self._find(rid)
+        return self._chunks[number].packed[index] if number >= 0 else None
+
+    def pop(self, rid: int) -> int:
+        """As `get`; the record leaves. Raises KeyError if it does not rest here."""
+        number, index = self._find(rid)
+        if number < 0:
+            raise KeyError(rid)
+        chunk = self._chunks[number]
+        packed = chunk.packed[index]
+        chunk.packed[index] = 0
+        chunk.left -= 1
+        self._count -= 1
+        self._hint = (number, index + 1)
+        if not chunk.left:
+            del self._chunks[number], self._firsts[number]
+            self._hint = (number, 0)
+        return packed
+
+    def set(self, rid: int, packed: int) -> None:
+        """A record that rests here is elsewhere now."""
+        number, index = self._find(rid)
+        chunk = self._chunks[number]
+        chunk.packed[index] = packed
+        chunk.oldest = min(chunk.oldest, packed >> SIZE_BITS)
+
+    def before(self, end: int) -> tuple[list[tuple[int, int]], int]:
+        """Log offset and id of each record that begins before the log offset `end`; and where the next may begin.
+
+        None begins between `end` and the latter, which is -1 if there is no other record.
+        """
+        found, following = list[tuple[int, int]](), -1
+        for chunk in self._chunks:
+            nearest = chunk.oldest
+            if nearest < end:
+                nearest = -1
+                oldest = -1
+                for rid, packed in zip(chunk.rids, chunk.packed, strict=True):
+                    if packed:
+                        place = packed >> SIZE_BITS
+                        if place < end:
+                            found.append((place, rid))
+                        elif nearest < 0 or place < nearest:
+                            nearest = place
+                        if oldest < 0 or place < oldest:
+                            oldest = place
+                chunk.oldest = oldest
+            if nearest >= 0 and (following < 0 or nearest < following):
+                following = nearest
+        return found, following
+
+    def _find(self, rid: int) -> tuple[int, int]:
+        """Chunk and index of a record; -1 and 0 if it does not rest here."""
+        number, index = self._hint
+        if number < len(self._chunks):
+            chunk = self._chunks[number]
+            if index < len(chunk.rids) and chunk.rids[index] == rid and chunk.packed[index]:
+                return number, index
+        number = bisect_right(self._firsts, rid) - 1
+        if number >= 0:
+            chunk = self._chunks[number]
+            index = bisect_left(chunk.rids, rid)
+            if index < len(chunk.rids) and chunk.rids[index] == rid and chunk.packed[index]:
+                return number, index
+        return -1, 0
