@@ -95,7 +95,8 @@ def test_settings(file: Path) -> None:
         "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5",
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
-        "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M", "--dtx-default-timeout=7", "--dtx-max-timeout=8",
+        "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M",
+        "--dtx-default-timeout=7", "--dtx-max-timeout=8",
         "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
         "--replication-exchange-name=x", "--replication-exchange-type=topic",
     ]  # fmt: skip

@@ -41,6 +41,10 @@ class ResidencyMachine(QueueMachine):
     def memory_is_short(self, excess: int, is_urgent: bool) -> None:
         self.residency.relieve(excess, is_urgent=is_urgent)
 
+    @rule(reads_at_once=st.booleans())
+    def the_disk_is_cached(self, reads_at_once: bool) -> None:
+        self.store.is_immediate = reads_at_once
+
     @rule(data=st.data())
     def something_was_read(self, data: st.DataObject) -> None:
         if self.store.reads:

@@ -384,10 +384,10 @@ class Residency:
         stretch.is_fetched = True
         source = self._stored if stretch.is_stored else self._others
         assert source is not None
-        source.fetch(stretch.keys, partial(self._fetched, stretch))
         following = stretch.next
-        if isinstance(following, Stretch):
+        if isinstance(following, Stretch) and following.is_stored is stretch.is_stored:
             source.will_need(following.keys)
+        source.fetch(stretch.keys, partial(self._fetched, stretch))  # which may unfold it at once
 
     def _fetched(self, stretch: Stretch, messages: Loaded) -> None:
         """A stretch was read back, unless it has been unfolded meanwhile, or the queue deleted."""

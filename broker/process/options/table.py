@@ -115,8 +115,8 @@ _QUEUES: Final = Group(
             "the memory that the machine, the control group and the process limits allow",
         ),
         Option(
-            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a durable queue's messages beyond which those that are on "
-            "disk leave memory, and are read back when their turn comes. 0: no limit. Default: an eighth of "
+            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a durable queue's messages beyond which those that are "
+            "on disk leave memory, and are read back when their turn comes. 0: no limit. Default: an eighth of "
             "--broker-memory",
         ),
         Option(
