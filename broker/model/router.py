@@ -207,7 +207,7 @@ class Router:
             else:
                 done(None)
             return
-        moved_message = entry.message.whole() if message is None else message
+        moved_message = (entry.message if message is None else message).whole()
         route = self.route(moved_message, exchange)
         entry.state = MOVING  # so that it is not displaced, where the exchange leads back to its queue
         try:

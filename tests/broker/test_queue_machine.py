@@ -131,7 +131,9 @@ class QueueMachine(RuleBasedStateMachine):
         return None
 
     def check_order(self, item: Item) -> None:
-        """A message is given to a consumer: those before it were."""
+        """A message is given to a consumer: those before it were, unless each kind of consumers has its own backlog."""
+        if len({consumer.kind for consumer in self.consumers if consumer.acquires}) > 1:
+            return
         assert not self.round or self.round[-1] < item.place, "out of order"
 
     def to_purge(self, places: list[int]) -> list[int]:
@@ -281,8 +283,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.tick.ready.clear()
         self.round.clear()
         self.queue.dispatch()
-        while self.store.reads:  # the next messages are out of memory
-            self.store.reads.pop(0)()
+        while self.store.reads or (self.queue in self.tick.ready and self.queue.residency is not None):
+            if self.store.reads:  # the next messages are out of memory
+                self.store.reads.pop(0)()
+            self.tick.ready.clear()
             self.queue.dispatch()
         self.drop_expired()
         for consumer in self.consumers:

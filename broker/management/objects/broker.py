@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.methods import broker as methods
 from qstore.broker.management.methods import creation, logging, moving
-from qstore.broker.management.objects.element import ManagedClass, always, arg, deprecated, method, prop, stat, table
+from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
 from qstore.broker.management.objects.names import BROKER, BROKER_NAME, SYSTEM
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ _STATISTICS: Final = (
         "Total transactional bytes dequeued from broker",
         "octet",
     ),
-    deprecated("msgFtdEnqueues", "count64", "message"),
-    deprecated("msgFtdDequeues", "count64", "message"),
-    deprecated("byteFtdEnqueues", "count64", "octet"),
-    deprecated("byteFtdDequeues", "count64", "octet"),
-    deprecated("msgFtdDepth", "count64", "message"),
-    deprecated("byteFtdDepth", "count64", "octet"),
+    stat("msgFtdEnqueues", "count64", of("totals.messages_out"), "Deprecated", "message"),
+    stat("msgFtdDequeues", "count64", of("totals.messages_in"), "Deprecated", "message"),
+    stat("byteFtdEnqueues", "count64", of("totals.bytes_out"), "Deprecated", "octet"),
+    stat("byteFtdDequeues", "count64", of("totals.bytes_in"), "Deprecated", "octet"),
+    stat("msgFtdDepth", "count64", of("totals.messages_on_disk"), "Deprecated", "message"),
+    stat("byteFtdDepth", "count64", of("totals.bytes_on_disk"), "Deprecated", "octet"),
     stat("releases", "count64", of("totals.releases"), "Acquired messages reinserted into the queue", "message"),
     stat("acquires", "count64", of("totals.acquires"), "Messages acquired from the queue", "message"),
     stat(

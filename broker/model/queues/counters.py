@@ -70,6 +70,16 @@ class QueueTotals(NamedTuple):
         """The current depth in bytes of headers and content."""
         return self.bytes_enqueued - self.bytes_dequeued
 
+    @property
+    def messages_on_disk(self) -> int:
+        """Messages that are out of memory now."""
+        return self.messages_out - self.messages_in
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of their headers and content."""
+        return self.bytes_out - self.bytes_in
+
     def emptied(self) -> QueueTotals:
         """The totals with all remaining messages counted as dequeued, because the queue was deleted."""
         return self._replace(

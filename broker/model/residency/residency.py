@@ -281,14 +281,6 @@ class Residency:
             keys.append(message.key if isinstance(message, Reference) else source.keep([entry])[0])
         return keys
 
-    def add_recovered(self, stretch: Stretch) -> None:
-        """A start has found the stretch in the journal: append it to the queue, which counts its messages itself."""
-        self.messages_out += stretch.count
-        self.bytes_out += stretch.size
-        self.memory_out += stretch.size + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * stretch.count
-        self._order.append_stretch(stretch, stretch.count)
-        self._stretches.append(stretch)
-
     # ---- references ----
 
     def _refer(self, excess: int) -> int:
@@ -438,10 +430,13 @@ class Residency:
         if entry.position != former.position or entry.state in (END, OUT):
             former.state = GONE
         elif entry.state == AVAILABLE:
-            if isinstance(entry.message, Reference):
-                self.removed(entry.message)
+            if isinstance(entry.message, Reference) and not isinstance(former.message, Reference):
+                self.removed(entry.message)  # it is in memory again
+            else:
+                former.message = entry.message
             former.is_redelivered = entry.is_redelivered
             self._order.substitute(entry, former)
+            self._consumers.removed(entry, former)
 
     def fold_before(self, after: Entry) -> None:
         """The references directly before an entry were looked at: make a stretch of them again."""

@@ -79,15 +79,6 @@ class Stretch(Entry):
         self._expiries: array[float] | None = None
         self._flags: bytearray | None = None
 
-    def set_redelivered(self, numbers: Sequence[int]) -> None:
-        """Mark some messages, by number from 0, as delivered before."""
-        if not numbers:
-            return
-        if self._flags is None:
-            self._flags = bytearray(self.count)
-        for number in numbers:
-            self._flags[number] |= REDELIVERED
-
     def set_details(self, entries: Sequence[Entry]) -> None:
         """Note what few messages have: a gap before their position, an expiry, flags."""
         first, last = entries[0].position, entries[-1].position
