@@ -19,6 +19,7 @@ from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
 from qstore.broker.network.backpressure import Pressure, Reader
+from qstore.broker.network.half_open import HalfOpen
 from qstore.broker.protocols.machine import Machine
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.settings import BrokerSettings
@@ -35,6 +36,14 @@ class Client(Reader, Protocol):
     @property
     def machine(self) -> Machine | None:
         """The machine of its protocol; None before the client has said which one."""
+
+    @property
+    def address(self) -> str:
+        """Address and port, for the log."""
+
+    @property
+    def is_half_open(self) -> bool:
+        """Whether the connection is not open yet."""
 
     def on_timer(self, now: float) -> None:
         """Check timeouts; called at intervals with the time of a monotonic clock, in seconds."""
@@ -63,7 +72,8 @@ class Clients:
 
     Attributes:
         broker, settings, protocols, loop: as above.
-        connections: the open connections.
+        connections: the connections, except for refused ones.
+        half_open: those of them that are not open yet.
         refused: connections beyond the limit, until they have been sent the refusal.
         too_many: log lines about refused connections.
         foreign: log lines about clients of unsupported protocols, and failed TLS handshakes.
@@ -76,6 +86,7 @@ class Clients:
     ) -> None:
         self.broker, self.settings, self.protocols, self.loop = broker, settings, protocols, loop
         self.connections: dict[Client, None] = {}
+        self.half_open: HalfOpen[Client] = HalfOpen()
         self.refused: dict[Client, None] = {}
         self.held_publishers: dict[Client, float] = {}
         self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
@@ -112,7 +123,7 @@ class Clients:
     def refusal(self, host: str, address: str) -> str:
         """Why a client is refused; empty if it is not, and then the connection is counted for its host."""
         limit, per_host = self.settings.max_connections, self.broker.quotas.per_host
-        if len(self.connections) >= limit:
+        if len(self.connections) >= limit and not self._displace_half_open():
             text = "Client max connection count limit exceeded: %d; %s is refused"
             self.too_many.write(time.monotonic(), text, limit, address)
             self.broker.quotas.denied("", address)
@@ -123,6 +134,17 @@ class Clients:
             self.broker.quotas.denied("", address)
             return "the limit of connections of this client's host is reached"
         return ""
+
+    def _displace_half_open(self) -> bool:
+        """Make room at the limit of connections: disconnect one that is not open yet. Whether there is one."""
+        displaced = self.half_open.take()
+        if displaced is None:
+            return False
+        self.connections.pop(displaced, None)
+        text = "Client %s: disconnected before its connection was open: the limit of connections (%d) is reached"
+        self.too_many.write(time.monotonic(), text, displaced.address, self.settings.max_connections)
+        displaced.abort()
+        return True
 
     def machines(self) -> list[Machine]:
         """The machines of all open connections."""

@@ -95,6 +95,7 @@ class SocketConnection(asyncio.Protocol):
             clients.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
             clients.connections[self] = None
+            clients.half_open.add(host, self)
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
@@ -109,6 +110,17 @@ class SocketConnection(asyncio.Protocol):
     def machine(self) -> Machine | None:
         """The machine of its protocol; None before the client has said which one."""
         return self._machine
+
+    @property
+    def address(self) -> str:
+        """The client's address and port, for the log."""
+        return self._peer.address
+
+    @property
+    def is_half_open(self) -> bool:
+        """Whether the connection is not open yet."""
+        machine = self._machine
+        return machine is None or machine.is_negotiating
 
     def data_received(self, data: bytes) -> None:
         """The socket has received data."""
@@ -246,6 +258,7 @@ class SocketConnection(asyncio.Protocol):
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
         self._clients.connections.pop(self, None)
+        self._clients.half_open.remove(self._host, self)
         if self._is_counted:
             self._clients.broker.quotas.leave(self._host)
         self._clients.refused.pop(self, None)
@@ -341,7 +354,7 @@ class SocketConnection(asyncio.Protocol):
                 self.abort()
             return
         limit = self._clients.settings.negotiate_seconds
-        if (machine is None or machine.is_negotiating) and now - self._opened > limit:
+        if self.is_half_open and now - self._opened > limit:
             text = "Client %s: disconnected: the connection was not opened within %s seconds"
             _LOG.info(text, self._peer.address, limit)
             self.abort()
