@@ -176,8 +176,8 @@ def attributes(data: Data, kind: str) -> Iterator[str]:
             continue
         value = arguments.pop(option.argument)
         if option.type is not None:
-            words = {word: name for name, word in (option.words or {}).items()}
-            yield f"--{option.name}={words.get(value, shown(value))}"
+            names = (name for name, word in (option.words or {}).items() if word == value)
+            yield f"--{option.name}={next(names, shown(value))}"
         elif value:
             yield f"--{option.name}"
     if name := reference(data.get("altExchange")):

@@ -32,7 +32,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def show_summary(console: Console, *, is_json: bool) -> None:
     """How many exchanges and queues there are, and of which kinds."""
-    exchanges = Counter(str(each.get("type")) for each in console.query(EXCHANGE))
+    exchanges = Counter(shown(each.get("type")) for each in console.query(EXCHANGE))
     queues = Counter(bool(each.get("durable")) for each in console.query(QUEUE))
     if is_json:
         counts = {"kind": "summary", "exchanges": dict(exchanges), "queues": queues.total()}
@@ -127,7 +127,7 @@ def list_objects(console: Console, kind: str, names: Sequence[str], *, is_json: 
         print_json({name: each[name] for name in ("kind", "object", *names) if name in each} if names else each
                    for each in wanted)  # fmt: skip
     else:
-        click.echo(f"Objects of type '{kind}'")
+        click.echo(f"Objects of type '{shown(kind)}'")
         if objects:
             _list(objects, names or _usual(kind, objects[0].values))
 

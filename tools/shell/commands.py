@@ -173,8 +173,7 @@ class Shell:
             raise WordError("call what? Give an object, a method and its arguments")
         target, name, *rest = words
         wanted = self._target(target)
-        class_name = wanted.name.split(":", 2)[1] if wanted.name.count(":") >= 2 else ""
-        method = self._method(class_name, name)
+        method = self._method(_class_in(wanted), name)
         results = self._console.call(wanted, name, method_arguments(method, rest), agent=self.agent)
         if self._is_json:
             print_json([{"kind": "result", "method": name, "results": plain(results)}])
@@ -316,5 +315,11 @@ def completions(shell: Shell, before: Sequence[str], word: str) -> Iterator[str]
 
 def _class_of(shell: Shell, word: str) -> str:
     if is_number(word) and "-" not in word:
-        return shell.numbers.find(int(word)).name.split(":", 2)[1]
+        return _class_in(shell.numbers.find(int(word)))
     return word.partition(":")[0]
+
+
+def _class_in(identity: ObjectId) -> str:
+    """The class that an object's name has; empty if it has none."""
+    parts = identity.name.split(":", 2)
+    return parts[1] if len(parts) == 3 else ""

@@ -29,7 +29,7 @@ def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def show_summary(counts: Mapping[tuple[str, str], tuple[int, int]]) -> None:
     """Active and deleted objects of each package and class."""
-    rows = [(*name, str(active), str(deleted)) for name, (active, deleted) in sorted(counts.items())]
+    rows = [(*map(shown, name), str(active), str(deleted)) for name, (active, deleted) in sorted(counts.items())]
     _table("Summary of Objects by Type:", ("Package", "Class", "Active", "Deleted"), rows)
 
 
@@ -54,14 +54,17 @@ def show_contents(data: Data, schema: Schema | None, numbers: Identities, *, is_
     for name, value in data.values.items():
         described = known.get(name)
         kind = "" if described is None else "inst" if described.is_statistic else "config"
-        unit = "" if described is None or isinstance(value, (bool, str)) else described.unit
-        rows.append(
-            (kind, name, f"{_cell(value, numbers)} {unit}{'s' if unit.isalpha() and value != 1 else ''}".rstrip())
-        )
-    package = "" if data.schema_id is None else f"{data.schema_id.package}:"
+        unit = "" if described is None or isinstance(value, (bool, str)) else shown(described.unit)
+        plural = "s" if unit.isalpha() and value != 1 else ""
+        rows.append((kind, shown(name), f"{_cell(value, numbers)} {unit}{plural}".rstrip()))
+    package = "" if data.schema_id is None else f"{shown(data.schema_id.package)}:"
     time = clock(data.updated, is_long=is_long)
     number = str(numbers.number(identity_of(data)))
-    _table(f"Object of type {package}{data.class_name}: (last sample time: {time})", ("Type", "Element", number), rows)
+    _table(
+        f"Object of type {package}{shown(data.class_name)}: (last sample time: {time})",
+        ("Type", "Element", number),
+        rows,
+    )
 
 
 def _cell(value: Any, numbers: Identities) -> str:

@@ -102,7 +102,7 @@ def show_memory(console: Console, *, is_json: bool) -> None:
         if is_json:
             print_json([json_object(data)])
             continue
-        rows = [(name, full(value)) for name, value in data.values.items() if name != "name"]
+        rows = [(shown(name), full(value)) for name, value in data.values.items() if name != "name"]
         print_listing("Broker Memory Statistics:", _columns("Statistic", "Value", numbers=("Value",)), rows)
 
 
@@ -113,7 +113,7 @@ def show_acl(console: Console, *, is_json: bool) -> bool:
         if is_json:
             print_json([json_object(data)])
             continue
-        rows = [(name, _acl_value(name, value)) for name, value in data.values.items() if name != "brokerRef"]
+        rows = [(shown(name), _acl_value(name, value)) for name, value in data.values.items() if name != "brokerRef"]
         print_listing("Policy Statistics:", _columns("Statistic", "Value"), rows)
     return bool(objects)
 
