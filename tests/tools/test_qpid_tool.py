@@ -53,6 +53,15 @@ def test_one_shot_calls(tool: Runs) -> None:
     assert "call what?" in tool.fails("-e", "call broker")
 
 
+def test_objects_of_any_package_are_found_by_their_class(tool: Runs) -> None:
+    tool.text("-e", "call broker create queue kept '{durable: True}'")
+    (journal,) = tool.json("-e", "show journal:kept")
+    assert journal["object"] == "org.apache.qpid.legacystore:journal:kept"
+    assert tool.json("-e", f"show {journal['object']}")[0]["name"] == "kept"
+    assert "there is no object qstore:transaction:x" in tool.fails("-e", "show qstore:transaction:x")
+    tool.text("-e", "call broker delete queue kept")
+
+
 def test_numbers_of_objects(tool: Runs, queue: str) -> None:
     result = tool.result(
         stdin=f"list queue name={queue}\nshow 101\ncall 101 purge 0\nid\nlist 101-110\nquit\nnonsense\n"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from qstore.broker.client import ConnectionFailedError
-from qstore.broker.management.console import AgentInfo, AnswerError, aio
+from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
 from qstore.tools.console.broker_options import BrokerOptions
 from qstore.tools.events.lines import Happened, of_connection, of_event, of_heartbeat
 
@@ -82,7 +82,11 @@ async def _follow(
         try:
             async with aclosing(console.indications(heartbeats=has_heartbeats)) as indications:
                 async for each in indications:
-                    if show(of_heartbeat(each, url) if isinstance(each, AgentInfo) else of_event(each, url)):
+                    if isinstance(each, AgentInfo):
+                        is_enough = show(of_heartbeat(each, url))
+                    else:
+                        is_enough = isinstance(each, Event) and show(of_event(each, url))
+                    if is_enough:
                         return True
         except AnswerError as error:
             complain(f"{url}: an indication that cannot be read: {error}")

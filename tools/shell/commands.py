@@ -137,7 +137,7 @@ class Shell:
                         yield self._console.find(identity, agent=self.agent)
             return
         if ":" in first and not is_condition(first):
-            yield self._console.find(first, agent=self.agent)
+            yield self._named(first)
             return
         for word in rest:
             if is_number(word):
@@ -183,13 +183,28 @@ class Shell:
     def _target(self, word: str) -> ObjectId:
         if is_number(word):
             return self.numbers.find(int(word)) if "-" not in word else self._many(word)
-        if word == "broker" or ":" in word:
+        if ":" in word:
+            found = self._named(word)
+        elif word == "broker":
             found = self._console.find(word, agent=self.agent)
         else:
             found = next(iter(self._console.query(word, agent=self.agent)), Data({}))
         if found.object_id is None:
             raise NoObjectError(f"there is no object {word}")
         return found.object_id
+
+    def _named(self, word: str) -> Data:
+        """The object named PACKAGE:CLASS:KEY, or CLASS:KEY in whichever package it is."""
+        first = word.partition(":")[0]
+        packages = dict.fromkeys(each.package for each in self.classes() if each.name.lower() == first.lower())
+        if any(each.package == first for each in self.classes()):
+            packages = {}
+        for package in packages:
+            try:
+                return self._console.find(ObjectId(f"{package}:{word}"), agent=self.agent)
+            except NoObjectError:
+                continue
+        return self._console.find(ObjectId(word), agent=self.agent)
 
     @staticmethod
     def _many(word: str) -> ObjectId:

@@ -115,10 +115,15 @@ class Console:
         return await requests.schema(self._core, of, agent)
 
     async def indications(
-        self, *, events: bool = True, heartbeats: bool = True, timeout: float | None = None
-    ) -> AsyncGenerator[Event | AgentInfo, None]:
-        """Events and heartbeats from now on, until none comes for so many seconds; None: forever."""
-        found = await requests.stream(self._core, events=events, heartbeats=heartbeats)
+        self,
+        *,
+        events: bool = True,
+        heartbeats: bool = True,
+        objects: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[requests.Indication, None]:
+        """What agents publish from now on, until nothing comes for so many seconds; None: forever."""
+        found = await requests.stream(self._core, events=events, heartbeats=heartbeats, objects=objects)
         try:
             while (each := await found.next(timeout)) is not None:
                 yield each

@@ -170,9 +170,10 @@ class Console:
 
     # ---- events ----
 
-    def indications(self, *, events: bool = True, heartbeats: bool = True) -> Indications:
-        """What agents publish from now on: events, and heartbeats as `AgentInfo`."""
-        return Indications(self, self._driver.run(requests.stream(self._core, events=events, heartbeats=heartbeats)))
+    def indications(self, *, events: bool = True, heartbeats: bool = True, objects: bool = False) -> Indications:
+        """What agents publish from now on: events, heartbeats as `AgentInfo`, objects that have changed as `Data`."""
+        wanted = requests.stream(self._core, events=events, heartbeats=heartbeats, objects=objects)
+        return Indications(self, self._driver.run(wanted))
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
         """Events from now on, until none comes for so many seconds; None: forever.
@@ -191,7 +192,7 @@ class Console:
 
 
 class Indications:
-    """Events and heartbeats. Iterating over it never ends; `next` has a time limit.
+    """What agents publish. Iterating over it never ends; `next` has a time limit.
 
     Args:
         console: its console.
@@ -201,7 +202,7 @@ class Indications:
     def __init__(self, console: Console, stream: requests.Stream) -> None:
         self._stream, self._driver = stream, console._driver
 
-    def next(self, timeout: float | None = None) -> Event | AgentInfo | None:
+    def next(self, timeout: float | None = None) -> requests.Indication | None:
         """The next one; None if none comes within so many seconds.
 
         Raises:
@@ -214,7 +215,7 @@ class Indications:
         """End it."""
         self._driver.run(self._stream.close())
 
-    def __iter__(self) -> Iterator[Event | AgentInfo]:
+    def __iter__(self) -> Iterator[requests.Indication]:
         while (found := self.next()) is not None:
             yield found
 

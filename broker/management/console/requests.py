@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.client.core_receiver import ReceiverCore
 from qstore.broker.client.errors import ContentError, Empty
@@ -31,6 +31,8 @@ from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predic
 
 MAX_CLASSES: Final = 10_000
 """Packages, and classes of a package."""
+Indication: TypeAlias = Event | AgentInfo | Data
+"""What agents publish: an event; an agent, by its heartbeat; an object that has changed."""
 
 
 class Query:
@@ -277,7 +279,7 @@ async def schema(core: ConsoleCore, of: SchemaId | str, agent: str | None) -> Sc
 
 
 class Stream:
-    """Events and heartbeats, as agents publish them.
+    """Events, heartbeats and objects that have changed, as agents publish them.
 
     Args:
         receiver: receives them.
@@ -285,9 +287,9 @@ class Stream:
 
     def __init__(self, receiver: ReceiverCore) -> None:
         self._receiver = receiver
-        self._ready: list[Event | AgentInfo] = []
+        self._ready: list[Indication] = []
 
-    async def next(self, timeout: float | None) -> Event | AgentInfo | None:
+    async def next(self, timeout: float | None) -> Indication | None:
         """The next one; None if none comes in time.
 
         Raises:
@@ -309,8 +311,8 @@ class Stream:
         await self._receiver.close()
 
 
-def _indications(message: Message) -> list[Event | AgentInfo]:
-    """What a message tells; nothing if it tells of neither events nor agents."""
+def _indications(message: Message) -> list[Indication]:
+    """What a message tells; nothing if it tells of something else."""
     try:
         headers = message.properties
     except ContentError as error:
@@ -321,10 +323,12 @@ def _indications(message: Message) -> list[Event | AgentInfo]:
     if opcode == "_data_indication" and headers.get("qmf.content") == "_event":
         agent = headers.get("qmf.agent")
         return [read_event(each, agent if isinstance(agent, str) else "") for each in _items(message)]
+    if opcode == "_data_indication" and headers.get("qmf.content") == "_data":
+        return list(_objects(message))
     return []
 
 
-async def stream(core: ConsoleCore, *, events: bool, heartbeats: bool) -> Stream:
-    """Receive events and heartbeats. See `blocking.Console.events`."""
-    keys = ("agent.ind.event.#",) * events + ("agent.ind.heartbeat.#",) * heartbeats
-    return Stream(await core.subscribe(keys))
+async def stream(core: ConsoleCore, *, events: bool, heartbeats: bool, objects: bool) -> Stream:
+    """Receive what agents publish. See `blocking.Console.indications`."""
+    wanted = {"event": events, "heartbeat": heartbeats, "data": objects}
+    return Stream(await core.subscribe(tuple(f"agent.ind.{name}.#" for name, is_wanted in wanted.items() if is_wanted)))

@@ -10,9 +10,14 @@ import pytest
 
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import Console
-from tests.support.running_broker import RunningBroker, one_broker
+from tests.support.running_broker import RunningBroker
 
-broker = pytest.fixture(one_broker, scope="module")
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    running = RunningBroker(tmp_path_factory.mktemp("broker"), "--mgmt-pub-interval", "1")
+    yield running.start()
+    running.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from qstore.broker.client import Connection, ContentError, Message
 from qstore.broker.management.console import (
     AgentError,
     Console,
+    Data,
     Event,
     NoAgentError,
     NoAnswerError,
@@ -23,6 +24,7 @@ from qstore.broker.management.console import (
 )
 from qstore.formats.values import UINT32, TypedValue
 from tests.broker.console.conftest import OddAgent, Said
+from tests.support.running_broker import RunningBroker
 
 QUEUE = "org.apache.qpid.broker:queue:"
 
@@ -125,6 +127,19 @@ def test_events(console: Console) -> None:
     assert declared.severity_name == "inform"
     assert declared.agent.startswith("apache.org:qpidd:")
     assert deleted.timestamp >= declared.timestamp > 0
+
+
+def test_objects_that_have_changed(broker: RunningBroker) -> None:
+    with Console(f"127.0.0.1:{broker.port}", timeout=20) as console:
+        with console.indications(events=False, heartbeats=False, objects=True) as indications:
+            console.call("broker", "create", type="queue", name="changed")
+            while True:
+                found = indications.next(20)
+                assert isinstance(found, Data)
+                if found.key == "changed":
+                    break
+        console.call("broker", "delete", type="queue", name="changed")
+    assert found["name"] == "changed"
 
 
 def test_events_until_none_comes(console: Console) -> None:
