@@ -172,8 +172,16 @@ def test_a_queue_that_exists(config: Runs, queue: str) -> None:
     assert config.fails("add", "queue", queue) == f"qpid-config: Object already exists: {queue}\n"
 
 
-def test_a_broker_without_access_rules_has_none_to_reload(config: Runs) -> None:
+def test_access_rules_are_read_again(config: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "the broker has no ACL file" in config.fails("reload-acl")
+    monkeypatch.setattr("qstore.tools.configuration.change._ACL", "no.such.package")
     assert config.fails("reload-acl") == "qpid-config: the broker has no access rules (ACL)\n"
+
+
+def test_what_is_logged(config: Runs) -> None:
+    config.text("log", "info+")
+    assert config.text("log") == "Log level: info+\n"
+    config.text("log", "notice+")
 
 
 def test_no_broker() -> None:

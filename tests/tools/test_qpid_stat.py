@@ -86,7 +86,14 @@ def test_connections_subscriptions_exchanges_and_memory(stat: Runs) -> None:
     assert len(stat.text("-e", "-q").split("====")) > 2
 
 
-def test_a_broker_without_access_control(stat: Runs) -> None:
+def test_access_control(stat: Runs) -> None:
+    found = rows(stat, "--acl")
+    assert (found["enforcing"], found["acl-denials"], found["last-acl-load"]) == (["N"], ["0"], ["-"])
+    assert stat.json("--acl")[0]["kind"] == "acl"
+
+
+def test_a_broker_without_access_control(stat: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.tools.statistics.details._ACL", "no.such.package")
     assert stat.fails("--acl") == "qpid-stat: ACL Policy Module is not installed\n"
 
 

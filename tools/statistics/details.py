@@ -106,6 +106,22 @@ def show_memory(console: Console, *, is_json: bool) -> None:
         print_listing("Broker Memory Statistics:", _columns("Statistic", "Value", numbers=("Value",)), rows)
 
 
+#: Row -> the property of access control.
+_ACL_ROWS: Final = (
+    ("policy-file", "policyFile"),
+    ("enforcing", "enforcingAcl"),
+    ("has-transfer-acls", "transferAcl"),
+    ("last-acl-load", "lastAclLoad"),
+    ("acl-denials", "aclDenyCount"),
+    ("connection-denials", "connectionDenyCount"),
+    ("queue-quota-denials", "queueQuotaDenyCount"),
+    ("max-connections", "maxConnections"),
+    ("max-connections-per-ip", "maxConnectionsPerIp"),
+    ("max-connections-per-user", "maxConnectionsPerUser"),
+    ("max-queues-per-user", "maxQueuesPerUser"),
+)
+
+
 def show_acl(console: Console, *, is_json: bool) -> bool:
     """Access control. Returns whether the broker has it."""
     objects = list(console.query("acl", package=_ACL))
@@ -113,10 +129,12 @@ def show_acl(console: Console, *, is_json: bool) -> bool:
         if is_json:
             print_json([json_object(data)])
             continue
-        rows = [(shown(name), _acl_value(name, value)) for name, value in data.values.items() if name != "brokerRef"]
-        print_listing("Policy Statistics:", _columns("Statistic", "Value"), rows)
+        rows = [(title, _acl_cell(data.get(name), is_time=name == "lastAclLoad")) for title, name in _ACL_ROWS]
+        print_listing("ACL Policy Statistics:", _columns("Statistic", "Value"), rows)
     return bool(objects)
 
 
-def _acl_value(name: str, value: Any) -> str:
-    return clock(value, is_long=True) if name == "lastAclLoad" and isinstance(value, int) else full(value)
+def _acl_cell(value: Any, *, is_time: bool) -> str:
+    if isinstance(value, bool):
+        return yes(value) or "N"
+    return clock(value, is_long=True) if is_time and isinstance(value, int) else full(value)
