@@ -7,6 +7,7 @@ import time
 import pytest
 
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.security.acl import engine as engine_module
 from qstore.broker.security.acl.engine import Engine
 from qstore.broker.security.acl.reader import read
 from qstore.broker.security.acl.tables import LOOKUPS
@@ -190,6 +191,17 @@ def test_limits_of_files_and_of_denying_rules() -> None:
 )
 def test_messages_are_checked_only_if_a_rule_is_about_them(lines: list[str], checks: bool) -> None:
     assert engine(*lines).checks_publish is checks
+
+
+def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MAX_REMEMBERED", 5_000)
+    by = engine("acl deny all publish exchange routingkey=secret.${user}", "acl allow all all")
+    for number in range(300):
+        user = f"user{number}@R"
+        for key in range(10):
+            assert publishes(by, user, "X", f"k{key}") == "allow"
+        assert publishes(by, user, "X", f"secret.user{number}") == "deny"
+        assert len(by._users) <= 50
 
 
 # ---- connections ----

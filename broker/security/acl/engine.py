@@ -37,8 +37,10 @@ from qstore.broker.security.acl.tables import Kind, Permission, Property
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"
-_MAX_USERS: Final = 10_000  # whose rules are remembered
-_MAX_PUBLISHED: Final = 10_000  # decisions about publishing that are remembered for one user
+MAX_REMEMBERED: Final = 500_000
+"""Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
+_OVERHEAD: Final = 100  # rules that weigh as much as a user
+_MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
 _NOT_IN_KEYS: Final = "${user}_${domain}"
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
 
@@ -139,25 +141,14 @@ class _UsersRule:
 
 
 class _User:
-    """The rules of one user, by action and object, and decisions about publishing."""
+    """What is remembered of one user: the rules by action and object, and decisions about publishing."""
 
-    __slots__ = ("_names", "_questions", "_user", "published")
+    __slots__ = ("names", "published", "questions")
 
     def __init__(self, user: str) -> None:
-        self._user, self._names = user, substitutions(user)
-        self._questions: dict[tuple[Action, ObjectType], list[_UsersRule]] = {}
+        self.names = substitutions(user)
+        self.questions: dict[tuple[Action, ObjectType], list[_UsersRule]] = {}
         self.published: dict[tuple[str, str], Decision] = {}
-
-    def rules(self, rules: RuleSet, action: Action, object_type: ObjectType) -> list[_UsersRule]:
-        """Those about an action and an object, in the order of the file."""
-        found = self._questions.get((action, object_type))
-        if found is None:
-            found = self._questions[action, object_type] = [
-                _UsersRule(each, self._names)
-                for each in rules.rules
-                if each.fits(action, object_type) and concerns(each, self._user) and not each.is_about_connections
-            ]
-        return found
 
 
 class Engine:
@@ -176,6 +167,8 @@ class Engine:
         self.checks_publish = any(each.is_about_publishing for each in rules.rules)
         self._connections = [each for each in rules.rules if each.is_about_connections]
         self._users: dict[str, _User] = {}
+        self._remembered = 0
+        self._shared: dict[int, _UsersRule] = {}  # the rules that are the same for all users, by number
 
     def decide(
         self, user: str, action: Action, object_type: ObjectType, name: str, asked: Mapping[str, str] | None = None
@@ -196,7 +189,7 @@ class Engine:
             name = DEFAULT_EXCHANGE
         if asked is not None:
             asked = {each: value for each, value in asked.items() if value or each == "routingkey"}
-        for each in self._user(user).rules(self.rules, action, object_type):
+        for each in self._rules(user, action, object_type):
             decision = each.decide(name, asked)
             if decision is not None:
                 return decision
@@ -209,6 +202,7 @@ class Engine:
         if decision is None:
             if len(published) >= _MAX_PUBLISHED:
                 published.clear()
+            self._remembered += 1
             asked = {"routingkey": routing_key}
             decision = self.decide(user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
             published[exchange, routing_key] = decision
@@ -233,12 +227,35 @@ class Engine:
         return Decision(Permission.ALLOW, None)
 
     def _user(self, user: str) -> _User:
+        if self._remembered > MAX_REMEMBERED:
+            self._users.clear()
+            self._remembered = 0
         found = self._users.get(user)
         if found is None:
-            if len(self._users) >= _MAX_USERS:
-                self._users.clear()
+            self._remembered += _OVERHEAD
             found = self._users[user] = _User(user)
         return found
+
+    def _rules(self, user: str, action: Action, object_type: ObjectType) -> list[_UsersRule]:
+        """A user's rules about an action and an object, in the order of the file."""
+        remembered = self._user(user)
+        found = remembered.questions.get((action, object_type))
+        if found is None:
+            found = remembered.questions[action, object_type] = [
+                self._rule(each, remembered.names)
+                for each in self.rules.rules
+                if each.fits(action, object_type) and concerns(each, user) and not each.is_about_connections
+            ]
+            self._remembered += len(found)
+        return found
+
+    def _rule(self, rule: Rule, names: Mapping[str, str]) -> _UsersRule:
+        if any("${" in value for _, value in rule.properties):
+            return _UsersRule(rule, names)
+        shared = self._shared.get(rule.number)
+        if shared is None:
+            shared = self._shared[rule.number] = _UsersRule(rule, names)
+        return shared
 
 
 def concerns(rule: Rule, user: str) -> bool:
