@@ -50,7 +50,7 @@ def test_the_book_s_example() -> None:
         "",
         " \t\f\v",
         "acl allow carlt@QPID create exchange name=carl.*",
-        "acl   allow\tuser-consume create queue name=tmp.*  ",
+        "  acl   allow\tuser-consume create queue name=tmp.*  ",
         "acl allow consumer consume queue",
         "acl allow fred@QPID create all",
         "acl allow-log bob@QPID all queue",
@@ -87,6 +87,13 @@ def test_quotas() -> None:
     )
     assert found.limits("connections") == ({"ted@QPID": 0, "martin@QPID": 10, "rob@QPID": 10}, 5)
     assert found.limits("queues") == ({"test@qpid": 65530}, None)
+    (warning,) = rules("quota queues 5").warnings
+    assert str(warning) == "line 1: the quota is ignored: it names nobody: 'quota queues 5'"
+
+
+def test_a_rule_may_be_about_any_name() -> None:
+    found = rules("acl allow CN=joe$H all")
+    assert Engine(found).decide("CN=joe$H", Action.CREATE, ObjectType.QUEUE, "q").allows
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,6 @@ def test_quotas() -> None:
         ("acl allow all create queue policytype=x", "x is not a valid value for 'policytype', possible values are"),
         ("acl allow all create queue maxqueuesize=-1", "-1 is not a valid value for 'queuemaxsizeupperlimit', values"),
         (f"acl allow all create queue pageslowerlimit={1 << 63}", "should be between 0 and 9223372036854775807"),
-        ("acl allow joe$H@QPID all", 'Username "joe$H@QPID" contains illegal characters'),
         ("group a joe$H@QPID", 'Username "joe$H@QPID" contains illegal characters'),
         ("group a.b joe@QPID", 'Group name "a.b" contains illegal characters'),
         ("group all joe@QPID", '"all" cannot be the name of a group'),
@@ -111,11 +117,11 @@ def test_quotas() -> None:
         ("group a a", 'the group "a" is not defined yet.'),
         ("group", "Insufficient tokens for group definition"),
         ("group a\ngroup a", 'line 2: Group "a" is defined already'),
-        ("quota connections 1", "Insufficient tokens for quota definition"),
+        ("quota connections", "Insufficient tokens for quota definition"),
         ("quota cakes 1 all", 'Unknown quota "cakes"'),
         ("quota queues 65531 all", '"65531" is not a valid quota, values should be between 0 and 65530'),
         ("quota queues \u0662 all", "line 1: the byte 0xd9 is not ASCII"),
-        (" acl allow all all", 'Non-continuation line must start with "group", "acl" or "quota"'),
+        ("acls allow all all", 'Non-continuation line must start with "group", "acl" or "quota"'),
         ("ACLs allow all all", 'Non-continuation line must start with "group", "acl" or "quota"'),
         ("acl allow all \\\nall", "only a group continues"),
         ("group \\\na joe@QPID", "only a group continues, and after its name"),

@@ -5,7 +5,8 @@
     quota  connections|queues NUMBER SUBJECT ...
 
 A group consists of users and of groups that stand before it. In a group, a name without a realm can only be a group; as
-the subject of a rule it may also be a user's. All problems are collected, and reported together.
+the subject of a rule it may also be a user's, and then it may have any characters, as in qpidd. All problems are
+collected, and reported together.
 
 Sources: Qpid C++ Broker Book, 1.5.2.1 and 1.5.2.2; the texts of errors that tests of qpidd look for (acl.py).
 """
@@ -232,10 +233,7 @@ class Builder:
         if name == ALL:
             return None
         group = self._groups.get(name)
-        if group is not None:
-            return group
-        _check_user(name)
-        return frozenset((name,))
+        return frozenset((name,)) if group is None else group
 
     def _add_group(self, tokens: Sequence[str]) -> None:
         if not tokens:
@@ -275,13 +273,15 @@ class Builder:
         self._groups[name] = frozenset(users)
 
     def _add_quota(self, line: int, tokens: Sequence[str]) -> None:
-        if len(tokens) < 3:
+        if len(tokens) < 2:
             raise _WrongError("Insufficient tokens for quota definition")
         counted = _COUNTED.get(tokens[0])
         if counted is None:
             raise _WrongError(f'Unknown quota "{tokens[0]}": it is not connections or queues')
         if not _is_number(tokens[1]) or int(tokens[1]) > MAX_QUOTA:
             raise _WrongError(f'"{tokens[1]}" is not a valid quota, values should be between 0 and {MAX_QUOTA}')
+        if len(tokens) == 2:
+            raise _DeadError("the quota is ignored: it names nobody")
         for name in tokens[2:]:
             self._quotas.append(Quota(line, counted, int(tokens[1]), self._users(name)))
 

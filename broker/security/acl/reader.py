@@ -6,10 +6,11 @@ r"""Reads an ACL file, of any of three versions.
         GROUP that is not in lower case (`version_3`)
 
 Version 2: a line that begins with `#` is a comment; it may not stand behind something else, since routing keys have it,
-too. Others begin with `acl`, `group` or `quota`, without space before; words are separated by any white space, and case
+too. Others begin with `acl`, `group` or `quota`; words are separated by any white space, and case
 matters. A line of a group continues on the next one if its last character is `\`. All of it is ASCII.
 
-The file is not larger than MAX_FILE, its lines not longer than MAX_LINE.
+The file is not larger than MAX_FILE, its lines not longer than MAX_LINE. (The manual allows no space before the first
+word; qpidd does.)
 
 Sources: Qpid C++ Broker Book, 1.5.2.2; Qpid wiki, "v2 ACL file format".
 """
@@ -114,7 +115,7 @@ def _statements(lines: list[str], builder: Builder) -> Iterator[Statement]:
                 begun = begun if continues else None
                 continue
             begun = begun._replace(tokens=[*begun.tokens, *words])
-        elif not words or words[0] not in _WORDS or line[0] in _SPACE:
+        elif not words or words[0] not in _WORDS:
             builder.complain(number, 'Non-continuation line must start with "group", "acl" or "quota"', line)
             continue
         else:
