@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PORTION: Final = 25
 """Objects of version 2 in one message."""
-_LOOKED_AT: Final = 64
+_LOOKED_AT: Final = 16
 """Objects between two looks at the clock."""
 
 
@@ -102,6 +102,8 @@ class Publisher:
             elif each.key in known_objects:
                 known_objects[each.key].sweep = number
         for key, known in [(key, known) for key, known in known_objects.items() if known.sweep != number]:
+            if self._turns.is_over:
+                await self._turns.next()
             changes.gone(known)
             self._registry.forget(of, key)
         changes.flush()

@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import Final
 
-PORTION_SECONDS: Final = 0.004
+PORTION_SECONDS: Final = 0.003
 """After so long a portion ends."""
 
 

@@ -129,10 +129,12 @@ class Machine(Protocol):
         user: the authenticated user; empty before authentication.
         peer: the client's address.
         client_properties: what the client has told about itself.
+        created_at: when it was made, in seconds since 1970.
     """
 
     user: str
     peer: str
+    created_at: float
     client_properties: TypedMap
 
     @property

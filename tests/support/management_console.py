@@ -17,10 +17,11 @@ from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map, plain_typed_value
-from qstore.formats.values import typed_map
+from qstore.formats.values import typed_map, typed_value
 from tests.broker.wired_broker import Wired
 from tests.support.managed_values import managed
 
+PACKAGE: Final = "org.apache.qpid.broker"
 REPLIES: Final = "replies"
 _REPLIES: Final = ReplyTo(DIRECT, REPLIES)
 CONSOLE: Final = Publisher("192.0.2.7:1")
@@ -86,7 +87,7 @@ class Console:
     def send(
         self,
         opcode: str | None,
-        content: Mapping[str, Any] | bytes,
+        content: Mapping[str, Any] | list[Any] | bytes,
         *,
         key: str = "broker",
         exchange: str = DIRECT,
@@ -96,9 +97,10 @@ class Console:
         """Publish a request."""
         self._number += 1
         headers = typed_map({} if opcode is None else {"qmf.opcode": opcode})
-        fields = {"application_headers": headers, "content_type": "amqp/map", "app_id": b"qmf2"}
+        kind = "list" if isinstance(content, list) else "map"
+        fields = {"application_headers": headers, "content_type": f"amqp/{kind}", "app_id": b"qmf2"}
         fields |= {"correlation_id": b"%d" % self._number, "reply_to": reply_to}
-        body = content if isinstance(content, bytes) else encode_value(BY_NAME["map"], typed_map(content))
+        body = content if isinstance(content, bytes) else encode_value(BY_NAME[kind], typed_value(content).value)
         delivery = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, {"routing_key": key}), exchange)
         delivery = delivery._replace(handling=delivery.handling._replace(publisher=publisher))
         header = delivery.encoded + encode_struct(
@@ -107,7 +109,7 @@ class Console:
         message = TransferMessage(header, body, exchange, delivery, 0.0)
         self._wired.broker.router.publish(message, self._wired.broker.exchanges[exchange])
 
-    async def ask(self, opcode: str, content: Mapping[str, Any] | bytes, **options: Any) -> list[Reply]:
+    async def ask(self, opcode: str, content: Mapping[str, Any] | list[Any] | bytes, **options: Any) -> list[Reply]:
         """Send a request, and return all replies."""
         self.send(opcode, content, **options)
         await self.settle()
@@ -120,9 +122,11 @@ class Console:
         assert ["partial" in reply.headers for reply in replies] == [True] * (len(replies) - 1) + [False]
         return [each for reply in replies for each in reply.content]
 
-    async def call(self, method: str, target: str = "broker:amqp-broker", **arguments: Any) -> Reply:
+    async def call(
+        self, method: str, target: str = "broker:amqp-broker", *, package: str = PACKAGE, **arguments: Any
+    ) -> Reply:
         """Call a method. Returns the reply."""
-        name = f"org.apache.qpid.broker:{target}"
+        name = f"{package}:{target}"
         content = {"_object_id": {"_object_name": name}, "_method_name": method, "_arguments": arguments}
         (reply,) = await self.ask("_method_request", content)
         return reply

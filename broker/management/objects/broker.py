@@ -32,6 +32,11 @@ def _look(managed: ManagedBroker) -> _View:
     return _View(managed, managed.broker, managed.broker.totals)
 
 
+def started(managed: ManagedBroker) -> float:
+    """When the broker was started."""
+    return managed.broker.started_at
+
+
 def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
     return ((BROKER_NAME, managed),)
 
@@ -280,5 +285,12 @@ _METHODS: Final = (
 )
 
 BROKER_CLASS: Final = ManagedClass(
-    BROKER.package, BROKER.name, _PROPERTIES, _STATISTICS, table(_METHODS), objects=_objects, look=_look
+    BROKER.package,
+    BROKER.name,
+    _PROPERTIES,
+    _STATISTICS,
+    table(_METHODS),
+    objects=_objects,
+    look=_look,
+    created=started,
 )

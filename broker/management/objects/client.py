@@ -44,6 +44,10 @@ def _connections(managed: ManagedBroker) -> Iterator[tuple[str, Machine]]:
     return ((machine.peer, machine) for machine in managed.machines())
 
 
+def _connected_at(machine: Machine) -> float:
+    return machine.created_at
+
+
 def _told_text(name: str) -> Read:
     """Reads a text that the client has told about itself; None if it has not."""
 
@@ -114,7 +118,14 @@ _STATISTICS: Final = (
 _METHODS: Final = (method("close", "", (), clients.close_connection),)
 
 CONNECTION_CLASS: Final = ManagedClass(
-    CONNECTION.package, CONNECTION.name, _PROPERTIES, _STATISTICS, table(_METHODS), objects=_connections, look=_look
+    CONNECTION.package,
+    CONNECTION.name,
+    _PROPERTIES,
+    _STATISTICS,
+    table(_METHODS),
+    objects=_connections,
+    look=_look,
+    created=_connected_at,
 )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final
 
+from qstore.broker.management.objects.broker import started
 from qstore.broker.management.objects.element import ManagedClass, always, prop
 from qstore.broker.management.objects.names import (
     AGENT,
@@ -58,6 +59,7 @@ SYSTEM_CLASS: Final = ManagedClass(
         prop("machine", "sstr", "RO", lambda _: platform.machine()),
     ),
     objects=_system,
+    created=started,
 )
 
 MEMORY_CLASS: Final = ManagedClass(
@@ -104,6 +106,7 @@ MEMORY_CLASS: Final = ManagedClass(
         ),
     ),
     objects=_memory,
+    created=started,
 )
 
 VHOST_CLASS: Final = ManagedClass(
@@ -115,6 +118,7 @@ VHOST_CLASS: Final = ManagedClass(
         prop("federationTag", "sstr", "RO", of("federation_tag")),
     ),
     objects=_vhost,
+    created=started,
 )
 
 AGENT_CLASS: Final = ManagedClass(

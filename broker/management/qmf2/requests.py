@@ -131,13 +131,14 @@ class Requests:
         if request.reply_to is None:
             return
         for each in found:
-            if each is not None:
-                portion.append(each)
-            if len(portion) >= _PORTION or self._turns.is_over:
-                if portion:
-                    self._sender.reply(request, "_query_response", portion, kind=kind, is_partial=True)
-                portion = []
+            if self._turns.is_over:
                 await self._turns.next()
+            if each is None:
+                continue
+            if len(portion) >= _PORTION:
+                self._sender.reply(request, "_query_response", portion, kind=kind, is_partial=True)
+                portion = []
+            portion.append(each)
         self._sender.reply(request, "_query_response", portion, kind=kind)
 
     def _schemas(self, asked: TypedMap, *, is_whole: bool) -> tuple[Iterator[dict[str, Any] | None], str]:

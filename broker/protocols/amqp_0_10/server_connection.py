@@ -62,7 +62,7 @@ class ServerConnection(Connection[ServerSession]):
     Attributes:
         user: the authenticated user; empty before authentication.
         peer: as above.
-        protocol, mechanism, client_properties: as of `Machine`.
+        protocol, mechanism, client_properties, created_at: as of `Machine`.
         room: bytes that may be sent before yielding to other connections.
         can_send: whether the socket accepts messages.
         transfers: decodes received messages.
@@ -73,8 +73,8 @@ class ServerConnection(Connection[ServerSession]):
 
     __slots__ = (
         "__weakref__", "_channel_max", "_host", "_is_announced", "_is_tuned", "_login", "_now", "_publisher",
-        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "peer", "room",
-        "streams", "transfers", "user",
+        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "created_at", "peer",
+        "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerConnection(Connection[ServerSession]):
         self._assembler.max_at_once = AT_ONCE
         self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
         self._login = LoginAttempt(authentication, link)
-        self._now = now
+        self._now, self.created_at = now, sessions.clock()
         self._refusal, self.peer = refusal, peer
         self.client_properties = EMPTY_MAP  # of the client
         self._is_tuned = self._is_announced = False

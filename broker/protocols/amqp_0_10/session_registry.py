@@ -26,6 +26,7 @@ class SessionRegistry:
         broker: the model.
 
     Attributes:
+        clock: seconds since 1970.
         budget: limits incomplete messages over all connections; at least the maximum message size.
         events: emits events to listeners.
         interrupted: interrupted messages that their senders may resume.
@@ -35,7 +36,7 @@ class SessionRegistry:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        settings = broker.settings
+        self.clock, settings = broker.clock, broker.settings
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
         self.events = broker.events
         self.interrupted = InterruptedMessages(settings)

@@ -154,10 +154,18 @@ def encode(kind: str, value: Any, depth: int = 0) -> bytes:
         raise QmfError(f"{kind} cannot carry {with_article(type(value).__name__)}: {error}") from None
 
 
+def _limits(layout: str) -> tuple[int, int]:
+    """The lowest and the highest number."""
+    bits = 8 * struct.calcsize(">" + layout)
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if layout.islower() else (0, (1 << bits) - 1)
+
+
+_LIMITS: Final = {name: _limits(layout) for name, (_, layout) in _INTEGERS.items()}
+
+
 def _integer_writer(layout: str) -> Callable[[Any, int], bytes]:
     packed = struct.Struct(">" + layout)
-    bits = 8 * packed.size
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if layout.islower() else (0, (1 << bits) - 1)
+    low, high = _limits(layout)
     return lambda value, _depth: packed.pack(min(max(int(value), low), high))
 
 
@@ -324,6 +332,7 @@ EMPTY: Final[dict[str, Any]] = {
 
 def typed(kind: str, value: Any) -> TypedValue:
     """A value with the AMQP type that carries it in version 2. Numbers that do not fit are the nearest that do."""
-    if kind in _INTEGERS:
-        return TypedValue(QMF_TYPES[kind].amqp, decode(kind, encode(kind, value), 0)[0])
+    limits = _LIMITS.get(kind)
+    if limits is not None and not limits[0] <= value <= limits[1]:
+        value = limits[0] if value < limits[0] else limits[1]
     return TypedValue(QMF_TYPES[kind].amqp, value)

@@ -1,0 +1,241 @@
+"""Methods of management beyond the commands of a protocol: redirection, the log, transactions in doubt, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstore.broker.log.logs import Rules
+from qstore.broker.management.identity import Identity
+from qstore.broker.model.events import QueueRedirect, QueueRedirectCancelled
+from qstore.broker.model.transactions.branch import State
+from qstore.formats.broker_records.xids import encode_dtx_xid
+from tests.broker.wired_broker import Wired, wired
+from tests.support.management_console import Console
+
+Scene = Callable[[Wired, Console], Awaitable[None]]
+
+
+def play(scene: Scene, path: Path | None = None) -> None:
+    async def on_stage() -> None:
+        async with wired(path) as stage:
+            console = Console(stage)
+            await console.open()
+            await scene(stage, console)
+
+    asyncio.run(on_stage())
+
+
+# ---- redirection ----
+
+
+def test_messages_for_a_queue_are_put_on_another_one_until_that_is_cancelled(tmp_path: Path) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        seen: list[object] = []
+        stage.broker.events.listen(seen.append)
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name, durable=True)
+            await stage.topology.bind(name, "amq.fanout", "")
+        await stage.publish("", "a", b"0")
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        await stage.publish("", "a", b"1")
+        await stage.publish("amq.fanout", "", b"2")  # matches both, and is put there once
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0"], [b"1", b"2"])
+        told = {each["_values"]["name"]: each["_values"] for each in await console.query("queue")}
+        assert (told["a"]["redirectPeer"], told["a"]["redirectSource"]) == ("b", True)
+        assert (told["b"]["redirectPeer"], told["b"]["redirectSource"]) == ("a", False)
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="")
+        await stage.publish("", "a", b"3")
+        assert stage.bodies("a") == [b"0", b"3"]
+        assert [each for each in seen if isinstance(each, QueueRedirect | QueueRedirectCancelled)] == [
+            QueueRedirect("a", "b"),
+            QueueRedirectCancelled("a", "b"),
+        ]
+
+    async def after(stage: Wired, _console: Console) -> None:
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"3"], [b"1", b"2"])
+
+    play(scene, tmp_path)
+    play(after, tmp_path)
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_a_redirection_ends_with_either_queue(gone: str) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name)
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        await stage.topology.delete_queue(gone)
+        left = "b" if gone == "a" else "a"
+        assert (stage.broker.queues[left].redirected_to, stage.broker.queues[left].redirected_from) == (None, None)
+        await stage.publish("", left, b"1", persistent=False)
+        assert stage.bodies(left) == [b"1"]
+
+    play(scene)
+
+
+def test_queues_that_cannot_be_redirected() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        for name in ("a", "b", "c"):
+            await stage.topology.declare_queue(name)
+        await stage.topology.declare_queue("passing", auto_delete=True)
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        for source, target, told in (
+            ("a", "c", "part of a redirection already"),
+            ("c", "b", "part of a redirection already"),
+            ("b", "c", "part of a redirection already"),
+            ("c", "c", "both source and target"),
+            ("c", "passing", "deleted automatically"),
+            ("c", "none", "none"),
+            ("c", "", "not redirected"),
+        ):
+            reply = await console.call("queueRedirect", sourceQueue=source, targetQueue=target)
+            assert told in reply.values["error_text"]
+
+    play(scene)
+
+
+# ---- the log, and the end ----
+
+
+class FakeLog:
+    """The log of a process."""
+
+    def __init__(self) -> None:
+        self.rules, self.has_microseconds = Rules(["notice+"], ["debug:Network"]), False
+
+    def select(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def show_microseconds(self, *, is_on: bool) -> None:
+        self.has_microseconds = is_on
+
+
+def test_the_log_is_changed() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        log = console.managed.log = FakeLog()
+        assert await console.do("getLogLevel") == {"level": "notice+,!debug:Network"}
+        await console.do("setLogLevel", level="debug+:Broker  !trace-:Model,info+")
+        assert (log.rules.enabled, log.rules.disabled) == (("debug+:Broker", "info+"), ("trace-:Model",))
+        for level in ("", "loud", "info+:", " ".join(["info+"] * 101), "info+:" + "x" * 300, 7):
+            reply = await console.call("setLogLevel", level=level)
+            assert reply.values["error_code"] == 4
+        assert log.rules.enabled == ("debug+:Broker", "info+")
+        await console.do("setLogHiresTimestamp", logHires=True)
+        assert await console.do("getLogHiresTimestamp") == {"logHires": True}
+
+    play(scene)
+
+
+def test_the_broker_is_shut_down() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        ended: list[int] = []
+        console.managed.shut_down = lambda: ended.append(1)
+        await console.do("shutdown")
+        assert ended == [1]
+
+    play(scene)
+
+
+# ---- transactions in doubt ----
+
+XIDS = [encode_dtx_xid(1, b"global", branch) for branch in (b"1", b"2")]
+
+
+async def prepare(stage: Wired, xid: bytes, body: bytes) -> None:
+    """A branch that enqueues a message, and is in doubt."""
+    distributed = stage.broker.distributed
+    branch = distributed.start(xid)
+    queue = stage.broker.queues["q"]
+    branch.work.publish(stage.message("q", body), stage.broker.exchanges[""])
+    distributed.leave(branch, has_failed=False)
+    prepared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    branch.prepare(lambda status, error: prepared.set_result((status, error)))
+    stage.broker.tick.schedule()
+    assert (await prepared)[1] is None
+    assert (branch.state, queue.uncommitted) == (State.PREPARED, len(distributed.in_doubt))
+
+
+async def age(stage: Wired) -> None:
+    """Write what nobody waits for urgently, as the timer of a tick does."""
+    while stage.store is not None:
+        stage.store.start_aged()
+        await asyncio.sleep(0.01)
+
+
+def test_an_operator_ends_transactions_in_doubt(tmp_path: Path) -> None:
+    async def first(stage: Wired, _console: Console) -> None:
+        await stage.topology.declare_queue("q", durable=True)
+        await prepare(stage, XIDS[0], b"committed")
+        await prepare(stage, XIDS[1], b"rolled back")
+
+    async def second(stage: Wired, console: Console) -> None:
+        found = await console.query("transaction")
+        assert sorted(each["_values"]["xid"] for each in found) == sorted(xid.hex() for xid in XIDS)
+        assert {each["_values"]["state"] for each in found} == {"PREPARED"}
+        clock = asyncio.get_running_loop().create_task(age(stage))
+        for xid, method in zip(XIDS, ("commit", "rollback"), strict=True):
+            await console.do(method, f"transaction:{xid.hex()}", package="qstore")
+        clock.cancel()
+        assert stage.bodies("q") == [b"committed"]
+        reply = await console.call("commit", f"transaction:{XIDS[0].hex()}", package="qstore")
+        assert reply.values["error_code"] == 1
+
+    async def third(stage: Wired, console: Console) -> None:
+        assert stage.bodies("q") == [b"committed"]
+        assert await console.query("transaction") == []
+
+    for scene in (first, second, third):
+        play(scene, tmp_path)
+
+
+def test_a_branch_that_is_not_prepared_is_not_committed() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        branch = stage.broker.distributed.start(XIDS[0])
+        reply = await console.call("commit", f"transaction:{XIDS[0].hex()}", package="qstore")
+        assert reply.values["error_code"] == 7
+        stage.broker.distributed.leave(branch, has_failed=False)
+        await console.do("rollback", f"transaction:{XIDS[0].hex()}", package="qstore")
+        assert stage.broker.distributed.branches == {}
+
+    play(scene)
+
+
+# ---- the store, and who the broker is ----
+
+
+def test_the_store_and_its_journals(tmp_path: Path) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_queue("q", durable=True)
+        await stage.publish("", "q", b"1", b"2")
+        (store,) = await console.query("store")
+        assert store["_schema_id"]["_package_name"] == "org.apache.qpid.legacystore"
+        assert store["_values"]["location"].startswith(str(tmp_path))
+        assert store["_values"]["defaultInitialFileCount"] == 4
+        (journal,) = await console.query("journal")
+        values = journal["_values"]
+        assert (values["name"], values["enqueues"], values["recordDepth"], values["dequeues"]) == ("q", 2, 2, 0)
+        assert values["queueRef"] == {"_object_name": "org.apache.qpid.broker:queue:q"}
+        reply = await console.call("expand", "journal:q", package="org.apache.qpid.legacystore", by=1)
+        assert (reply.values["error_code"], "qstore-resize" in reply.values["error_text"]) == (3, True)
+
+    play(scene, tmp_path)
+
+
+def test_a_broker_is_known_again(tmp_path: Path) -> None:
+    first = Identity.of(str(tmp_path))
+    second = Identity.of(str(tmp_path))
+    assert second == first._replace(starts=first.starts + 1)
+    path = tmp_path / ".mbrokerdata"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(f"{first.instance} 4095 1\n")
+    assert Identity.of(str(tmp_path)).starts == 1
+    for damaged in (b"", b"x 1 1", b"\xff" * 500, f"{first.instance} x".encode()):
+        path.write_bytes(damaged)
+        assert Identity.of(str(tmp_path)).instance != first.instance
+    assert Identity.of(None) != Identity.of(None)
+    assert Identity.of(str(tmp_path / "none")).starts == 1  # a directory that is not there is no reason to stop
