@@ -143,9 +143,8 @@ class Publisher:
     def encoded_2(self, of: ManagedClass, known: Known, deleted: float) -> dict[str, Any]:
         """An object as last looked at, in version 2."""
         assert known.values is not None
-        assert self._sender_2 is not None
         times = (known.created, self._managed.broker.clock(), deleted)
-        identity = content.object_id(known.name, self._sender_2.name)
+        identity = content.object_id(known.name)
         return content.data(of, identity, of.map_of(*known.values), times=times)
 
     @property

@@ -1,7 +1,7 @@
 """What the messages of QMF version 2 contain: ids, data, events, schemas, and who the agent is.
 
     schema id    {_package_name, _class_name, _type: _data or _event, _hash}
-    object id    {_object_name, _agent_name}
+    object id    {_object_name}: without the agent, which is the one that tells it, as qpidd's
     data         {_object_id, _schema_id, _values, _create_ts, _update_ts, _delete_ts}
     event        {_schema_id, _values, _timestamp, _severity}
     schema       {_schema_id, _properties: [...], _methods: [...]} of a class, {_schema_id, _properties} of an event
@@ -52,9 +52,9 @@ def event_id(of: EventClass) -> dict[str, Any]:
     return _schema_id(of.package, of.name, "_event", of.hash)
 
 
-def object_id(name: str, agent: str) -> dict[str, Any]:
+def object_id(name: str) -> dict[str, Any]:
     """The id of an object."""
-    return {"_object_name": name, "_agent_name": agent}
+    return {"_object_name": name}
 
 
 def data(

@@ -180,7 +180,7 @@ class Requests:
         return described, "_data" if is_whole else "_object_id"
 
     def _described(self, each: ManagedObject, selects: Condition | None, *, is_whole: bool) -> dict[str, Any] | None:
-        identity = content.object_id(each.name, self._sender.name)
+        identity = content.object_id(each.name)
         if not is_whole and selects is None:
             return identity
         of = each.of

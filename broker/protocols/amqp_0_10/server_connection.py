@@ -73,8 +73,8 @@ class ServerConnection(Connection[ServerSession]):
 
     __slots__ = (
         "__weakref__", "_channel_max", "_host", "_is_announced", "_is_tuned", "_login", "_now", "_publisher",
-        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "created_at", "peer",
-        "room", "streams", "transfers", "user",
+        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "created_at",
+        "peer", "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
