@@ -115,6 +115,7 @@ class ClientConnection(Connection[ClientSession]):
             return  # the broker refuses this client, and tells why
         try:
             mechanism = self._choose_mechanism(tuple(values["mechanisms"]))
+            response = mechanism.start()
         except ValueError as error:
             self.fail(CloseCode.CONNECTION_FORCED, str(error))
             return
@@ -123,7 +124,7 @@ class ClientConnection(Connection[ClientSession]):
             "connection.start-ok",
             client_properties=self._client_properties,
             mechanism=mechanism.name,
-            response=mechanism.start(),
+            response=response,
             locale=_LOCALE,
         )
 

@@ -135,6 +135,9 @@ class GssapiClient:
         service: the first part of the broker's principal.
         host: the second part: the broker's fully qualified host name.
         user: the authorization id; None for that of the ticket.
+
+    Raises:
+        ValueError: the library cannot use this principal.
     """
 
     name = GSSAPI
@@ -143,8 +146,11 @@ class GssapiClient:
         self.is_complete = False
         self._user = user or ""
         library = _library()
-        target = library.Name(f"{service}@{host}", library.NameType.hostbased_service)
-        self._context: Any = library.SecurityContext(name=target, usage="initiate")
+        try:
+            target = library.Name(f"{service}@{host}", library.NameType.hostbased_service)
+            self._context: Any = library.SecurityContext(name=target, usage="initiate")
+        except library.exceptions.GSSError as error:
+            raise ValueError(f"{GSSAPI}: {error}") from None
 
     def start(self) -> bytes:
         """The first token."""

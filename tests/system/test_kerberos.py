@@ -1,0 +1,137 @@
+"""GSSAPI with a real KDC on the loopback interface; skipped where MIT Kerberos or the library `gssapi` is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qstore.broker.security.sasl import kerberos
+from tests.support.forked import ROOT
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.raw_connection import ConnectionClosedError, RawConnection
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+REALM = "EXAMPLE.COM"
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
+PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
+
+pytestmark = pytest.mark.skipif(
+    not kerberos.is_installed() or not all(shutil.which(program, path=PATH) for program in PROGRAMS),
+    reason="MIT Kerberos (krb5-kdc, krb5-admin-server, krb5-user) or the package gssapi is not installed",
+)
+
+
+class Realm:
+    """A KDC with its database.
+
+    Attributes:
+        environment: for processes that use it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        configuration = directory / "krb5.conf"
+        configuration.write_text(
+            f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
+            " rdns = false\n dns_canonicalize_hostname = false\n"
+            f"[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n"
+            f"[domain_realm]\n localhost = {REALM}\n"
+        )
+        profile = directory / "kdc.conf"
+        profile.write_text(
+            f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file = {directory}/stash\n"
+            f"  kdc_listen = 127.0.0.1:{port}\n  kdc_tcp_listen = 127.0.0.1:{port}\n }}\n"
+            f"[logging]\n kdc = FILE:{directory}/kdc.log\n"
+        )
+        self.directory = directory
+        self.environment = {
+            "KRB5_CONFIG": str(configuration),
+            "KRB5_KDC_PROFILE": str(profile),
+            "KRB5_KTNAME": f"{directory}/keytab",
+            "KRB5CCNAME": f"FILE:{directory}/tickets",
+            "KRB5RCACHEDIR": str(directory),
+        }
+        self.run("kdb5_util", "create", "-s", "-r", REALM, "-P", "of the database")
+        for query in ("addprinc -pw secret anna", "addprinc -randkey qpidd/localhost"):
+            self.run("kadmin.local", "-r", REALM, "-q", query)
+        self.run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {directory}/keytab qpidd/localhost")
+        self.kdc = subprocess.Popen(
+            [self._program("krb5kdc"), "-n"], env=os.environ | self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    @staticmethod
+    def _program(name: str) -> str:
+        found = shutil.which(name, path=PATH)
+        assert found is not None
+        return found
+
+    def run(self, program: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [self._program(program), *arguments], env=os.environ | self.environment, input=given,
+            capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def close(self) -> None:
+        self.kdc.terminate()
+        self.kdc.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    found = Realm(tmp_path_factory.mktemp("kerberos"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def broker(make_broker: BrokerMaker, realm: Realm) -> RunningBroker:
+    found = make_broker("--auth", "yes", "--realm", REALM, "--log-enable", "info+", "--sasl-mechanisms", "GSSAPI")
+    found.environment = realm.environment
+    return found.start()
+
+
+def send(realm: Realm, broker: RunningBroker, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "qstore.tools.qpid_send", "-b", f"localhost:{broker.port}", "--user-id", "anna"]
+    command += ["-a", "q; {create: always}", "--content-string", "hello", *options]
+    environment = os.environ | realm.environment
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=PATIENCE_SECONDS, check=False
+    )
+
+
+def test_a_ticket_lets_its_principal_in(realm: Realm, broker: RunningBroker) -> None:
+    without = send(realm, broker)
+    assert without.returncode == 1
+    assert "the broker offers GSSAPI" in without.stderr
+    realm.run("kinit", f"anna@{REALM}", given="secret\n")
+    done = send(realm, broker)
+    assert done.returncode == 0, done.stderr
+    assert broker.has_logged(f"connection opened by anna@{REALM}")
+    other = send(realm, broker, "--connection-options", "{sasl_service: other}")
+    assert other.returncode == 1
+    assert "GSSAPI" in other.stderr
+    assert "Traceback" not in other.stderr + broker.log_text()
+
+
+def test_tokens_that_are_none(realm: Realm, broker: RunningBroker) -> None:
+    for response in (b"nonsense", b"\x60\x82\xff\xff" + b"x" * 1000):
+        with RawConnection(broker.port) as connection:
+            connection.exchange_headers()
+            assert list(connection.expect("connection.start")["mechanisms"]) == ["GSSAPI"]
+            connection.send_control("connection.start-ok", mechanism="GSSAPI", response=response, locale="en_US")
+            with pytest.raises(ConnectionClosedError, match="Authentication failed"):
+                connection.expect("connection.tune")
+    assert "GSSAPI: Kerberos: " in broker.log_text()
+    assert "Traceback" not in broker.log_text()
