@@ -137,9 +137,9 @@ def test_a_message_has_its_own_senders_name_or_none(broker: RunningBroker) -> No
     with Anna(broker.port) as anna:
         anna.declare("q", durable=False)
         anna.subscribe("q")
-        for name in (None, b"anna", b"anna@QPID"):
+        for name in (None, b"", b"anna", b"anna@QPID"):
             anna.publish("q", b"", durable=False, properties={"user_id": name})
-        assert [delivery.properties().get("user_id") for delivery in anna.take(3)] == [None, b"anna", b"anna@QPID"]
+        assert [delivery.properties().get("user_id") for delivery in anna.take(4)] == [None, b"", b"anna", b"anna@QPID"]
         anna.publish("q", b"", durable=False, properties={"user_id": b"bert@QPID"})
         with pytest.raises(SessionEndedError) as refused:
             anna.sync()

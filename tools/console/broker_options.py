@@ -7,7 +7,7 @@
     --sasl-service-name          sasl_service
     --ssl-certificate            ssl_certfile
     --ssl-key                    ssl_keyfile
-    --ssl-trust                  ssl_trustfile
+    --ssl-trust, --ssl-trustfile ssl_trustfile
     --ssl-skip-hostname-check    ssl_skip_hostname_check
     --connection-options         any of them, as {name: value}
     -t, --timeout                connect_timeout, and the limit of each answer
@@ -37,7 +37,7 @@ _SECURITY: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("--sasl-service-name", "NAME", "sasl_service", "Name of the service for SASL."),
     ("--ssl-certificate", "FILE", "ssl_certfile", "TLS: the client's certificate, in PEM format."),
     ("--ssl-key", "FILE", "ssl_keyfile", "TLS: the certificate's private key, in PEM format."),
-    ("--ssl-trust", "FILE", "ssl_trustfile", "TLS: certificates of trusted authorities, in PEM format."),
+    ("--ssl-trust --ssl-trustfile", "FILE", "ssl_trustfile", "TLS: certificates of trusted authorities, in PEM."),
 )  # fmt: skip
 _SKIP_HOSTNAME: Final = "ssl_skip_hostname_check"
 
@@ -97,8 +97,8 @@ def security_options(function: _Function) -> _Function:
     function = click.option(
         "--ssl-skip-hostname-check", _SKIP_HOSTNAME, is_flag=True, help="TLS: accept a certificate of another host."
     )(function)
-    for flag, metavar, name, text in reversed(_SECURITY):
-        function = click.option(flag, name, metavar=metavar, help=text)(function)
+    for flags, metavar, name, text in reversed(_SECURITY):
+        function = click.option(*flags.split(), name, metavar=metavar, help=text)(function)
     return function
 
 

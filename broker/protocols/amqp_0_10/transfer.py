@@ -266,12 +266,12 @@ def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
 
 
 def user_id_of(header: bytes) -> str | None:
-    """The user id of a message; None if it has none. Raises Amqp010Error."""
+    """The user id of a message; None if it has none, or an empty one, as qpidd's clients send. Raises Amqp010Error."""
     at = find_struct(header, _MESSAGE)
     if at is None or not header[at[0] + _FLAGS_AT] & _USER_ID:
         return None
     user_id: bytes = decode_struct(MESSAGE_PROPERTIES, header, *at)["user_id"]
-    return user_id.decode("utf-8", "replace")
+    return user_id.decode("utf-8", "replace") or None
 
 
 def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
