@@ -148,6 +148,12 @@ def test_a_name_is_no_wildcard() -> None:
     assert publishes(by, "*@R", "X", "victim.x") == "deny"
 
 
+def test_a_name_is_no_word_that_stands_for_one() -> None:
+    by = engine("acl allow all create queue name=${user}-q")
+    assert decides(by, "${domain}@victim", "create queue victim-q") == "deny"
+    assert decides(by, "${domain}@victim", "create queue ${domain}-q") == "allow"
+
+
 def test_limits() -> None:
     by = engine(
         "acl allow-log mrQ create queue queuemaxsizelowerlimit=100 queuemaxsizeupperlimit=200 "

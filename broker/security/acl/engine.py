@@ -26,7 +26,8 @@ rules, lookups with a name only).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from qstore.broker.model.authorization import Action, ObjectType
@@ -41,7 +42,9 @@ MAX_REMEMBERED: Final = 500_000
 """Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
 _OVERHEAD: Final = 100  # rules that weigh as much as a user
 _MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
+_MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for one user
 _NOT_IN_KEYS: Final = "${user}_${domain}"
+_WORDS: Final = re.compile(r"\$\{(?:userdomain|user|domain)\}")
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
 
 
@@ -112,19 +115,30 @@ class _Condition:
 
 
 class _UsersRule:
-    """A rule, for one user."""
+    """A rule, for one user. Its conditions are made when its name has matched for the first time."""
 
-    __slots__ = ("_conditions", "_name", "rule")
+    __slots__ = ("_made", "_name", "_names", "rule")
 
     def __init__(self, rule: Rule, names: Mapping[str, str]) -> None:
-        self.rule = rule
-        made = [_Condition(each, value, names) for each, value in rule.properties]
-        self._name = next((each for each in made if each.property.name == "name"), None)
-        self._conditions = [each for each in made if each is not self._name]
+        self.rule, self._names = rule, names
+        named = (_Condition(each, value, names) for each, value in rule.properties if each.name == "name")
+        self._name = next(named, None)
+        self._made: list[_Condition] | None = None
+
+    @property
+    def _conditions(self) -> list[_Condition]:
+        if self._made is None:
+            given = self.rule.properties
+            self._made = [_Condition(each, value, self._names) for each, value in given if each.name != "name"]
+        return self._made
+
+    def is_about(self, name: str) -> bool:
+        """Whether it is about objects of this name."""
+        return self._name is None or self._name.holds(name)
 
     def decide(self, name: str, asked: Mapping[str, str] | None) -> Decision | None:
         """The decision; None if the rule does not match."""
-        if self._name is not None and not self._name.holds(name):
+        if not self.is_about(name):
             return None
         if asked is None:
             return Decision(self.rule.permission, self.rule) if self._name or not self._conditions else None
@@ -141,13 +155,21 @@ class _UsersRule:
 
 
 class _User:
-    """What is remembered of one user: the rules by action and object, and decisions about publishing."""
+    """What is remembered of one user.
 
-    __slots__ = ("names", "published", "questions")
+    Attributes:
+        names: what stands for parts of the user's name.
+        questions: the rules by action and object.
+        exchanges: the rules about publishing by exchange.
+        published: decisions about publishing.
+    """
+
+    __slots__ = ("exchanges", "names", "published", "questions")
 
     def __init__(self, user: str) -> None:
         self.names = substitutions(user)
         self.questions: dict[tuple[Action, ObjectType], list[_UsersRule]] = {}
+        self.exchanges: dict[str, list[_UsersRule]] = {}
         self.published: dict[tuple[str, str], Decision] = {}
 
 
@@ -189,23 +211,26 @@ class Engine:
             name = DEFAULT_EXCHANGE
         if asked is not None:
             asked = {each: value for each, value in asked.items() if value or each == "routingkey"}
-        for each in self._rules(user, action, object_type):
-            decision = each.decide(name, asked)
-            if decision is not None:
-                return decision
-        return Decision(self.rules.default, None)
+        return self._first(self._rules(user, action, object_type), name, asked)
 
     def decide_publish(self, user: str, exchange: str, routing_key: str) -> Decision:
         """Decide about publishing to an exchange with a routing key."""
-        published = self._user(user).published
-        decision = published.get((exchange, routing_key))
+        remembered = self._user(user)
+        decision = remembered.published.get((exchange, routing_key))
         if decision is None:
-            if len(published) >= _MAX_PUBLISHED:
-                published.clear()
+            if len(remembered.published) >= _MAX_PUBLISHED:
+                remembered.published.clear()
+            name = exchange or DEFAULT_EXCHANGE
+            rules = remembered.exchanges.get(name)
+            if rules is None:
+                if len(remembered.exchanges) >= _MAX_EXCHANGES:
+                    remembered.exchanges.clear()
+                every = self._rules(user, Action.PUBLISH, ObjectType.EXCHANGE)
+                rules = remembered.exchanges[name] = [each for each in every if each.is_about(name)]
+                self._remembered += len(rules)
+            decision = self._first(rules, name, {"routingkey": routing_key})
+            remembered.published[exchange, routing_key] = decision
             self._remembered += 1
-            asked = {"routingkey": routing_key}
-            decision = self.decide(user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
-            published[exchange, routing_key] = decision
         return decision
 
     def decide_connection(self, user: str, host: str) -> Decision:
@@ -225,6 +250,14 @@ class Engine:
             if rules:
                 return Decision(rules[0].permission, rules[0])
         return Decision(Permission.ALLOW, None)
+
+    def _first(self, rules: Sequence[_UsersRule], name: str, asked: Mapping[str, str] | None) -> Decision:
+        """The decision of the first rule that matches."""
+        for each in rules:
+            decision = each.decide(name, asked)
+            if decision is not None:
+                return decision
+        return Decision(self.rules.default, None)
 
     def _user(self, user: str) -> _User:
         if self._remembered > MAX_REMEMBERED:
@@ -274,7 +307,5 @@ def substitutions(user: str) -> dict[str, str]:
 
 
 def _filled(value: str, names: Mapping[str, str]) -> str:
-    if "${" in value:
-        for word, replacement in names.items():
-            value = value.replace(word, replacement)
-    return value
+    """A value with the user's name filled in, at once: a name that looks like one of these words stays as it is."""
+    return _WORDS.sub(lambda found: names[found.group()], value)
