@@ -81,7 +81,7 @@ class Appender:
         try:
             journal.writer.enqueue(rid, parts, size, crc, first)
         except (JournalBusyError, JournalFullError):
-            self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc, first))
+            self._enqueue_with_room(journal, rid, parts, size, crc, first)
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
@@ -90,6 +90,16 @@ class Appender:
         if journal.gathered > journal.bound:
             self._hold_back(journal)
         return rid
+
+    # These two are functions of their own, since a closure costs each call of the function that has it.
+
+    def _enqueue_with_room(
+        self, journal: QueueJournal, rid: int, parts: Sequence[bytes], size: int, crc: int, first: int
+    ) -> None:
+        self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc, first))
+
+    def _dequeue_with_room(self, journal: QueueJournal, rid: int, target: int) -> None:
+        self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
 
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
@@ -130,7 +140,7 @@ class Appender:
         try:
             journal.writer.dequeue(rid, target)
         except (JournalBusyError, JournalFullError):
-            self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
+            self._dequeue_with_room(journal, rid, target)
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None

@@ -19,7 +19,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.selectors.selector import Selector
-from qstore.broker.protocols.amqp_0_10.subscription import DeliveringSession, Subscription
+from qstore.broker.protocols.amqp_0_10.subscription import ConsumingSession, Subscription
 
 SELECTOR: Final = "x-apache-selector"
 
@@ -37,7 +37,7 @@ class SelectiveSubscription(Subscription):
 
     def __init__(
         self,
-        session: DeliveringSession,
+        session: ConsumingSession,
         destination: str,
         queue: Queue,
         accept_mode: int,

@@ -22,13 +22,12 @@ from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientD
 from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.commands import do_command
-from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
+from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Phase
 from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
-from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession, SessionConnection
 from qstore.broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
 from qstore.broker.protocols.amqp_0_10.session_management import manage
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from qstore.broker.protocols.amqp_0_10.streaming import Stream
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader, nothing_interrupted
 from qstore.broker.protocols.machine import ConnectionCounts, Host, SessionAction
 from qstore.broker.security.attempt import LoginAttempt
@@ -45,7 +44,7 @@ ROOM: Final = 256 * 1024  # bytes sent to one connection before yielding to othe
 AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
 
 
-class ServerConnection(Connection[ServerSession]):
+class ServerConnection(SessionConnection):
     """The broker's end.
 
     Args:
@@ -73,8 +72,7 @@ class ServerConnection(Connection[ServerSession]):
 
     __slots__ = (
         "__weakref__", "_channel_max", "_host", "_is_announced", "_is_tuned", "_login", "_now", "_publisher",
-        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "created_at",
-        "peer", "room", "streams", "transfers", "user",
+        "_refusal", "_registry", "_reported", "_settings", "_tick", "client_properties", "created_at", "user",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +88,7 @@ class ServerConnection(Connection[ServerSession]):
         refusal: str = "",
         peer: str = "",
     ) -> None:
-        super().__init__(settings.max_message_bytes, sessions.budget)
+        super().__init__(settings.max_message_bytes, sessions.budget, ROOM)
         self._assembler.max_at_once = AT_ONCE
         self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
         self._login = LoginAttempt(authentication, link)
@@ -100,8 +98,6 @@ class ServerConnection(Connection[ServerSession]):
         self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
-        self.room = ROOM
-        self.can_send = True
         self._publisher = Publisher(peer)
         make_reader = TimestampingReader if sessions.has_timestamps else TransferReader
         self.transfers = make_reader(
@@ -110,7 +106,6 @@ class ServerConnection(Connection[ServerSession]):
             checks_publish=sessions.admission.checks_publish,
         )
         self.transfers.take_interrupted = self._take_interrupted
-        self.streams: dict[int, Stream] = {}
         self._reported: set[int] = set()  # channels without a session, after `detached` was sent for them
 
     # ---- output ----

@@ -14,8 +14,9 @@ Source: AMQP 0-10.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
@@ -33,13 +34,12 @@ from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import unsubscribe
-from qstore.broker.model.tick import Output
 from qstore.broker.protocols.amqp_0_10.deliveries import Deliveries
+from qstore.broker.protocols.amqp_0_10.delivering import DeliveringConnection, DeliveringSession
 from qstore.broker.protocols.amqp_0_10.error_codes import code_of
 from qstore.broker.protocols.amqp_0_10.sequence import wrap
 from qstore.broker.protocols.amqp_0_10.session import State, shown_name
 from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
-from qstore.broker.protocols.amqp_0_10.streaming import StreamingSession, StreamTransport
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from qstore.formats.amqp_0_10.codes import DetachCode
@@ -57,43 +57,41 @@ MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
 
 
-class SessionConnection(StreamTransport, Output, Protocol):
+class SessionConnection(DeliveringConnection["ServerSession"]):
     """The connection that a session is attached to, as the session sees it.
 
     Attributes:
         peer: the client's address, for the log.
-        room: bytes that may be sent before yielding to other connections.
-        can_send: whether the socket accepts messages.
+        transfers: decodes received messages.
     """
 
+    __slots__ = ("peer", "transfers")
+
     peer: str
-    room: int
-    can_send: bool
+    transfers: TransferReader
 
-    @property
-    def transfers(self) -> TransferReader:
-        """Decodes received messages."""
+    @abstractmethod
+    def write_output(self) -> None:
+        """Send the collected output."""
 
-    def pause(self) -> None:
-        """Buffer input until `resume`."""
-
-    def resume(self) -> None:
-        """Process the buffered input."""
-
+    @abstractmethod
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         """Run a coroutine, and call `done` with its error, or None."""
 
+    @abstractmethod
     def resume_message(self, resume_id: str) -> int:
         """The client resumes a message. Returns how many bytes of its content were received."""
 
+    @abstractmethod
     def hand_over(self, session: ServerSession, code: DetachCode = DetachCode.SESSION_BUSY) -> None:
         """Detach a session that another connection takes over."""
 
+    @abstractmethod
     def end_session(self, session: ServerSession) -> None:
         """End a failed session: release what it holds, and ask the client to detach."""
 
 
-class ServerSession(StreamingSession[SessionConnection]):
+class ServerSession(DeliveringSession[SessionConnection]):
     """A session on the broker's side.
 
     Args:
@@ -105,8 +103,6 @@ class ServerSession(StreamingSession[SessionConnection]):
         broker, user: as above.
         connection: the connection that it is attached to, or was last.
         tick: the broker's.
-        can_send: whether the connection accepts messages; if not, subscriptions are woken when it does.
-        max_plain_bytes: the size up to which header and body each fit one frame.
         destinations: cache: payload of a message.transfer -> its destination.
         exclusive_queues: queues exclusive to it.
         subscriptions: destination -> subscription.
@@ -120,18 +116,14 @@ class ServerSession(StreamingSession[SessionConnection]):
 
     __slots__ = (
         "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
-        "awaited", "branches", "broker", "can_send", "clock", "deliveries", "destinations", "exclusive_queues",
-        "is_failed", "max_plain_bytes", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
+        "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues",
+        "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
         "txn_starts", "user",
     )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
-        super().__init__(name)
+        super().__init__(name, broker.clock)
         self.broker, self.user = broker, user
-        self.clock = broker.clock
-        self.can_send = False
-        self.max_plain_bytes = 0
-        self.is_failed = False
         self.exclusive_queues: dict[Queue, None] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tick = broker.tick

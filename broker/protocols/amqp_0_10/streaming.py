@@ -67,17 +67,17 @@ class StreamTransport(Transport, Protocol):
     streams: dict[int, Stream]
 
 
-ConnectionT = TypeVar("ConnectionT", bound=StreamTransport)
+ConnectionT_co = TypeVar("ConnectionT_co", bound=StreamTransport, covariant=True)
 
 
-class StreamingSession(Session, Generic[ConnectionT]):
+class StreamingSession(Session, Generic[ConnectionT_co]):
     """A session that sends large commands as a stream.
 
     Attributes:
         connection: the connection that it is attached to, or was last.
     """
 
-    connection: ConnectionT
+    connection: ConnectionT_co
 
     __slots__ = ("_stream", "connection")
 

@@ -15,15 +15,14 @@ Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from collections.abc import Hashable
+from typing import Any, Final, TypeAlias
 
-from qstore.broker.model.content import Content
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_10.conversion import transfer_of
-from qstore.broker.protocols.amqp_0_10.session import Transport
+from qstore.broker.protocols.amqp_0_10.delivering import DeliveringConnection, DeliveringSession
 from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_command
@@ -44,70 +43,8 @@ UNLIMITED: Final = 0xFFFFFFFF
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _HEADS_KEPT: Final = 1024
 
-
-class DeliveringTransport(Transport, Protocol):
-    """A connection that messages are sent to.
-
-    Attributes:
-        room: bytes that may be sent before yielding to other connections.
-    """
-
-    room: int
-
-
-class DeliveringSession(Protocol):
-    """What a subscription requires of its session.
-
-    Attributes:
-        sent: number of the next transfer.
-    """
-
-    sent: int
-
-    @property
-    def can_send(self) -> bool:
-        """Whether the connection accepts messages; if not, `wake` is called when it does."""
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether the session has ended."""
-
-    @property
-    def is_resumable(self) -> bool:
-        """Whether sent commands are kept for replay, so that `send_payload` must be used."""
-
-    @property
-    def max_plain_bytes(self) -> int:
-        """The size up to which header and body each fit one frame."""
-
-    @property
-    def channel(self) -> int:
-        """The channel that it is attached to."""
-
-    @property
-    def transport(self) -> Transport | None:
-        """The connection; None while it is detached."""
-
-    @property
-    def connection(self) -> DeliveringTransport:
-        """The connection that it is attached to, or was last."""
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Seconds since 1970."""
-
-    @property
-    def publisher(self) -> object:
-        """Identifies messages published over its connection."""
-
-    def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
-        """Send an encoded command. Returns its number."""
-
-    def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
-        """Record a delivery."""
-
-    def subscription_lost(self, subscription: Subscription) -> None:
-        """The queue of a subscription was deleted."""
+ConsumingSession: TypeAlias = DeliveringSession[DeliveringConnection[Any]]
+"""The session of a subscription."""
 
 
 class Subscription:
@@ -152,7 +89,7 @@ class Subscription:
     cursor: Entry
 
     def __init__(
-        self, session: DeliveringSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
+        self, session: ConsumingSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
     ) -> None:
         self.session, self.destination, self.queue, self.acquires = session, destination, queue, acquires
         self.is_accepting = accept_mode == AcceptMode.EXPLICIT
