@@ -6,7 +6,7 @@ import pytest
 
 from qstore.broker.protocols.amqp_0_10.transfer import restore_transfer
 from qstore.formats.amqp_0_10.codes import ErrorCode
-from tests.broker.protocols.world import UNLIMITED, Client, World
+from tests.broker.protocols.world import UNLIMITED, Client, World, header
 
 
 def durable(*names: str) -> Client:
@@ -54,6 +54,36 @@ def test_nothing_is_delivered_before_it_is_on_the_disk_and_nothing_overtakes_it(
     assert client.take() == []
     client.world.store.end_flush()
     assert client.take() == [b"kept", b"after"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_sender_that_waits_has_its_completion_before_messages_are_delivered(waits: bool) -> None:
+    """So that it goes on meanwhile. One that does not wait has it when everything else was done."""
+    client = durable()
+    client.subscribe("q")
+    client.all.clear()
+    head = header(routing_key="q", delivery_mode=2)
+    client.command("message.transfer", destination="", header=head, body=b"1", sync=waits)
+    client.sync()
+    assert client.all == []
+    client.world.store.end_flush()
+    client.sync()
+    came = ["session.completed", "message.transfer"]
+    assert [sent.name for sent in client.all] == (came if waits else came[::-1])
+
+
+def test_a_commit_is_completed_before_its_messages_are_delivered() -> None:
+    world = World()
+    client = world.open_client()
+    client.declare("q")
+    client.subscribe("q")
+    client.command("tx.select")
+    client.publish("q", b"1")
+    client.sync()
+    client.all.clear()
+    client.command("tx.commit")
+    client.sync()
+    assert [sent.name for sent in client.all] == ["session.completed", "message.transfer"]
 
 
 def test_an_accept_is_completed_when_it_is_on_the_disk() -> None:
