@@ -115,9 +115,10 @@ class Shell:
 
     def _summary(self) -> None:
         active, deleted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        for each in self._console.query(agent=self.agent):
-            package = "" if each.schema_id is None else each.schema_id.package
-            (deleted if each.deleted else active)[package, each.class_name] += 1
+        for of in self.classes():  # qpidd has no query for objects of all classes
+            if not of.is_event:
+                for each in self._console.query(of.name, package=of.package, agent=self.agent):
+                    (deleted if each.deleted else active)[of.package, of.name] += 1
         counts = {name: (active[name], deleted[name]) for name in active | deleted}
         if self._is_json:
             print_json(

@@ -34,6 +34,10 @@ from qstore.broker.management.console.values import Data, ObjectId, read_excepti
 
 DIRECT: Final = "qmf.default.direct"
 TOPIC: Final = "qmf.default.topic"
+VERSION_1: Final = "qpid.management"
+REPLIES_1: Final = "amq.direct"
+"""Where replies of version 1 come from."""
+_LINK: Final = "{node: {type: topic}, link: {reliability: unreliable}}"
 BROKER: Final = "broker"
 """The key of the broker's own agent."""
 PACKAGE: Final = "org.apache.qpid.broker"
@@ -117,6 +121,7 @@ class ConsoleCore:
         self._connection, self.timeout = connection, timeout
         self._numbers = itertools.count(1)
         self._requests: dict[int, Request] = {}
+        self._version_1: SenderCore | None = None
         self._key = f"console.{uuid.uuid4()}"
         self._reply_to = f"{DIRECT}/{self._key}; {{node: {{type: topic}}}}"
 
@@ -128,11 +133,11 @@ class ConsoleCore:
             MessagingError: the connection or the session has failed.
         """
         self._session = await self._connection.session(None, is_transactional=False)
-        link = "node: {type: topic}, link: {reliability: unreliable}"
+        link = f"{{node: {{type: topic}}, link: {{name: '{self._key}', reliability: unreliable}}}}"
         try:
-            self._replies = await self._session.receiver(f"{DIRECT}/{self._key}; {{{link}}}", CAPACITY)
-            self._direct = await self._session.sender(f"{DIRECT}; {{{link}}}", CAPACITY)
-            self._topic = await self._session.sender(f"{TOPIC}; {{{link}}}", CAPACITY)
+            self._replies = await self._session.receiver(f"{DIRECT}/{self._key}; {link}", CAPACITY)
+            self._direct = await self._session.sender(f"{DIRECT}; {_LINK}", CAPACITY)
+            self._topic = await self._session.sender(f"{TOPIC}; {_LINK}", CAPACITY)
         except NotFound:
             await self._session.close(self._session.driver.now())
             raise NoAgentError(
@@ -167,10 +172,21 @@ class ConsoleCore:
         return request
 
     async def send_version_1(self, opcode: str, content: bytes, agent: str) -> Request:
-        """Send a request of version 1. It has to be ended by `end`."""
+        """Send a request of version 1, which the broker's own agent takes. It has to be ended by `end`.
+
+        Raises:
+            NoAgentError: the broker has no management by version 1.
+        """
+        if self._version_1 is None:
+            try:
+                self._version_1 = await self._session.sender(f"{VERSION_1}; {_LINK}", CAPACITY)
+            except NotFound:
+                raise NoAgentError(f"the broker has no exchange {VERSION_1}") from None
+        commands, key = self._session.commands, self._key
+        await commands.retry(lambda: commands.invoke("exchange.bind", queue=key, exchange=REPLIES_1, binding_key=key))
         request = self._begin(agent)
         body = version_1.request(opcode, request.number, content)
-        await self._put(self._direct, Message(body, subject=agent, reply_to=self._reply_to), request)
+        await self._put(self._version_1, Message(body, subject=agent, reply_to=self._reply_to), request)
         return request
 
     def _begin(self, agent: str) -> Request:
@@ -230,8 +246,8 @@ class ConsoleCore:
         except ContentError as error:
             raise AnswerError(str(error)) from None
         if identity is None:
-            reply = version_1.read_reply(message.body)
-            identity = None if reply is None else str(reply.sequence)
+            sequence = version_1.sequence_of(message.body)
+            identity = None if sequence is None else str(sequence)
         request = self._requests.get(int(identity)) if isinstance(identity, str) and _is_number(identity) else None
         if request is None:
             return

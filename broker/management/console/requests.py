@@ -24,6 +24,7 @@ from qstore.broker.management.console.values import (
     read_data,
     read_event,
     read_schema_id,
+    texts,
 )
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.python_values import python_list
@@ -159,7 +160,8 @@ async def call(
     request = await core.send("_method_request", content, agent or wanted.agent or BROKER)
     try:
         reply = await core.next_reply(request, "_method_response", timeout)
-        return mapping(mapping(_content(reply.message), "a result").get("_arguments", {}), "the results")
+        results = mapping(_content(reply.message), "a result").get("_arguments", {})
+        return mapping(texts(results), "the results")
     finally:
         core.end(request)
 
@@ -220,39 +222,33 @@ async def _items_of(core: ConsoleCore, content: Mapping[str, Any], agent: str) -
     return found
 
 
-async def _replies_by_version_1(
-    core: ConsoleCore, opcode: str, content: bytes, agent: str, expected: str
-) -> list[bytes]:
+async def _replies_by_version_1(core: ConsoleCore, opcode: str, content: bytes, agent: str, expected: str) -> list[Any]:
     """The contents of the replies to a request of version 1, up to its end."""
     request = await core.send_version_1(opcode, content, agent)
-    found: list[bytes] = []
+    found: list[Any] = []
     try:
-        while True:
+        while len(found) <= MAX_CLASSES:
             message = await core.next_message(request)
-            reply = version_1.read_reply(message.body)
-            if reply is None:
-                raise AnswerError(f"the agent {agent} has answered by no message of QMF version 1")
-            if reply.opcode == "z":
-                code, text = version_1.read_end(reply.content)
-                if code:
-                    raise AgentError(text or f"error {code}", code)
+            for reply in version_1.read_replies(message.body):
+                if reply.opcode == "z":
+                    code, text = reply.content
+                    if code:
+                        raise AgentError(text or f"error {code}", code)
+                    return found
+                if reply.opcode != expected:
+                    raise AnswerError(f"the agent {agent} has answered {reply.opcode!r} instead of {expected!r}")
+                found.append(reply.content)
+            if expected == "s" and found:
                 return found
-            if reply.opcode != expected:
-                raise AnswerError(f"the agent {agent} has answered {reply.opcode!r} instead of {expected!r}")
-            found.append(reply.content)
-            if expected == "s":
-                return found
-            if len(found) > MAX_CLASSES:
-                raise AnswerError(f"the agent {agent} has sent more than {MAX_CLASSES:,} classes")
     finally:
         core.end(request)
+    raise AnswerError(f"the agent {agent} has sent more than {MAX_CLASSES:,} classes")
 
 
 async def _classes_by_version_1(core: ConsoleCore, agent: str) -> list[SchemaId]:
     found: list[SchemaId] = []
-    for content in await _replies_by_version_1(core, "P", b"", agent, "p"):
-        name = version_1.package_bytes(version_1.read_package(content))
-        found += [version_1.read_class(each) for each in await _replies_by_version_1(core, "Q", name, agent, "q")]
+    for package in await _replies_by_version_1(core, "P", b"", agent, "p"):
+        found += await _replies_by_version_1(core, "Q", version_1.package_bytes(package), agent, "q")
     return found
 
 
@@ -268,8 +264,8 @@ async def schema(core: ConsoleCore, of: SchemaId | str, agent: str | None) -> Sc
     try:
         items = await _items_of(core, {"_what": "SCHEMA", "_schema_id": of.as_map()}, key)
     except AgentError:
-        (content,) = await _replies_by_version_1(core, "S", version_1.class_bytes(of), key, "s")
-        return version_1.read_schema_1(content)
+        found: list[Schema] = await _replies_by_version_1(core, "S", version_1.class_bytes(of), key, "s")
+        return found[0]
     if not items:
         raise NoObjectError(f"the agent {key} has no class {of.name}")
     return read_schema(items[0])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.management.console.errors import AnswerError
-from qstore.broker.management.console.values import SchemaId, mapping, read_schema_id, text
+from qstore.broker.management.console.values import SchemaId, mapping, read_schema_id, text, texts
 
 MAX_ELEMENTS: Final = 10_000
 """Properties, methods and arguments of a class."""
@@ -78,7 +78,7 @@ class Schema(NamedTuple):
 
 def read_schema(value: object) -> Schema:
     """A class as version 2 tells it. Raises AnswerError."""
-    values = mapping(value, "a schema")
+    values = texts(mapping(value, "a schema"))
     found = read_schema_id(values.get("_schema_id"))
     if "_properties" in values or "_methods" in values:
         properties, methods = _named(values.get("_properties")), _named(values.get("_methods"))

@@ -205,6 +205,23 @@ def key_of(object_name: str) -> str:
 # ---- reading ----
 
 
+_NESTED: Final = (bytes, dict, list)
+
+
+def texts(value: Any) -> Any:
+    """A value in which binary is text, if it is UTF-8: agents in C++ send text as binary."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, dict):
+        return {name: texts(each) if isinstance(each, _NESTED) else each for name, each in value.items()}
+    if isinstance(value, list):
+        return [texts(each) if isinstance(each, _NESTED) else each for each in value]
+    return value
+
+
 def mapping(value: object, what: str) -> dict[str, Any]:
     """A map. Raises AnswerError if `value`, which is described by `what`, is none."""
     if not isinstance(value, dict):
@@ -256,7 +273,7 @@ def read_data(value: object, source: tuple[Answer, int] | None = None) -> Data:
     values = mapping(value, "an object")
     identity, schema = values.get("_object_id"), values.get("_schema_id")
     return Data(
-        mapping(values.get("_values"), "an object's values"),
+        texts(mapping(values.get("_values"), "an object's values")),
         None if identity is None else read_object_id(identity),
         None if schema is None else read_schema_id(schema),
         (count(values, "_create_ts"), count(values, "_update_ts"), count(values, "_delete_ts")),
@@ -268,13 +285,13 @@ def read_event(value: object, agent: str) -> Event:
     """An event of an agent. Raises AnswerError."""
     values = mapping(value, "an event")
     schema = read_schema_id(values.get("_schema_id"))
-    arguments = mapping(values.get("_values"), "an event's values")
+    arguments = texts(mapping(values.get("_values"), "an event's values"))
     return Event(schema, arguments, agent, count(values, "_timestamp"), count(values, "_severity"))
 
 
 def read_agent(value: object) -> AgentInfo:
     """An agent, by a locate response or a heartbeat. Raises AnswerError."""
-    values = mapping(mapping(value, "an agent").get("_values"), "an agent's values")
+    values = texts(mapping(mapping(value, "an agent").get("_values"), "an agent's values"))
     return AgentInfo(
         text(values, "_name"),
         text(values, "_vendor", ""),
@@ -289,7 +306,7 @@ def read_agent(value: object) -> AgentInfo:
 
 def read_exception(value: object) -> AgentError:
     """Why an agent has refused a request. Raises AnswerError."""
-    values = mapping(mapping(value, "an exception").get("_values"), "an exception's values")
+    values = texts(mapping(mapping(value, "an exception").get("_values"), "an exception's values"))
     words = values.get("error_text")
     shown = words if isinstance(words, str) else ", ".join(f"{name}: {each}" for name, each in values.items())
     code = values.get("error_code")

@@ -6,7 +6,8 @@
     Q package                   q for each class: its kind and identity; z
     S package, class, hash      s: kind, identity, and the schema; or z
 
-Each message begins with `AM2`, its opcode and a sequence number (u32), which the reply repeats. A name has one byte of
+Each begins with `AM2`, its opcode and a sequence number (u32), which the reply repeats; a message may have several
+replies. Replies come by the exchange amq.direct, whatever the request's reply-to says. A name has one byte of
 length, a hash 16 bytes; z is a code (u32, 0 for fine) and a text. Kind 1 is a class of objects: its schema begins with
 the numbers of properties, statistics and methods (u16 each); kind 2 is one of events, with the number of arguments. A
 map for each follows; that of a method has `argCount`, and is followed by a map for each of its arguments.
@@ -18,12 +19,12 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.management.console.errors import AnswerError
 from qstore.broker.management.console.schema import ACCESS, MAX_ELEMENTS, Argument, Method, Property, Schema
-from qstore.broker.management.console.values import SchemaId
+from qstore.broker.management.console.values import SchemaId, mapping, texts
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.python_values import python_map
 
@@ -37,12 +38,12 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
-class Message(NamedTuple):
-    """A reply: its opcode, its sequence number, and what follows them."""
+class Reply(NamedTuple):
+    """A reply: its opcode, its sequence number, and its content: a package, a class, a schema, or code and text."""
 
     opcode: str
     sequence: int
-    content: bytes
+    content: Any
 
 
 def request(opcode: str, sequence: int, content: bytes = b"") -> bytes:
@@ -62,12 +63,30 @@ def class_bytes(of: SchemaId) -> bytes:
     return package_bytes(of.package) + package_bytes(of.name) + found.bytes
 
 
-def read_reply(body: bytes) -> Message | None:
-    """A reply; None for a message that is none of version 1."""
+def sequence_of(body: bytes) -> int | None:
+    """The sequence number of the first reply of a message; None for a message that is none of version 1."""
     if len(body) < _HEADER.size or not body.startswith(MAGIC):
         return None
-    _, opcode, sequence = _HEADER.unpack_from(body)
-    return Message(opcode.decode("latin-1"), sequence, body[_HEADER.size :])
+    return int(_HEADER.unpack_from(body)[2])
+
+
+def read_replies(body: bytes) -> list[Reply]:
+    """The replies of a message, up to one that is not known.
+
+    Raises:
+        AnswerError: one of them ends too early, or is none.
+    """
+    reader = _Reader(body)
+    found: list[Reply] = []
+    while not reader.is_at_end:
+        magic, opcode, sequence = _HEADER.unpack(reader.take(_HEADER.size))
+        read = _CONTENTS.get(opcode)
+        if magic != MAGIC:
+            raise AnswerError("an answer of QMF version 1 does not begin as such")
+        if read is None:
+            break
+        found.append(Reply(opcode.decode("latin-1"), sequence, read(reader)))
+    return found
 
 
 class _Reader:
@@ -75,6 +94,11 @@ class _Reader:
 
     def __init__(self, content: bytes) -> None:
         self._content, self._at = content, 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything is read."""
+        return self._at >= len(self._content)
 
     def take(self, size: int) -> bytes:
         """So many bytes. Raises AnswerError if there are fewer."""
@@ -92,11 +116,11 @@ class _Reader:
         """A name."""
         return self.take(self.number(1)).decode("utf-8", "surrogateescape")
 
-    def map(self) -> Mapping[str, Any]:
+    def map(self) -> dict[str, Any]:
         """A map."""
         prefix = self.take(4)
         try:
-            return python_map(prefix + self.take(int.from_bytes(prefix, "big")))
+            return mapping(texts(python_map(prefix + self.take(int.from_bytes(prefix, "big")))), "a map")
         except Amqp010Error as error:
             raise AnswerError(f"a map of QMF version 1: {error.what}") from None
 
@@ -106,25 +130,11 @@ class _Reader:
         return SchemaId(self.name(), self.name(), kind == _EVENT, uuid.UUID(bytes=self.take(16)))
 
 
-def read_package(content: bytes) -> str:
-    """The content of p: a package. Raises AnswerError."""
-    return _Reader(content).name()
-
-
-def read_class(content: bytes) -> SchemaId:
-    """The content of q: a class. Raises AnswerError."""
-    return _Reader(content).schema_id()
-
-
-def read_end(content: bytes) -> tuple[int, str]:
-    """The content of z: code and text. Raises AnswerError."""
-    reader = _Reader(content)
+def _end(reader: _Reader) -> tuple[int, str]:
     return reader.number(4), reader.name()
 
 
-def read_schema_1(content: bytes) -> Schema:
-    """The content of s. Raises AnswerError."""
-    reader = _Reader(content)
+def _schema(reader: _Reader) -> Schema:
     found = reader.schema_id()
     if found.is_event:
         return Schema(found, tuple(_property(reader.map()) for _ in range(reader.number(2))), ())
@@ -173,3 +183,11 @@ def _method(reader: _Reader) -> Method:
 
 def _argument(values: Mapping[str, Any]) -> Argument:
     return Argument(_word(values, "name"), _type(values), _word(values, "dir"), _word(values, "desc"))
+
+
+_CONTENTS: Final[Mapping[bytes, Callable[[_Reader], Any]]] = {
+    b"p": _Reader.name,
+    b"q": _Reader.schema_id,
+    b"s": _schema,
+    b"z": _end,
+}

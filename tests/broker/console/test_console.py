@@ -113,6 +113,33 @@ def test_agents_and_schemas(console: Console) -> None:
         console.schema("nosuch")
 
 
+def test_schemas_by_version_1(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes, schema = set(console.classes()), console.schema("queue")
+    declared = console.schema("queueDeclare")
+
+    async def refuse(*_: object) -> list[Any]:
+        raise AgentError("not supported")
+
+    monkeypatch.setattr("qstore.broker.management.console.requests._items_of", refuse)
+    assert set(console.classes()) == classes
+    found = console.schema("queue")
+    assert [each.name for each in found.properties] == [each.name for each in schema.properties]
+    assert [each.is_statistic for each in found.properties] == [each.is_statistic for each in schema.properties]
+    assert [each.name for each in found.methods] == [each.name for each in schema.methods]
+    assert [each.name for each in console.schema("queueDeclare").properties] == [
+        each.name for each in declared.properties
+    ]
+    with pytest.raises(AgentError):
+        console.schema(SchemaId("no.such", "class"))
+
+
+def test_binary_is_text(console: Console, odd_agent: Callable[..., OddAgent]) -> None:
+    values = {"a": b"x", "b": [b"y", {"c": b"\xff"}]}
+    agent = odd_agent(Said("_query_response", [{"_values": values}]))
+    (found,) = console.query("c", agent=agent.name, where=["eq", "a", ["quote", "x"]])
+    assert found.values == {"a": "x", "b": ["y", {"c": b"\xff"}]}
+
+
 def test_events(console: Console) -> None:
     with console.indications(heartbeats=False) as indications:
         console.call("broker", "create", type="queue", name="seen")

@@ -175,11 +175,21 @@ def _version_1_schema() -> bytes:
 )
 @examples(400)
 def test_any_bytes_of_version_1_are_read_or_refused(content: bytes) -> None:
-    readers: tuple[Callable[[bytes], object], ...] = (
-        version_1.read_schema_1, version_1.read_class, version_1.read_package, version_1.read_end, version_1.read_reply,
-    )  # fmt: skip
-    for read in readers:
+    for opcode in b"pqsz":
         try:
-            read(content)
+            repr(version_1.read_replies(b"AM2" + bytes([opcode]) + bytes(4) + content))
         except ManagementError:
             continue
+    try:
+        version_1.read_replies(content)
+    except ManagementError:
+        assert not content.startswith(b"AM2x")
+
+
+def test_several_replies_in_one_message() -> None:
+    package, end = b"AM2p\0\0\0\7\3a.b", b"AM2z\0\0\0\7\0\0\0\0\2OK"
+    replies = version_1.read_replies(package + package + end + b"AM2?\0\0\0\0rest")
+    assert replies == [("p", 7, "a.b"), ("p", 7, "a.b"), ("z", 7, (0, "OK"))]
+    assert version_1.sequence_of(package) == 7
+    assert version_1.sequence_of(b"AM3p\0\0\0\7") is None
+    assert version_1.sequence_of(b"AM2p") is None
