@@ -116,7 +116,10 @@ class Agent:
         body, opcode = message.body, message.header_text("qmf.opcode")
         if opcode is None:
             if isinstance(body, bytes) and body.startswith(MAGIC):
-                self._start(self._requests_1.carry_out(body, request), _ignore)
+                self._start(
+                    self._requests_1.carry_out(body, request),
+                    lambda error: self._requests_1.refuse(body, request, error),
+                )
         elif self._version_2 is not None:
             asked = _content_of(body, properties.content_type)
             self._requests_2.check(opcode, asked, caller)
@@ -220,10 +223,6 @@ def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[T
         except FormatError:
             pass
     return TypedMap()
-
-
-def _ignore(_error: ModelError) -> None:
-    """A request of version 1 is answered where it is carried out, or not at all."""
 
 
 def _ignore_result(_error: ModelError | None) -> None:

@@ -457,6 +457,18 @@ def test_any_bytes_are_answered_or_ignored(parts: list[tuple[str, bytes]]) -> No
     play(scene)
 
 
+def test_too_many_requests_are_refused() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        for number in range(150):
+            console.send(None, encode_message("P", number), exchange=VERSION_1)
+        await console.settle()
+        replies = [decode_message(each) for each in bodies(console.replies)]
+        ends = {each.sequence: each.fields["status"] for each in replies if each.opcode == "z"}
+        assert [ends[number] for number in range(150)] == [0] * 100 + [7] * 50
+
+    play(scene)
+
+
 def test_replies_go_nowhere_if_there_is_no_such_exchange_or_queue() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         console.send(None, encode_message("P", 1), exchange=VERSION_1, reply_to=None)

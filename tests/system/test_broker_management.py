@@ -78,6 +78,36 @@ def test_connections_are_listed_and_closed(make_broker: BrokerMaker) -> None:
     assert broker.stop() == 0
 
 
+def test_sessions_are_closed_and_the_broker_is_shut_down(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--mgmt-qmf1", "no", "--mgmt-publish", "no", "--log-enable", "notice+").start()
+    console = Console(broker)
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        sender = connection.session("work").sender("q; {create: always}")
+        other = connection.session("other").sender("q")
+        sender.send(Message("hello"))
+        other.send(Message("hello"))
+        mine = {each["name"].rpartition(".")[2]: each for each in console.query("session")}
+        console.call("solicitAck", mine["work"]["id"])
+        sender.send(Message("still there"))
+        console.call("close", mine["work"]["id"])
+        with pytest.raises(MessagingError, match="closed by management"):
+            sender.send(Message("too late"))
+        console.call("detach", mine["other"]["id"])
+        limit = time.monotonic() + PATIENCE_SECONDS
+        while any(each["id"] == mine["other"]["id"] for each in console.query("session")):
+            assert time.monotonic() < limit
+    (found,) = console.query("broker")
+    assert (found["mgmtPublish"], found["uptime"] > 0) == (False, True)
+    console.call("setLogLevel", found["id"], level="debug+:Model notice+")
+    assert console.call("getLogLevel", found["id"]) == {"level": "debug+:Model,notice+"}
+    console.call("shutdown", found["id"])
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while broker.is_running():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert broker.has_logged("Shutting down, as management has asked")
+
+
 def test_management_is_switched_off(make_broker: BrokerMaker) -> None:
     broker = make_broker("--mgmt-enable", "no").start()
     with Connection(f"127.0.0.1:{broker.port}") as connection, pytest.raises(LinkError):

@@ -5,6 +5,7 @@ Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods.arguments import flag, text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.queues.consumer import Consumer
 
+_FOR_THE_ANSWER: Final = 0.2  # seconds
 _MAX_GROUPS: Final = 1000  # in the reply to a query
 
 
@@ -88,7 +90,7 @@ async def redirect(managed: ManagedBroker, _broker: object, arguments: Arguments
 
 
 async def shut_down(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
-    """End the broker, as by SIGTERM; the answer may be lost with the connection."""
+    """End the broker, as by SIGTERM, when the answer had time to be sent."""
     managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
-    managed.shut_down()
+    asyncio.get_running_loop().call_later(_FOR_THE_ANSWER, managed.shut_down)
     return {}

@@ -93,6 +93,16 @@ class Requests:
             return len(body)
         return message.end
 
+    def refuse(self, body: bytes, request: Request, error: ModelError) -> None:
+        """Answer the first request of a body that cannot be carried out."""
+        try:
+            message = decode_message(body)
+        except QmfError:
+            return
+        status, text = status_of(error), str(error)
+        opcode = "m" if message.opcode == "M" else "z"
+        self._sender.reply(request.reply_to, [encode_message(opcode, message.sequence, status, text)])
+
     # ---- the schema ----
 
     def _broker(self, sequence: int, _fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
