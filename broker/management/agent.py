@@ -166,7 +166,7 @@ class Agent:
         if event.exchange == VERSION_1 and self._version_1 is not None:
             for agent in self._agents:
                 self._version_1.publish(agent_key(agent), encode_message("x", 0))
-        if self._broker.settings.management_publish and self._publisher.bound():
+        if self._publisher.bound():
             self._next_sweep = min(self._next_sweep, max(self._broker.clock() + _SOON, self._last_sweep + _AT_LEAST))
 
     def on_timer(self) -> None:
@@ -181,7 +181,7 @@ class Agent:
             self._version_1.publish_heartbeat(now)
         if self._version_2 is not None:
             self._version_2.publish_heartbeat(now)
-        if self._broker.settings.management_publish and not self._publisher.is_under_way:
+        if not self._publisher.is_under_way:
             self._run(self._publisher.sweep(), _ignore_result)
 
 

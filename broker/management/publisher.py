@@ -5,8 +5,9 @@ statistics are compared with what was published last; what is new is published, 
 object that is gone is published once more, with the time of its end. When a queue is bound, the classes that it is
 bound for are published as if everything had changed, soon.
 
-A sweep works in turns (`turns`), and the next one begins an interval after it has begun, or when it has ended. The high
-and low water marks of the statistics begin anew with each sweep.
+Without `--mgmt-publish` a sweep only forgets objects that are gone. It works in turns (`turns`), and the next one
+begins an interval after it has begun, or when it has ended. The high and low water marks of the statistics begin anew
+with each sweep.
 
 Sources: Qpid management design notes (seed 001), lines 313-336; Qpid wiki, "QMF Protocol" (seed 004, 19628-19644).
 """
@@ -69,6 +70,8 @@ class Publisher:
 
     def _keys(self, of: ManagedClass) -> tuple[str, str]:
         """The keys under which the objects of a class are heard, in version 1 and 2; empty if they are not."""
+        if not self._managed.broker.settings.management_publish:
+            return "", ""
         key_1 = "" if self._sender_1 is None else self._sender_1.data_key(of)
         key_2 = "" if self._sender_2 is None else self._sender_2.data_key(of)
         if self._sender_1 is not None and not self._sender_1.is_heard(key_1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,34 @@ def test_a_filter_chooses_by_a_header() -> None:
         assert stage.bodies("a") == [b"0", b"2", b"4"]
         reply = await console.call("purge", "queue:a", request=0, filter={"filter_type": "size"})
         assert "header_match_str" in reply.values["error_text"]
+
+    play(scene)
+
+
+def test_others_take_messages_while_many_are_moved() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await fill(stage, "a", "b")
+        await stage.publish("", "a", *(b"%d" % number for number in range(1000)), persistent=False)
+        console.send(
+            "_method_request",
+            {
+                "_object_id": {"_object_name": "org.apache.qpid.broker:broker:amqp-broker"},
+                "_method_name": "queueMoveMessages",
+                "_arguments": {"srcQueue": "a", "destQueue": "b", "qty": 0},
+            },
+        )
+        queue = stage.broker.queues["a"]
+        while console._tasks:
+            await asyncio.sleep(0)
+            for entry in list(islice(queue.available(), 3)):  # those that would be moved next
+                queue.acquire(entry, is_consumed=True)
+                queue.dequeue(entry)
+        (reply,) = take(console.replies)
+        assert reply.headers["qmf.opcode"] == "_method_response"
+        assert stage.bodies("a") == []
+        assert 0 < len(stage.bodies("b")) < 1000
+        await console.do("purge", "queue:b")
+        assert stage.broker.queues["b"].is_empty
 
     play(scene)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,27 @@ def test_high_and_low_marks_begin_anew_with_each_interval() -> None:
             stage.broker.clock = lambda now=now: now  # type: ignore[misc]
             console.agent.on_timer()
             await console.settle()
+
+    play(scene)
+
+
+def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        stage.broker.settings = replace(stage.broker.settings, management_publish=False)
+        await stage.topology.declare_queue("q")
+        await stage.topology.declare_queue("data")
+        await stage.topology.bind("data", TOPIC, "agent.ind.data.#")
+        assert len(await console.query("queue")) == 4
+        registry: Any = console.agent._registry
+        (of,) = (each for each in CLASSES if each.name == "queue")
+        assert set(registry.of_class(of)) == set(stage.broker.queues)
+        await stage.topology.delete_queue("q")
+        now = stage.broker.clock() + 10
+        stage.broker.clock = lambda: now
+        console.agent.on_timer()
+        await console.settle()
+        assert set(registry.of_class(of)) == set(stage.broker.queues)
+        assert take(stage.broker.queues["data"]) == []
 
     play(scene)
 

@@ -19,6 +19,7 @@ from qstore.broker.management.methods.waiting import Waiting
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.queues.entry import AVAILABLE
 from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:
@@ -79,20 +80,19 @@ async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, ca
 
 async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
     """Remove messages from a queue."""
-    broker = managed.broker
-    broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
-    waiting, is_written = Waiting(), False
-    for number, entry in enumerate(_chosen(queue, count(arguments, "request"), wants(arguments)), 1):
-        if entry is not None and queue.acquire(entry, is_consumed=False):
-            is_written = queue.dequeue(entry) or is_written
-            queue.counters.purged += 1
-        if entry is None or number % _AT_ONCE == 0:
-            broker.tick.schedule()
-            await waiting.all()
-    broker.tick.schedule()
-    if is_written:
-        broker.tick.when_synced(waiting.one_more())
-    await waiting.all()
+    tick = managed.broker.tick
+    managed.broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    waiting, selection = Waiting(), _Selection(queue, count(arguments, "request"), wants(arguments))
+    while not selection.is_over:
+        is_written = False
+        for entry in selection.portion():
+            if queue.acquire(entry, is_consumed=False):
+                is_written = queue.dequeue(entry) or is_written
+                queue.counters.purged += 1
+        if is_written:
+            tick.when_synced(waiting.one_more())
+        tick.schedule()
+        await waiting.all()
     return {}
 
 
@@ -110,35 +110,70 @@ async def _move_all(
     Raises:
         ModelError: one could not be moved; those before it were.
     """
-    router, waiting = managed.broker.router, Waiting()
-    for at, entry in enumerate(_chosen(queue, number, selects), 1):
-        if entry is not None and queue.acquire(entry, is_consumed=False):
+    router, waiting, selection = managed.broker.router, Waiting(), _Selection(queue, number, selects)
+    failures: list[ModelError] = []
+    while not selection.is_over and not failures:
+        for entry in selection.portion():
+            if not queue.acquire(entry, is_consumed=False):
+                continue
             message = _without_trace(entry.message) if clears_trace else entry.message
             try:
                 router.move(queue, entry, exchange, waiting.one_more(), message)
-            except ModelError:
+            except ModelError as error:
                 queue.release(entry, is_redelivered=False)
                 waiting.cancel_one()
-                await waiting.all()
-                raise
+                failures.append(error.with_traceback(None))
+                break
             queue.counters.rerouted += 1
-        if entry is None or at % _AT_ONCE == 0:
-            await waiting.all()
-    await waiting.all()
+        await waiting.all()
+    if failures:
+        raise failures.pop()
 
 
 def _without_trace(message: Message) -> Message:
     return message.with_headers({_TRACE: _NO_TRACE}) if message.header_text(_TRACE) else message
 
 
-def _chosen(queue: Queue, number: int, selects: Wants | None) -> Iterator[Entry | None]:
-    """So many of the messages that are available now, or all if it is 0; None now and then, when none was found."""
-    end, left = queue.next_position, number
-    for looked_at, entry in enumerate(queue.available(), 1):
-        if entry.position >= end or (number and not left):
-            return
-        if selects is None or selects(entry.message):
-            left -= 1
+class _Selection:
+    """So many of the messages that are available now, or all if it is 0, in portions.
+
+    Others may take messages between two portions, so each begins with the first message again, and passes those that
+    are not wanted.
+
+    Args:
+        queue: the queue.
+        number: how many; 0 for all.
+        selects: which; None for all.
+
+    Attributes:
+        is_over: whether there are no more.
+    """
+
+    def __init__(self, queue: Queue, number: int, selects: Wants | None) -> None:
+        self._queue, self._left, self._selects = queue, number or -1, selects
+        self._end = queue.next_position
+        self._passed: set[int] = set()  # the positions of those that are not wanted, or that somebody has
+        self.is_over = False
+
+    def portion(self) -> Iterator[Entry]:
+        """The next messages, each to be acquired or left before the next one is asked for."""
+        taken = looked_at = 0
+        for entry in self._queue.available():
+            position = entry.position
+            if position >= self._end or position in self._passed:
+                continue
+            if taken >= _AT_ONCE or looked_at >= _LOOKED_AT:
+                return
+            if self._left == 0 or self._queue.is_deleted:
+                break
+            looked_at += 1
+            if self._selects is not None and not self._selects(entry.message):
+                self._passed.add(position)
+                continue
+            taken += 1
             yield entry
-        elif looked_at % _LOOKED_AT == 0:
-            yield None
+            if entry.state == AVAILABLE:
+                self._passed.add(position)
+            else:
+                self._left -= 1
+        self.is_over = True
