@@ -47,7 +47,7 @@ def test_a_file_that_is_right(file: Path) -> None:
 def test_rules_without_effect_and_errors(file: Path, tmp_path: Path) -> None:
     weak, wrong = tmp_path / "weak.acl", tmp_path / "wrong.acl"
     weak.write_text("acl allow all delete broker\nacl allow all publish exchange\n")
-    wrong.write_text("acl x all all\n\nacl allow nobody$ all\n")
+    wrong.write_text("acl x all all\n\nacl allow nobody eat\n")
     assert invoke("check", weak).exit_code == 1
     done = invoke("check", "--json", file, weak, wrong)
     assert done.exit_code == 2
