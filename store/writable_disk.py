@@ -68,6 +68,9 @@ class WritableDisk(Disk, Protocol):
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; an existing file `target` is replaced. Atomic, not durable."""
 
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link. Raises FileExistsError."""
+
     def remove(self, path: str) -> None:
         """Remove a file."""
 
@@ -208,6 +211,10 @@ class OsWritableDisk(OsDisk):
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory."""
         Path(source).rename(target)
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link."""
+        Path(path).symlink_to(target)
 
     def remove(self, path: str) -> None:
         """Remove a file."""

@@ -36,6 +36,7 @@ PATHS: Final = {
     "qpidd": ["--config", "PATH"],
     "qstore-acl": ["check", "PATH"],
     "qstore-analyze": ["PATH", "--out", "OUT"],
+    "qstore-backup": ["PATH", "OUT"],
     "qstore-check": ["PATH"],
     "qstore-dump": ["PATH"],
     "qstore-export": ["PATH", "OUT.jsonl"],
@@ -45,6 +46,7 @@ PATHS: Final = {
     "qstore-quarantine": ["list", "PATH"],
     "qstore-recover": ["PATH", "OUT"],
     "qstore-resize": ["PATH", "--auto"],
+    "qstore-restore": ["PATH", "OUT"],
     "qstore-size": ["--from", "PATH"],
 }
 WITHOUT_PATHS: Final = {

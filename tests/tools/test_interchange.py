@@ -21,7 +21,7 @@ from tests.tools.interchange_runs import FORMS, bring, export, held, lines_of, o
 STORES = [(store, form) for store in LEGACY_STORES + LINEAR_STORES for form in FORMS]
 
 
-@pytest.mark.parametrize(("name", "form"), today(STORES, 8))
+@pytest.mark.parametrize(("name", "form"), today(STORES, 4))
 def test_a_round_trip_changes_nothing(tmp_path: Path, open_fixture: StoreOpener, name: str, form: str) -> None:
     source = open_fixture(name).path
     before, file, store = snapshot(source), tmp_path / f"export.{form}", tmp_path / "store"

@@ -78,6 +78,16 @@ def writing_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def bytes_progress() -> Iterator[tuple[Callable[[str, int], None], Callable[[int], None]]]:
+    """Yields two callbacks: one begins a stage of so many bytes, the other takes numbers of bytes that are done."""
+    with progress_bar("opening", *_of_bytes()) as bar:
+        if bar is None:
+            yield (lambda *_: None), (lambda _: None)
+        else:
+            yield bar.begin, bar.advance
+
+
+@contextmanager
 def reading_progress(disk: Disk) -> Iterator[CountingDisk]:
     """A disk like `disk` whose reads move a bar."""
     with progress_bar("opening", *_of_bytes()) as bar:

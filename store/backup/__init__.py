@@ -1,0 +1,1 @@
+"""Backups of stores that are not running: full, incremental, verified, restored."""

@@ -1,0 +1,1 @@
+"""Backups at URLs, and the reports of `qstore-backup` and `qstore-restore`."""

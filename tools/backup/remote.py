@@ -1,0 +1,87 @@
+"""A repository of backups at a URL that fsspec knows: s3://bucket/path, sftp://host/path, memory://... .
+
+Such places write an object whole or not at all, and have no locks: run one backup to a URL at a time. Needs fsspec, and
+its driver for the protocol (`pip install 'qstore[remote]'`, `pip install s3fs`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+from qstore.store.errors import StoreError
+
+
+class _NoLock:
+    """The lock of a place that has none."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+class RemoteRepository:
+    """A repository at a URL.
+
+    Args:
+        url: the URL.
+
+    Attributes:
+        path: as above.
+
+    Raises:
+        StoreError: fsspec, or its driver, is missing, or does not know the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            raise StoreError(f"{url}: backups to URLs need fsspec: pip install 'qstore[remote]'") from None
+        try:
+            self._files, self._root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"{url}: {error}") from None
+
+    def lock(self) -> _NoLock:
+        """There are no locks."""
+        return _NoLock()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object."""
+        path = posixpath.join(self._root, name)
+        self._call(self._files.makedirs, posixpath.dirname(path), exist_ok=True)
+        self._call(self._files.pipe_file, path, content)
+
+    def get(self, name: str, limit: int) -> bytes:
+        """An object."""
+        content: bytes = self._call(self._files.cat_file, posixpath.join(self._root, name), start=0, end=limit)
+        return content
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the objects in a folder."""
+        self._files.invalidate_cache()
+        try:
+            found = self._call(self._files.ls, posixpath.join(self._root, folder).rstrip("/"), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        self._call(self._files.rm_file, posixpath.join(self._root, name))
+
+    def sync(self) -> None:
+        """Everything is durable when it is written."""
+
+    def _call(self, function: Any, *arguments: Any, **more: Any) -> Any:
+        """Call a driver, whose errors may be of any kind."""
+        try:
+            return function(*arguments, **more)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self.path
+            raise
+        except Exception as error:
+            lines = str(error).splitlines()
+            raise StoreError(f"{self.path}: {lines[0] if lines else type(error).__name__}") from error
