@@ -15,6 +15,7 @@ Source: formats/broker_records/README.md, 2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -38,6 +39,7 @@ MAX_DEPTH: Final = 32
 #: Limit for arrays of values without bytes (void, bit), whose count is not bounded by their size.
 MAX_EMPTY_VALUES: Final = 16
 
+_MAX_NAMES: Final = 4096  # that are remembered as bytes: a broker writes the same ones again and again
 _MAP: Final = BY_NAME["map"]
 _NAME: Final = BY_NAME["str8"]
 
@@ -181,12 +183,17 @@ def _write_typed_value(typed: TypedValue, depth: int) -> bytes:
     return bytes([wire_type.code]) + encode_value(wire_type, typed.value, depth)
 
 
+@lru_cache(_MAX_NAMES)
+def _name_bytes(name: str) -> bytes:
+    return add_prefix(_NAME, encode_name(name))
+
+
 def _write_entries(value: TypedMap, depth: int) -> bytes:
     if value.bare:
         return b""
     parts = [len(value.entries).to_bytes(4, "big")]
     for name, typed in value.entries:
-        parts.append(add_prefix(_NAME, encode_name(name)))
+        parts.append(_name_bytes(name))
         parts.append(_write_typed_value(typed, depth))
     return b"".join(parts)
 

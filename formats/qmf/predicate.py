@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import operator
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -201,6 +202,8 @@ def bounded_pattern(expression: str) -> re.Pattern[str]:
     if len(re.findall(r"[*+]|\{\d*,?\d*\}", plain)) > _MAX_REPEATS:
         raise PredicateError(f"the regular expression has more than {_MAX_REPEATS} repetitions")
     try:
-        return re.compile(expression)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # a bracket within a set may mean something else one day
+            return re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise PredicateError(f"it is no regular expression: {printable(str(error))}") from None

@@ -11,10 +11,12 @@ import pytest
 
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES
-from qstore.broker.management.outbox import TOPIC
+from qstore.broker.management.outbox import DIRECT, TOPIC
 from qstore.broker.model.memory import State
 from qstore.formats.amqp_0_10.maps import read_value
+from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Wired, wired
 from tests.support.management_console import Console, take
 
@@ -201,6 +203,22 @@ def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless()
         await console.settle()
         assert set(registry.of_class(of)) == set(stage.broker.queues)
         assert take(stage.broker.queues["data"]) == []
+
+    play(scene)
+
+
+def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_queue("deaf", arguments=typed_map({"qpid.max_count": 3}))
+        await stage.topology.bind("deaf", DIRECT, "deaf")
+        await stage.topology.bind("deaf", TOPIC, "#")
+        query = {"_what": "OBJECT", "_schema_id": {"_class_name": "exchange"}}
+        for _ in range(10):
+            console.send("_query_request", query, reply_to=ReplyTo(DIRECT, "deaf"))
+        await console.settle()
+        assert stage.broker.queues["deaf"].message_count == 3
+        assert console.agent._outbox.lost >= 7
+        assert len(await console.query("broker")) == 1
 
     play(scene)
 
