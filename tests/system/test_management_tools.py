@@ -15,7 +15,7 @@ from tests.broker.client.conftest import BrokerOnOnePort
 from tests.support import forked
 from tests.support.forked import Forked
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.tools.test_commands import command
 
 
@@ -110,7 +110,14 @@ def test_a_reader_that_ends_early_ends_the_command_silently(broker: RunningBroke
     assert (ended.stdout, ended.stderr) == ("Exchanges\n", "")
 
 
-def test_a_broker_without_management(make_broker: Any) -> None:
+def test_a_broker_without_management(make_broker: BrokerMaker) -> None:
     broker = make_broker()
     broker.start("--mgmt-enable", "no")
     assert "management by QMF version 2 is switched off" in run(broker, "qpid-stat", "-q", code=1)
+
+
+def test_a_broker_is_shut_down(make_broker: BrokerMaker) -> None:
+    broker = make_broker()
+    broker.start()
+    assert run(broker, "qpid-config", "shutdown") == ""
+    assert broker.stop(0) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from qstore.broker.client import ConnectionFailedError
 from qstore.broker.client.address import word_value
 from qstore.broker.management.console import Console, NoObjectError
 from qstore.tools.management.amounts import shown
@@ -100,5 +102,6 @@ def reload_acl(console: Console) -> None:
 
 
 def shut_down(console: Console) -> None:
-    """Have the broker end."""
-    console.call("broker", "shutdown")
+    """Have the broker end, which ends the connection."""
+    with contextlib.suppress(ConnectionFailedError):
+        console.call("broker", "shutdown")
