@@ -99,7 +99,7 @@ def new_options(function: _Function) -> _Function:
         click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_read_arguments,
                      help="Set any other argument or property."),
         click.option("--order", type=click.Choice(("fifo", *_ORDERS)), help="Order of the queue."),
-        click.option("--start-replica", metavar="URL", help="HA: replicate from the queue of this name there."),
+        click.option("--start-replica", metavar="URL", help="HA: replicate a queue; not supported."),
     )  # fmt: skip
     for decorate in reversed(more):
         function = decorate(function)
