@@ -1,0 +1,338 @@
+"""The paging file of one queue: it has the messages that are out of memory and that no journal has.
+
+    keep      messages are written in groups of 64 KiB, each to a run of free pages, its extent (`formats.page_file`);
+              a larger message is a group by itself
+    load      reads the extents of some messages, and verifies them
+    forget    the pages of an extent are free when none of its messages is out any more (`page_space`)
+
+The key of a message is the number of its extent's first page, and its index in that. The file is created when the first
+message goes out, is cut off where its end is free, and removed when the last one is back. What the system has in memory
+is read at once, everything else by a thread.
+
+An extent that cannot be read back is an error of its messages only: it is logged, and they stay on their queue, where
+they can be purged. They are never mistaken for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.residency.page_space import PageSpace
+from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory
+from qstore.broker.model.residency.paging_disk import PagingFile
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Paged, PageFileError, encode_extent
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.residency.source import Loaded
+
+GROUP_BYTES: Final = 1 << 16
+_INDEX_BITS: Final = 12
+_INDEX_MASK: Final = (1 << _INDEX_BITS) - 1
+assert MAX_COUNT == _INDEX_MASK  # indices count from 1, so that no key is 0
+_UNLIMITED: Final = 1 << 48  # pages
+_MAX_JOINED: Final = 1 << 20  # bytes of an extent that are copied to be written at once
+_MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
+_CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
+
+
+class _ExtentPlace:
+    """An extent in the file: its number, pages and bytes, and how many of its messages are out."""
+
+    __slots__ = ("live", "number", "pages", "size")
+
+    def __init__(self, number: int, pages: int, size: int, live: int) -> None:
+        self.number, self.pages, self.size, self.live = number, pages, size, live
+
+
+class _Pages:
+    """A file and what is in it.
+
+    Attributes:
+        file: the file.
+        secret: its random number.
+        number: of the extent that was written last.
+        space: its pages.
+        length: how many pages it may have on the disk.
+        extents: first page -> extent.
+    """
+
+    __slots__ = ("extents", "file", "length", "number", "secret", "space")
+
+    def __init__(self, file: OpenFile, secret: int, max_pages: int) -> None:
+        self.file, self.secret, self.space = file, secret, PageSpace(max_pages)
+        self.number = self.length = 0
+        self.extents: dict[int, _ExtentPlace] = {}
+
+
+class PageFile:
+    """The `ContentSource` of one queue. It takes little memory while all messages are in memory.
+
+    Args:
+        directory: where the file is.
+        name: the queue's name.
+        page_size: bytes of a page.
+        max_bytes: limit of the file's size; 0 for none.
+        compresses: whether messages are compressed.
+    """
+
+    __slots__ = ("_compresses", "_directory", "_is_closed", "_max_pages", "_name", "_page_size", "_pages")
+
+    def __init__(
+        self,
+        directory: PagingDirectory,
+        name: str,
+        *,
+        page_size: int = PAGE_UNIT,
+        max_bytes: int = 0,
+        compresses: bool = False,
+    ) -> None:
+        self._directory, self._name, self._page_size = directory, name, page_size
+        self._max_pages = max_bytes // page_size if max_bytes else _UNLIMITED
+        self._compresses = compresses
+        self._is_closed = False
+        self._pages: _Pages | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the pages that are in use."""
+        return 0 if self._pages is None else self._pages.space.used * self._page_size
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the file."""
+        return 0 if self._pages is None else self._pages.length * self._page_size
+
+    # ---- out ----
+
+    def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
+        """Write the messages; those from the first on that cannot be written get 0."""
+        keys: list[int] = []
+        try:
+            for group in _groups(entries):
+                first = self._write(group)
+                keys.extend(first << _INDEX_BITS | index for index in range(1, len(group) + 1))
+            self._directory.worked()
+        except OSError as error:
+            self._directory.failed(self._name, error.strerror or str(error))
+        keys.extend([0] * (len(entries) - len(keys)))
+        return keys
+
+    def _write(self, group: Sequence[Paged]) -> int:
+        """Write an extent. Returns its first page. Raises OSError."""
+        directory, pages = self._directory, self._pages
+        if pages is None:
+            pages = self._pages = _Pages(directory.create(), directory.random_bits(64), self._max_pages)
+        pages.number += 1
+        compressor = directory.compressor if self._compresses else None
+        parts, size = encode_extent(pages.secret, pages.number, group, compressor)
+        directory.check_room(size)
+        file, count = directory.opened(pages.file), -(-size // self._page_size)
+        first = pages.space.take(count)
+        if first is None:
+            limit = self._max_pages * self._page_size
+            raise OSError(0, f"its paging file would be larger than its limit of {limit:,} bytes")
+        pages.length = max(pages.length, first + count)
+        try:
+            _write_all(file, first * self._page_size, parts, size)
+        except OSError:
+            pages.space.give_back(first, count)
+            raise
+        pages.extents[first] = _ExtentPlace(pages.number, count, size, len(group))
+        return first
+
+    # ---- back in ----
+
+    def load(self, keys: Sequence[int]) -> Loaded:
+        """Read messages now."""
+        found: Loaded = []
+        for first, indices in _by_extent(keys):
+            found += self._messages(first, indices, self._read(first))
+        return found
+
+    def _read(self, first: int) -> Extent | str:
+        """The extent, or why it cannot be read."""
+        cached, pages = self._directory.cached, self._pages
+        if cached is not None and cached[0] is self and cached[1] == first:
+            return cached[2]
+        place = None if pages is None else pages.extents.get(first)
+        if pages is None or place is None:
+            return "nothing is there"
+        try:
+            content = self._directory.opened(pages.file).read(first * self._page_size, place.size)
+        except OSError as error:
+            return error.strerror or str(error)
+        return self._extent(pages, first, place, content)
+
+    def _extent(self, pages: _Pages, first: int, place: _ExtentPlace, content: bytes) -> Extent | str:
+        try:
+            extent = Extent(content, pages.secret, place.number)
+        except PageFileError as error:
+            return error.what
+        if place.size <= _MAX_CACHED:
+            self._directory.cached = self, first, extent
+        return extent
+
+    def fetch(self, keys: Sequence[int], done: Callable[[Loaded], None]) -> None:
+        """Read messages; by a thread, unless the system has them in memory."""
+        pages, wanted = self._pages, list(_by_extent(keys))
+        if pages is None:
+            done(self.load(keys))
+            return
+        places = [pages.extents.get(first) for first, _ in wanted]
+        spans = [
+            (first * self._page_size, 0 if place is None else place.size)
+            for (first, _), place in zip(wanted, places, strict=True)
+        ]
+        try:
+            file = self._directory.opened(pages.file)
+            cached = [content for span in spans if (content := file.read_cached(*span)) is not None]
+        except OSError:
+            done(self.load(keys))  # which tells what is wrong, extent by extent
+            return
+
+        def take(contents: Sequence[bytes | str]) -> None:
+            found: Loaded = []
+            for (first, indices), place, content in zip(wanted, places, contents, strict=True):
+                if place is None or pages.extents.get(first) is not place:
+                    found += [None] * len(indices)  # they have left the queue meanwhile
+                else:
+                    extent = self._extent(pages, first, place, content) if isinstance(content, bytes) else content
+                    found += self._messages(first, indices, extent)
+            done(found)
+
+        if len(cached) == len(spans):
+            take(cached)
+            return
+        pages.file.readers += 1
+
+        def finish(contents: list[bytes | str]) -> None:
+            self._directory.has_read(pages.file)
+            if not self._is_closed:
+                take(contents)
+
+        self._directory.run(partial(_read_all, file, spans), finish)
+
+    def _messages(self, first: int, indices: Sequence[int], extent: Extent | str) -> Loaded:
+        if isinstance(extent, str):
+            self._directory.unreadable(self._name, len(indices), first, extent)
+            return [None] * len(indices)
+        found: Loaded = []
+        for index in indices:
+            data, expires_at = extent.message(index - 1)
+            try:
+                message = self._directory.restore(data)
+            except BrokerRecordError as error:
+                self._directory.unreadable(self._name, 1, first, error.what)
+                found.append(None)
+            else:
+                message.expires_at = expires_at
+                found.append(message)
+        return found
+
+    def will_need(self, keys: Sequence[int]) -> None:
+        """Have the system read ahead."""
+        pages = self._pages
+        if pages is None:
+            return
+        with contextlib.suppress(OSError):  # reading tells
+            file = self._directory.opened(pages.file)
+            for first, _ in _by_extent(keys):
+                place = pages.extents.get(first)
+                if place is not None:
+                    file.read_ahead(first * self._page_size, place.size)
+
+    # ---- gone ----
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Free the pages of extents of which no message is out any more."""
+        pages = self._pages
+        if pages is None:
+            return
+        for first, indices in _by_extent(keys):
+            place = pages.extents[first]
+            place.live -= len(indices)
+            assert place.live >= 0, "a message was forgotten twice"
+            if not place.live:
+                del pages.extents[first]
+                pages.space.give_back(first, place.pages)
+                cached = self._directory.cached
+                if cached is not None and cached[0] is self and cached[1] == first:
+                    self._directory.cached = None
+        self._give_back_space(pages)
+
+    def _give_back_space(self, pages: _Pages) -> None:
+        if not pages.space.end:
+            self._pages = None
+            self._directory.remove(pages.file)
+            return
+        if (pages.length - pages.space.end) * self._page_size < _CUT_BYTES or pages.file.readers:
+            return
+        with contextlib.suppress(OSError):  # the next time
+            self._directory.opened(pages.file).truncate(pages.space.end * self._page_size)
+            pages.length = pages.space.end
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._is_closed = True
+        pages, self._pages = self._pages, None
+        if pages is not None:
+            self._directory.remove(pages.file)
+        cached = self._directory.cached
+        if cached is not None and cached[0] is self:
+            self._directory.cached = None
+
+
+def _write_all(file: PagingFile, offset: int, parts: Sequence[bytes], size: int) -> None:
+    """Write parts one after another; in one go, if that needs no large copy. Raises OSError."""
+    if size <= _MAX_JOINED:
+        file.write(offset, b"".join(parts))
+        return
+    for part in parts:
+        file.write(offset, part)
+        offset += len(part)
+
+
+def _groups(entries: Sequence[Entry]) -> Iterator[list[Paged]]:
+    """The messages in groups, each of which becomes an extent."""
+    group: list[Paged] = []
+    room = GROUP_BYTES
+    for entry in entries:
+        message = entry.message
+        parts, size, _ = message.stored_form()
+        if group and (size > room or len(group) == MAX_COUNT):
+            yield group
+            group, room = [], GROUP_BYTES
+        group.append(Paged(parts, size, message.expires_at))
+        room -= size
+    if group:
+        yield group
+
+
+def _by_extent(keys: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """Consecutive keys of one extent together: its first page, and their indices from 1."""
+    indices: list[int] = []
+    first = -1
+    for key in keys:
+        if key >> _INDEX_BITS != first:
+            if indices:
+                yield first, indices
+            first, indices = key >> _INDEX_BITS, []
+        indices.append(key & _INDEX_MASK)
+    if indices:
+        yield first, indices
+
+
+def _read_all(file: PagingFile, spans: Sequence[tuple[int, int]]) -> list[bytes | str]:
+    """In a thread: what is there, or why it cannot be read."""
+    contents: list[bytes | str] = []
+    for offset, size in spans:
+        try:
+            contents.append(file.read(offset, size))
+        except OSError as error:
+            contents.append(error.strerror or str(error))
+    return contents

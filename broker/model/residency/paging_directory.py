@@ -1,0 +1,209 @@
+"""The directory with the paging files of a broker: `<data directory>/paging`, or that of --paging-dir.
+
+Its files are worthless to another process: a start removes those that a crash has left, and a stop its own. They are
+never synced. At most so many are open; the file that was used longest ago is closed for another one.
+
+A share of the disk stays free. If that is reached, or the disk fails, messages stay in memory, where the broker's
+ceiling applies (`memory`): one line says so in the log, and another when it is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import time
+from collections.abc import Callable
+from logging import ERROR
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qstore.broker.log.budget import LogBudget
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.residency.paging_disk import PagingDisk, PagingFile
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.page_file import Extent, PayloadCompressor
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+
+_LOG: Final = log_of("Broker")
+
+SUFFIX: Final = ".pages"
+FREE_SHARE: Final = 20  # a twentieth of the disk stays free, as for journals by default
+MAX_OPEN: Final = 128
+
+
+class Run(Protocol):
+    """Runs blocking work in a thread."""
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
+        """Call `done` in the event loop with the result of `work`, which never raises."""
+
+
+def run_here(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    """A `Run` that does the work at once."""
+    done(work())
+
+
+class OpenFile:
+    """A paging file on the disk, and its descriptor while that is open.
+
+    Args:
+        path: its path.
+
+    Attributes:
+        path: as above.
+        file: the open file; None while it is closed.
+        readers: threads that are reading it: it must stay open.
+        is_removed: it is to be closed and removed when nobody reads it any more.
+    """
+
+    __slots__ = ("file", "is_removed", "path", "readers")
+
+    def __init__(self, path: str, file: PagingFile) -> None:
+        self.path = path
+        self.file: PagingFile | None = file
+        self.readers = 0
+        self.is_removed = False
+
+
+class PagingDirectory:
+    """The directory of one broker.
+
+    Args:
+        disk: where it is.
+        path: its path.
+        run: runs blocking work.
+        random_bits: returns so many random bits.
+
+    Attributes:
+        path, run, random_bits: as above.
+        restore: decodes a stored message. Raises BrokerRecordError.
+        cached: what was read last: by whom, where, and the extent there.
+    """
+
+    def __init__(
+        self, disk: PagingDisk, path: str, run: Run = run_here, random_bits: Callable[[int], int] | None = None
+    ) -> None:
+        self.path, self.run = path, run
+        self.random_bits = random_bits or _random_bits
+        self.restore: Callable[[bytes], Message] = _cannot_restore
+        self.cached: tuple[object, int, Extent] | None = None
+        self._compressor: PayloadCompressor | None = None
+        self._unreadable = LogBudget(_LOG, ERROR, "parts of paging files that cannot be read back")
+        self._disk = disk
+        self._serial = 0
+        self._open: dict[OpenFile, None] = {}  # the one used longest ago first
+        self._problem = ""
+
+    def prepare(self) -> None:
+        """Create the directory, or remove the files that a crash has left in it. Raises OSError."""
+        if not self._disk.is_directory(self.path):
+            self._disk.make_directory(self.path)
+        self._wipe()
+
+    def close(self) -> None:
+        """Remove all files, as far as that is possible."""
+        for each in list(self._open):
+            self._close(each)
+        with contextlib.suppress(OSError):
+            self._wipe()
+
+    def _wipe(self) -> None:
+        for name in self._disk.names(self.path):
+            if name.endswith(SUFFIX):
+                self._disk.remove(posixpath.join(self.path, name))
+
+    # ---- files ----
+
+    def create(self) -> OpenFile:
+        """A new, empty file. Raises OSError."""
+        self._serial += 1
+        path = posixpath.join(self.path, f"{self._serial}{SUFFIX}")
+        made = OpenFile(path, self._disk.create(path, 0))
+        self._note_used(made)
+        return made
+
+    def opened(self, file: OpenFile) -> PagingFile:
+        """Its open file. Raises OSError."""
+        if file.file is None:
+            file.file = self._disk.open_writable(file.path)
+        self._note_used(file)
+        return file.file
+
+    def _note_used(self, file: OpenFile) -> None:
+        self._open.pop(file, None)
+        self._open[file] = None
+        if len(self._open) > MAX_OPEN:
+            oldest = next((each for each in self._open if not each.readers and each is not file), None)
+            if oldest is not None:
+                self._close(oldest)
+
+    def _close(self, file: OpenFile) -> None:
+        self._open.pop(file, None)
+        if file.file is not None:
+            file.file.close()
+            file.file = None
+
+    def remove(self, file: OpenFile) -> None:
+        """Remove a file: outside of the event loop, since that takes long for a large one."""
+        file.is_removed = True
+        if file.readers:
+            return
+        self._open.pop(file, None)
+        opened, file.file = file.file, None
+
+        def work() -> None:
+            with contextlib.suppress(OSError):
+                self._disk.remove(file.path)
+            if opened is not None:
+                opened.close()
+
+        self.run(work, lambda _: None)
+
+    def has_read(self, file: OpenFile) -> None:
+        """A thread has read it."""
+        file.readers -= 1
+        if file.is_removed:
+            self.remove(file)
+
+    # ---- a disk that is full or fails ----
+
+    def check_room(self, size: int) -> None:
+        """Raise OSError if the disk would have too little left after `size` more bytes."""
+        free, total = self._disk.space(self.path)
+        if free - size < total // FREE_SHARE:
+            raise OSError(0, f"less than {100 // FREE_SHARE} % of the disk are free", self.path)
+
+    def failed(self, queue: str, problem: str) -> None:
+        """Messages of a queue cannot go out: logged when it begins."""
+        if not self._problem:
+            text = 'Messages of queue "%s" cannot be paged out, and stay in memory as long as that has room: %s'
+            _LOG.error(text, queue, problem)
+        self._problem = problem
+
+    def worked(self) -> None:
+        """Messages have gone out again: logged if they could not before."""
+        if self._problem:
+            self._problem = ""
+            _LOG.notice("%s: messages are paged out again", self.path)
+
+    def unreadable(self, queue: str, count: int, page: int, problem: str) -> None:
+        """Messages of a queue cannot be read back: logged, within limits."""
+        text = 'Queue "%s": messages that were paged out cannot be read back, and are not delivered (%d, page %d): %s'
+        self._unreadable.write(time.monotonic(), text, queue, count, page, problem)
+
+    @property
+    def compressor(self) -> PayloadCompressor:
+        """Compresses messages of queues for which that is asked."""
+        if self._compressor is None:
+            self._compressor = PayloadCompressor()
+        return self._compressor
+
+
+def _cannot_restore(_data: bytes) -> Message:
+    raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)
+
+
+def _random_bits(count: int) -> int:
+    return int.from_bytes(os.urandom(count // 8), "little")
