@@ -70,8 +70,10 @@ class BrokerSettings:
         password_checks: number of password checks that may run at the same time, outside the event loop.
         queue_limit_bytes: default limit of the memory of a queue's messages; 0 for no limit.
         memory_bytes: limit of the memory of all messages; 0 for no limit.
-        queue_memory_bytes: memory of a queue's messages beyond which those that are on disk leave memory; 0 for no
-            limit.
+        queue_memory_bytes: memory of a queue's messages beyond which they leave memory; 0 for no limit.
+        paging_directory: where those are that no journal has; None to keep them in memory.
+        max_paging_bytes: limit of the size of each paging file; 0 for no limit.
+        staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         enable_timestamp: whether each message gets its time of arrival.
         tcp_nodelay: whether to disable Nagle's algorithm, so that data is sent without delay.
         queue_purge_seconds: interval between purges of expired messages from all queues; 0 to disable.
@@ -123,6 +125,9 @@ class BrokerSettings:
     queue_limit_bytes: int = 100 << 20
     memory_bytes: int = 0
     queue_memory_bytes: int = 0
+    paging_directory: str | None = None
+    max_paging_bytes: int = 0
+    staging_bytes: int = 0
     enable_timestamp: bool = False
     tcp_nodelay: bool = True
     queue_purge_seconds: float = 600.0

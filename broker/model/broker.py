@@ -117,6 +117,7 @@ class Broker:
             settings.queue_memory_bytes,
         )
         self.queue_factory.divert = self.router.divert
+        self.queue_factory.staging_bytes = settings.staging_bytes
         self.distributed = DistributedTransactions(
             self.router,
             store,

@@ -304,9 +304,13 @@ class Tick:
             except ModelError as error:  # a message was delivered, but its dequeue cannot be written
                 _LOG.error('Queue "%s": %s', queue.name, error)
             held, residency = queue.memory, queue.residency
-            if residency is not None and held > residency.budget:
-                residency.keep_within_budget()
-                held = queue.memory
+            if residency is not None:
+                if held - queue.counted_memory > residency.stage_at:
+                    residency.stage()
+                    held = queue.memory
+                if held > residency.budget:
+                    residency.keep_within_budget()
+                    held = queue.memory
             self._memory.grown += max(0, held - queue.counted_memory)
             queue.counted_memory = held
         if self._memory.grown >= self._memory.step:

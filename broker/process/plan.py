@@ -23,6 +23,7 @@ from qstore.broker.process.options.option import OptionError
 from qstore.broker.process.options.sources import open_sources, read_sources
 from qstore.broker.process.options.table import GROUPS
 from qstore.broker.process.options.values import Values
+from qstore.broker.process.paging import NAME as PAGING_NAME
 from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
@@ -171,6 +172,12 @@ def _tls(values: Values) -> TlsSettings | None:
     )  # fmt: skip
 
 
+def _paging_directory(given: str | None, data_directory: str | None) -> str | None:
+    if given is not None:
+        return str(Path(given).absolute())
+    return None if data_directory is None else str(Path(data_directory, PAGING_NAME))
+
+
 def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     """The broker's settings from its options. A message may take at most a quarter of the memory ceiling."""
     given = values.size("broker-memory")
@@ -200,6 +207,9 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, max_bytes),
         memory_bytes=memory,
         queue_memory_bytes=memory // _QUEUE_SHARE if queue_memory is None else queue_memory,
+        paging_directory=_paging_directory(values.text("paging-dir"), data_directory),
+        max_paging_bytes=values.size("max-paging-size") or 0,
+        staging_bytes=values.number("staging-threshold"),
         queue_limit_bytes=values.number("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),

@@ -24,6 +24,7 @@ from qstore.broker.model.replication.source import prepare_replication, register
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
+from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
@@ -114,6 +115,7 @@ class Runner:
         self._store = self._open_store()
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
         self._access = control_access(broker, self._rules)
+        paging = self._open_paging(broker, loop)
         register_listener(broker, new_transfer)
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
@@ -138,6 +140,8 @@ class Runner:
                 self._steps += 1
                 has_failed = self._has_failed or (self._store is not None and self._store.failure is not None)
                 is_clean = broker.close()
+                if paging is not None:
+                    paging.close()
                 self._steps += 1
                 if pid_file is not None:
                     _release(pid_file)
@@ -146,6 +150,18 @@ class Runner:
         else:
             _LOG.critical("Shut down, but the store was not closed cleanly: it will be recovered at the next start")
         return is_clean and not has_failed
+
+    def _open_paging(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> Paging | None:
+        """Let messages go to paging files, if there is a directory for them."""
+        settings = self._settings
+        if settings.paging_directory is None:
+            return None
+        try:
+            paging = Paging(settings.paging_directory, loop)
+        except PagingError as error:
+            raise StartError(str(error)) from error
+        broker.queue_factory.use_paging(paging.directory, settings.max_paging_bytes)
+        return paging
 
     def _make_server(self, broker: Broker) -> Server:
         try:

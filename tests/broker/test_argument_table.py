@@ -17,8 +17,6 @@ from tests.broker.test_topology_storage import play
 from tests.broker.wired_broker import Wired
 
 REFUSED: Final[tuple[tuple[str, Any], ...]] = (
-    ("qpid.policy_type", "flow_to_disk"),
-    ("qpid.policy_type", b"flow_to_disk"),
     ("qpid.lifetime-policy", "delete-after-use"),
     ("qpid.replicate", "all"),
     ("qpid.replicate", "configuration"),
@@ -33,9 +31,6 @@ LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("x-qpid-capacity", 10),
     ("x-qpid-flow-resume-capacity", 10),
     ("x-qpid-maximum-message-age", 10),
-    ("qpid.paging", True),
-    ("qpid.max_pages_loaded", 4),
-    ("qpid.page_factor", 1),
     ("qpid.persist_last_node", 1),
     ("qpid.efp_partition_num", 1),
     ("qpid.efp_pool_file_size", 2048),
@@ -121,9 +116,9 @@ def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
 
 def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
     async def scene(stage: Wired) -> None:
-        with pytest.raises(NotImplementedByBrokerError, match=r'"paged": qpid\.policy_type \'flow_to_disk\' is n'):
+        with pytest.raises(NotImplementedByBrokerError, match=r'"copied": qpid\.replicate \'all\' is not i'):
             await stage.topology.declare_queue(
-                "paged", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.policy_type": "flow_to_disk"})
+                "copied", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.replicate": "all"})
             )
         assert stage.broker.queues == {}
         assert stage.store is not None
@@ -139,7 +134,7 @@ def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplo
         for name in ("one", "two"):
             arguments = typed_map({"x-qpid-capacity": 5, "x-qpid-maximum-message-age": 9})
             await stage.topology.declare_queue(name, arguments=arguments)
-        await stage.topology.declare_queue("one", arguments=typed_map({"qpid.paging": True}))
+        await stage.topology.declare_queue("one", arguments=typed_map({"qpid.persist_last_node": True}))
 
     play(tmp_path, scene)
     lines = [record.getMessage() for record in caplog.records if record.name == "Model"]
@@ -153,13 +148,16 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is there from qpidd, or from an earlier version, and stays."""
-    lacking = typed_map({"qpid.policy_type": "flow_to_disk", "qpid.replicate": "all", "qpid.paging": 1})
+    values = {"qpid.trace.id": "a", "qpid.replicate": "all", "qpid.persist_last_node": 1}
+    lacking = typed_map(values)
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
             patch.setattr("qstore.broker.model.topology.topology.unsupported_arguments", lambda _arguments: [])
             await stage.topology.declare_queue("old", durable=True, arguments=lacking)
-            await stage.topology.declare_queue("plain", durable=True, arguments=typed_map({"qpid.paging": 1}))
+            await stage.topology.declare_queue(
+                "plain", durable=True, arguments=typed_map({"qpid.persist_last_node": 1})
+            )
 
     async def later(stage: Wired) -> None:
         assert set(stage.broker.queues) == {"old", "plain"}
@@ -171,11 +169,10 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(
-        'Queue "old" is served without features of its declaration: '
-        "qpid.policy_type 'flow_to_disk' is not implemented: "
+        "Queue \"old\" is served without features of its declaration: qpid.trace.id 'a' is not implemented: "
     )
     assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning
-    assert "qpid.paging" not in warning
+    assert "qpid.persist_last_node" not in warning
     notices = [record.getMessage() for record in caplog.records if record.levelno == NOTICE]
     assert [notice.partition(":")[0] for notice in notices] == [
         f'Queue "{name}" is served without features of its declaration' for name in ("old", "plain")

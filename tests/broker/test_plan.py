@@ -96,6 +96,7 @@ def test_settings(file: Path) -> None:
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
         "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M",
+        "--max-paging-size=5G", "--staging-threshold=11",
         "--dtx-default-timeout=7", "--dtx-max-timeout=8",
         "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
         "--replication-exchange-name=x", "--replication-exchange-type=topic",
@@ -105,11 +106,20 @@ def test_settings(file: Path) -> None:
         max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
         tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
         event_threshold_percent=0, default_message_group="EMPTY-GROUP", memory_bytes=9 << 30,
-        queue_memory_bytes=7 << 20,
+        queue_memory_bytes=7 << 20, paging_directory="/data/paging", max_paging_bytes=5 << 30, staging_bytes=11,
         replication_queue="events", create_replication_queue=True, replication_listener="mirror",
         replication_exchange="x", replication_exchange_type="topic",
         dtx_default_timeout_seconds=7, dtx_max_timeout_seconds=8,
     )  # fmt: skip
+
+
+def test_the_directory_for_paging(file: Path) -> None:
+    plan = make_plan(["--config", str(file), "--paging-dir=/pages"], {})
+    assert (
+        settings_of(plan.values, None).paging_directory
+        == settings_of(plan.values, "/data").paging_directory
+        == "/pages"
+    )
 
 
 def test_the_data_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def bodies(queue: Queue) -> list[bytes]:
     [
         ({}, 0, DEFAULT),
         ({"max_bytes": 10}, 0, 10),
-        ({"max_bytes": 10, "policy": "flow_to_disk"}, 0, DEFAULT),
-        ({"max_messages": 3, "policy": "flow_to_disk"}, 0, DEFAULT),
+        ({"max_bytes": 10, "policy": "flow_to_disk"}, 0, 10),  # without a disk they are refused
+        ({"max_messages": 3, "policy": "flow_to_disk"}, 3, DEFAULT),
         ({"max_messages": 3}, 3, DEFAULT),
         ({"max_messages": 3, "max_bytes": 20}, 3, 20),
         ({"max_messages": 3, "max_bytes": 0}, 3, 0),
@@ -79,7 +79,7 @@ def test_parts(model: Model, asked: dict[str, Any], max_messages: int, max_bytes
     assert queue.limit is not None
     assert queue.limit.max_messages == (max_messages or sys.maxsize)
     assert queue.limit.max_bytes == (max_bytes or sys.maxsize)
-    assert queue.limit.overhead == (0 if "max_bytes" in asked and "policy" not in asked else MESSAGE_OVERHEAD)
+    assert queue.limit.overhead == (0 if "max_bytes" in asked else MESSAGE_OVERHEAD)
     assert (queue.eligibility is not None) is no_local
     assert queue.auto_delete_seconds == 7
 

@@ -72,17 +72,12 @@ def _above_ten(value: object) -> bool:
     return text.isdecimal() and (len(text) > _MAX_DIGITS or int(text) > 10)
 
 
-def _to_disk(value: object) -> bool:
-    return value in ("flow_to_disk", "flow-to-disk")
-
-
 def _other_lifetime(value: object) -> bool:
     return is_set(value) and value not in (
         "manual", "delete-if-unused", "delete-on-close", "delete-if-unused-and-empty"
     )  # fmt: skip
 
 
-_AT_LIMIT: Final = "a full queue refuses messages; it does not move any to disk"
 _MAX_DIGITS: Final = 20
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_GROUP_STATE: Final = "the state of message groups is not reported"
@@ -90,13 +85,11 @@ _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
 _NO_FLOW: Final = "the thresholds of flow control are qpid.flow_stop_size and qpid.flow_resume_size"
 _NO_ALERT: Final = "the age of messages raises no events"
-_NO_PAGING: Final = "its messages stay in memory"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 
 _REFUSED, _LOGGED = Effect.REFUSED, Effect.LOGGED
 
 TABLE: Final = (
-    Row("qpid.policy_type", _to_disk, _REFUSED, _AT_LIMIT),
     Row("qpid.priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("x-qpid-priorities", _above_ten, _LOGGED, _TEN_LEVELS),
     Row("qpid.group_timestamp", is_set, _LOGGED, _NO_GROUP_STATE),
@@ -109,9 +102,6 @@ TABLE: Final = (
     Row("x-qpid-capacity", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-flow-resume-capacity", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-maximum-message-age", is_set, _LOGGED, _NO_ALERT),
-    Row("qpid.paging", is_set, _LOGGED, _NO_PAGING),
-    Row("qpid.max_pages_loaded", is_set, _LOGGED, _NO_PAGING),
-    Row("qpid.page_factor", is_set, _LOGGED, _NO_PAGING),
     Row("qpid.efp_partition_num", is_set, _LOGGED, _RING_JOURNAL),
     Row("qpid.efp_pool_file_size", is_set, _LOGGED, _RING_JOURNAL),
     Row("qpid.wcache-page-size", is_set, _LOGGED, "the broker's option wcache-page-size applies to all queues"),

@@ -8,7 +8,13 @@
     qpid.browse-only          1: all consumers are browsers
     qpid.max_count            limit of messages on the queue; 0 for no limit
     qpid.max_size             limit of bytes of headers and content, likewise; by default the broker's limit applies
-    qpid.policy_type          what happens at these two limits: reject (the default), ring, ring_strict, self-destruct
+    qpid.policy_type          what happens at these two limits: reject (the default), ring, ring_strict, self-destruct,
+                              flow_to_disk
+    qpid.paging               1: few messages are in memory, the others in a paging file; not for last value queues,
+                              priorities and groups
+    qpid.max_pages_loaded     how many pages of it are in memory (4); needs qpid.paging
+    qpid.page_factor          the size of a page in units of 4,096 bytes (1); likewise
+    qpid.compress             zstd: messages are compressed on disk; none: they are not
     qpid.last_value_queue_key        a last value queue, by the header of that name (`last_value`)
     qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
     qpid.last_value_queue_no_browse  likewise
@@ -47,6 +53,7 @@ from qstore.broker.model.queues.argument_table import as_text, is_set, shown
 from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
+from qstore.formats.page_file import PAGE_UNIT
 from qstore.formats.values import TypedMap, TypedValue
 
 MAX_COUNT: Final = "qpid.max_count"
@@ -77,6 +84,12 @@ GROUP_HEADER: Final = "qpid.group_header_key"
 SHARED_GROUPS: Final = "qpid.shared_msg_group"
 GROUP_TIMESTAMP: Final = "qpid.group_timestamp"
 EVENT_GENERATION: Final = "qpid.queue_event_generation"
+PAGING: Final = "qpid.paging"
+MAX_PAGES: Final = "qpid.max_pages_loaded"
+PAGE_FACTOR: Final = "qpid.page_factor"
+COMPRESS: Final = "qpid.compress"
+DEFAULT_PAGES: Final = 4
+_COMPRESS_WORDS: Final = {"none": False, "zstd": True}
 OLD_KEY: Final = "qpid.LVQ_key"
 """The header with the key of the deprecated last value queues."""
 
@@ -103,6 +116,8 @@ _COUNTS: Final = {
     "x-qpid-maximum-message-size": (1 << 64) - 1,
     "x-qpid-minimum-alert-repeat-gap": (1 << 64) - 1,
     EVENT_GENERATION: 2,
+    MAX_PAGES: (1 << 32) - 1,
+    PAGE_FACTOR: 1 << 14,
     **dict.fromkeys(PRIORITIES, (1 << 32) - 1),
     **dict.fromkeys(FAIR_SHARE, (1 << 32) - 1),
 }
@@ -135,6 +150,9 @@ class QueueArguments(NamedTuple):
         levels: number of priority levels, at most 10; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
         event_generation: which messages a listener is told of: 1 enqueued ones, 2 dequeued ones too, 0 none.
+        pages: pages of its paging file that are in memory; 0 if it is not a paged queue.
+        page_bytes: bytes of a page.
+        compresses: whether messages are compressed on disk.
     """
 
     max_messages: int = 0
@@ -155,6 +173,9 @@ class QueueArguments(NamedTuple):
     levels: int = 0
     fair_share: tuple[int, ...] = ()
     event_generation: int = 0
+    pages: int = 0
+    page_bytes: int = PAGE_UNIT
+    compresses: bool = False
 
 
 #: No arguments given.
@@ -186,6 +207,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         raise InvalidArgumentError(f"a last value queue has no message groups, but {GROUP_HEADER} is {group_header}")
     if group_header and levels > 1:
         raise InvalidArgumentError(f"a priority queue has no message groups, but {GROUP_HEADER} is {group_header}")
+    _check_paging(given, counts, levels, last_value_key, group_header)
     return QueueArguments(
         counts.get(MAX_COUNT, 0),
         counts.get(MAX_SIZE),
@@ -216,7 +238,32 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         min(levels, MAX_LEVELS),
         _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
         counts.get(EVENT_GENERATION, 0),
+        (counts.get(MAX_PAGES) or DEFAULT_PAGES) if is_set(given.get(PAGING)) else 0,
+        (counts.get(PAGE_FACTOR) or 1) * PAGE_UNIT,
+        _compresses(given),
     )
+
+
+def _check_paging(
+    given: Mapping[str, object], counts: Mapping[str, int], levels: int, last_value_key: str, group_header: str
+) -> None:
+    """What qpidd does not accept together (QueueSettings.cpp)."""
+    if not is_set(given.get(PAGING)):
+        for name in (MAX_PAGES, PAGE_FACTOR):
+            if counts.get(name):
+                raise InvalidArgumentError(f"{name} is {counts[name]}, but {PAGING} is not given")
+        return
+    for what, argument in ((levels > 1, PRIORITIES[0]), (last_value_key, LAST_VALUE_KEY), (group_header, GROUP_HEADER)):
+        if what:
+            raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
+
+
+def _compresses(given: Mapping[str, object]) -> bool:
+    word = given.get(COMPRESS, "none")
+    known = _COMPRESS_WORDS.get(word.strip().lower()) if isinstance(word, str) else None
+    if known is None:
+        raise InvalidArgumentError(f"{COMPRESS} is {shown(word)}, not one of {', '.join(_COMPRESS_WORDS)}")
+    return known
 
 
 def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:

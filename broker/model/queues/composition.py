@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.log.logs import log_of
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.arguments import (
     FLOW_TO_DISK,
@@ -37,14 +38,16 @@ from qstore.broker.model.queues.event_generation import EventGeneration, QueueEv
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
-from qstore.broker.model.queues.limits import Limit
+from qstore.broker.model.queues.limits import DiskLimit, Limit
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring, RingLimit
 from qstore.broker.model.queues.self_destruct import SelfDestruct
 from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.residency.journal_source import JournalSource
-from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.page_file import PageFile
+from qstore.broker.model.residency.paging_directory import PagingDirectory
+from qstore.broker.model.residency.residency import PORTIONS, Portions, Residency
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
@@ -53,7 +56,14 @@ if TYPE_CHECKING:
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
+_LOG: Final = log_of("Model")
 _NO_LOCAL: Final = NoLocal()
+
+SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128)
+"""How messages of queues go out that have only few of them in memory."""
+
+MIN_BUDGET: Final = 1 << 20
+"""Bytes that a queue has in memory, at least: a few stretches."""
 
 
 class QueueFactory:
@@ -74,6 +84,8 @@ class QueueFactory:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
         restore: decodes a stored message; needed to create queues with a journal.
+        staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
+        paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
             room there.
     """
@@ -92,9 +104,16 @@ class QueueFactory:
         self._watches, self._default_group = watches, default_group
         self._queue_memory = queue_memory or sys.maxsize
         self.restore: Callable[[bytes], Message] = _cannot_restore
+        self.paging: PagingDirectory | None = None
+        self._max_paging_bytes = self.staging_bytes = 0
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
         self.events = QueueEvents()
+
+    def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
+        """Let messages of queues go to paging files, each of at most `max_bytes`, 0 for no limit."""
+        directory.restore = lambda data: self.restore(data)
+        self.paging, self._max_paging_bytes = directory, max_bytes
 
     def read(self, name: str, arguments: TypedMap) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
@@ -115,7 +134,10 @@ class QueueFactory:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
         order = self._order(parsed)
         capacity = self._capacity(parsed)
+        residency = self._residency(name, order, parsed, journal)
         limit, displacements = self._limit(name, order, parsed, capacity)
+        if parsed.policy == FLOW_TO_DISK and residency is not None:
+            limit = self._disk_limit(parsed, residency)
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
@@ -135,24 +157,54 @@ class QueueFactory:
             displacements=displacements,
             eligibility=_eligibility(parsed),
             watch=self._watches.make(name, parsed, capacity),
-            residency=None if journal is None else self._residency(name, order, parsed, journal),
+            residency=residency,
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 
-    def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency:
-        """Which messages of a durable queue are in memory: its journal has all that are persistent."""
-        assert self._store is not None
-        source = JournalSource(self._store, journal, name, lambda data: self.restore(data))
+    def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency | None:
+        """Which messages are in memory; None if all are, because they can be nowhere else.
+
+        The journal of a durable queue has all that are persistent, a paging file can have the others.
+        """
+        stored, others = None, None
+        if journal is not None:
+            assert self._store is not None
+            stored = JournalSource(self._store, journal, name, lambda data: self.restore(data))
+        if self.paging is not None:
+            others = PageFile(
+                self.paging,
+                name,
+                page_size=parsed.page_bytes,
+                max_bytes=self._max_paging_bytes,
+                compresses=parsed.compresses,
+            )
+        elif parsed.pages or (parsed.policy == FLOW_TO_DISK and journal is None):
+            text = 'Queue "%s": its messages stay in memory, since there is no directory for them; see --paging-dir'
+            _LOG.warning(text, name)
+        if stored is None and others is None:
+            return None
+        budget = self._queue_memory
+        if parsed.pages:
+            budget = min(budget, max(parsed.pages * parsed.page_bytes, MIN_BUDGET))
         return Residency(
-            source,
-            None,
-            self._queue_memory,
+            stored,
+            others,
+            budget,
             has_stretches=type(order) is Fifo,
+            staging=self.staging_bytes,
+            portions=SMALL_PORTIONS if parsed.pages or parsed.policy == FLOW_TO_DISK else PORTIONS,
             sequence_header=parsed.sequence_header,
         )
+
+    def _disk_limit(self, parsed: QueueArguments, residency: Residency) -> Limit:
+        """The limit of a queue whose messages leave memory beyond it."""
+        max_bytes = self.default_bytes if parsed.max_bytes is None else parsed.max_bytes
+        if max_bytes:
+            residency.budget = min(residency.budget, max(max_bytes, MIN_BUDGET))
+        return DiskLimit(residency, max_messages=parsed.max_messages, max_bytes=max_bytes)
 
     def _order(self, parsed: QueueArguments) -> Fifo:
         """The order of a queue's messages; priorities and groups exclude each other."""
@@ -161,12 +213,14 @@ class QueueFactory:
         return PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
 
     def _capacity(self, parsed: QueueArguments) -> Capacity:
-        max_messages, max_bytes, overhead = 0, self.default_bytes, MESSAGE_OVERHEAD
-        if parsed.policy != FLOW_TO_DISK:
-            max_messages = parsed.max_messages
-            if parsed.max_bytes is not None:
-                max_bytes, overhead = parsed.max_bytes, 0
-        return Capacity(max_messages, max_bytes, overhead)
+        if parsed.policy == FLOW_TO_DISK and self.paging is not None:
+            return Capacity()
+        max_bytes, overhead = self.default_bytes, MESSAGE_OVERHEAD
+        if parsed.max_bytes is not None:
+            max_bytes, overhead = parsed.max_bytes, 0
+        elif parsed.pages and self.paging is not None:
+            max_bytes = 0  # that one counts memory
+        return Capacity(parsed.max_messages, max_bytes, overhead)
 
     def _limit(
         self, name: str, order: Fifo, parsed: QueueArguments, capacity: Capacity

@@ -3,6 +3,7 @@
     reject                 the message is refused: its publisher gets resource-limit-exceeded
     ring, ring_strict      the oldest messages are discarded to make room for it (`ring`)
     self-destruct          the queue is deleted (`self_destruct`)
+    flow_to_disk           messages leave memory; they are refused only if they cannot (`DiskLimit`)
 
 A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
@@ -10,13 +11,17 @@ A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.depth import Depth
+    from qstore.broker.model.residency.residency import Residency
+
+_RETRY_SECONDS: Final = 1.0
 
 
 class Limit:
@@ -63,3 +68,43 @@ class Limit:
             self.refused += count
             used = f"{held} of {self.max_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
+
+
+class DiskLimit(Limit):
+    """Lets messages beyond the limit leave memory, and refuses them only while they cannot.
+
+    In memory remain as many bytes as the limit says; if it says a number of messages, that many of average size.
+
+    Args:
+        residency: lets them leave memory.
+        max_messages, max_bytes: as of `Limit`.
+    """
+
+    __slots__ = ("_residency", "_retry_at")
+
+    def __init__(self, residency: Residency, *, max_messages: int = 0, max_bytes: int = 0) -> None:
+        super().__init__(max_messages=max_messages, max_bytes=max_bytes)
+        self._residency, self._retry_at = residency, 0.0
+
+    def check(self, queue: Depth, message: Message) -> None:
+        """As `Limit.check`, while messages cannot leave memory; and follow the average size."""
+        residency = self._residency
+        count = queue.message_count - residency.messages_out + residency.messages_in
+        if count > self.max_messages:
+            residency.budget = min(residency.budget, queue.memory * self.max_messages // count)
+        if residency.has_failed:
+            self.check_all(queue, 1, message.size)
+
+    def check_all(self, queue: Depth, count: int, size: int) -> None:
+        """As `check`, for `count` messages with `size` bytes of headers and content."""
+        if self._residency.has_failed and not self._has_recovered():
+            super().check_all(queue, count, size)
+
+    def _has_recovered(self) -> bool:
+        """Try again from time to time whether messages can leave memory."""
+        now = time.monotonic()
+        if now < self._retry_at:
+            return False
+        self._retry_at = now + _RETRY_SECONDS
+        self._residency.keep_within_budget()
+        return not self._residency.has_failed

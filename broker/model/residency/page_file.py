@@ -78,9 +78,12 @@ class PageFile:
         page_size: bytes of a page.
         max_bytes: limit of the file's size; 0 for none.
         compresses: whether messages are compressed.
+
+    Attributes:
+        has_failed: whether the last messages could not be written.
     """
 
-    __slots__ = ("_compresses", "_directory", "_is_closed", "_max_pages", "_name", "_page_size", "_pages")
+    __slots__ = ("_compresses", "_directory", "_is_closed", "_max_pages", "_name", "_page_size", "_pages", "has_failed")
 
     def __init__(
         self,
@@ -94,13 +97,8 @@ class PageFile:
         self._directory, self._name, self._page_size = directory, name, page_size
         self._max_pages = max_bytes // page_size if max_bytes else _UNLIMITED
         self._compresses = compresses
-        self._is_closed = False
+        self._is_closed = self.has_failed = False
         self._pages: _Pages | None = None
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the pages that are in use."""
-        return 0 if self._pages is None else self._pages.space.used * self._page_size
 
     @property
     def file_bytes(self) -> int:
@@ -116,8 +114,10 @@ class PageFile:
             for group in _groups(entries):
                 first = self._write(group)
                 keys.extend(first << _INDEX_BITS | index for index in range(1, len(group) + 1))
+            self.has_failed = False
             self._directory.worked()
         except OSError as error:
+            self.has_failed = True
             self._directory.failed(self._name, error.strerror or str(error))
         keys.extend([0] * (len(entries) - len(keys)))
         return keys

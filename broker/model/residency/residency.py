@@ -17,6 +17,7 @@ search of messages that can go out is made only after as many have come as it ta
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -90,12 +91,14 @@ class Residency:
         stored: has the messages that are in the queue's journal; None if it has none.
         others: has those that are not; None if they stay in memory.
         budget: bytes that the queue's messages may take.
+        staging: larger messages go out if they are not consumed at once; 0 for none.
         has_stretches: whether entries can go out: the order is first in, first out, and nobody refers to entries.
         sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
         portions: how they go out.
 
     Attributes:
         budget: as above.
+        stage_at: `stage` is called after a tick in which the queue has grown by more bytes.
         messages_out, bytes_out: messages that have gone out of memory so far, and their size.
         messages_in, bytes_in: those that have come back since, or have left the queue.
         memory_out: bytes of memory that the queue does not take because they are out.
@@ -103,8 +106,8 @@ class Residency:
 
     __slots__ = (
         "_barriers", "_cached", "_consumers", "_has_stretches", "_order", "_others", "_portions", "_queue", "_ready",
-        "_referred_to", "_sequence_header", "_stored", "_stretches", "_walk_at", "budget", "bytes_in", "bytes_out",
-        "memory_out", "messages_in", "messages_out",
+        "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at", "budget",
+        "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out", "stage_at",
     )  # fmt: skip
 
     _queue: Paged
@@ -120,11 +123,14 @@ class Residency:
         budget: int,
         *,
         has_stretches: bool,
+        staging: int = 0,
         sequence_header: str = "",
         portions: Portions = PORTIONS,
     ) -> None:
         self._portions = portions
         self._stored, self._others, self.budget = stored, others, budget
+        self._staging = self.stage_at = staging or sys.maxsize
+        self._staged_to = 0  # up to this position large messages have gone out
         self._has_stretches, self._sequence_header = has_stretches, sequence_header
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
@@ -149,6 +155,11 @@ class Residency:
                 source.close()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the last messages that were to go out had to stay."""
+        return any(source is not None and source.has_failed for source in (self._stored, self._others))
+
+    @property
     def is_all_in(self) -> bool:
         """Whether every message is in memory."""
         return self.messages_out == self.messages_in
@@ -160,6 +171,17 @@ class Residency:
         excess = self._queue.memory - self.budget
         if excess > 0:
             self.relieve(excess)
+
+    def stage(self) -> None:
+        """Let the large ones among the messages that have come go out, as references, if nobody has consumed them."""
+        limit, entry = self._barriers.limit, self._order.last
+        newest = entry.position
+        while entry.position > self._staged_to:
+            if entry.state == AVAILABLE and entry.position < limit and entry.message.size > self._staging:
+                self._refer_to(entry)
+            entry = entry.previous
+        self._staged_to = max(self._staged_to, min(newest, limit - 1))
+        self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: look again
 
     def relieve(self, excess: int, *, is_urgent: bool = False) -> int:
         """Let messages go out of memory.
@@ -288,13 +310,15 @@ class Residency:
         entry = self._order.cursor.previous if self._folds else self._order.last
         limit, freed = self._barriers.limit, 0
         newest = min(entry.position, limit - 1)
-        if self._may_walk():
+        is_walk = self._may_walk()
+        if is_walk:
             self._referred_to = 0
         while entry.position > self._referred_to and freed < excess:
             if entry.state == AVAILABLE and entry.position < limit:
                 freed += self._refer_to(entry)
             entry = entry.previous
-        self._has_walked(is_enough=freed >= excess)
+        if is_walk:
+            self._has_walked(is_enough=freed >= excess)
         self._referred_to = max(self._referred_to, newest)
         return freed
 

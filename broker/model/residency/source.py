@@ -25,6 +25,10 @@ Loaded: TypeAlias = "list[Message | None]"
 class ContentSource(Protocol):
     """Keeps messages of one queue that are out of memory. No method raises, except for MemoryError."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last messages that it was given had to stay."""
+
     def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
         """Take over the messages of these entries, in order. Returns the key of each; 0 for one that must stay."""
 

@@ -115,9 +115,17 @@ _QUEUES: Final = Group(
             "the memory that the machine, the control group and the process limits allow",
         ),
         Option(
-            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a durable queue's messages beyond which those that are "
-            "on disk leave memory, and are read back when their turn comes. 0: no limit. Default: an eighth of "
-            "--broker-memory",
+            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a queue's messages beyond which they leave it, and are "
+            "read back from the disk when their turn comes. 0: no limit. Default: an eighth of --broker-memory",
+        ),
+        Option(
+            "paging-dir", _TEXT, "DIR", "", "Directory for messages that have left memory and that no journal has; it "
+            "is emptied at the start. Default: paging, in the data directory",
+        ),
+        Option("max-paging-size", Kind.SIZE, "SIZE", "0", "Maximum size of a queue's paging file; 0: no limit"),
+        Option(
+            "staging-threshold", _NUMBER, "BYTES", "0", "Size beyond which messages leave memory if they are not "
+            "consumed at once; 0: never",
         ),
         Option(
             "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its limit, "

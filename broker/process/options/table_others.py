@@ -42,11 +42,7 @@ _FEDERATION: Final = Group(
 _TUNING: Final = Group(
     "Flow control options (ignored)",
     (
-        Option("staging-threshold", _NUMBER, "BYTES", "", "Stage larger messages to disk", effect=_NOT_NEEDED,
-               reason=_WHOLE),
         Option("ack", _NUMBER, "N", "", "Frames between acknowledgements", effect=_NOT_NEEDED, reason=_WHOLE),
-        Option("paging-dir", _TEXT, "DIR", "", "Directory of paged queues", effect=_LATER,
-               reason="queues are not paged yet"),
         Option("max-session-rate", _NUMBER, "N", "", "Maximum messages per second of a session", effect=_LATER,
                reason=_NO_RATE),
     ),
