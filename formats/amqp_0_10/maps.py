@@ -30,7 +30,7 @@ from qstore.formats.amqp_0_10.types import (
     type_of,
     wire_type_of,
 )
-from qstore.formats.values import VOID, TypedArray, TypedMap, TypedValue
+from qstore.formats.values import VOID, TypedArray, TypedMap, TypedValue, ValueType
 from qstore.formats.wording import with_article
 
 #: Deeper nesting of containers is refused: qpid's own clients stay below ten.
@@ -177,7 +177,16 @@ def encode_map(value: TypedMap) -> bytes:
     return encode_value(_MAP, value)
 
 
+@lru_cache(_MAX_NAMES)
+def _zero_bytes(value_type: ValueType) -> bytes:
+    wire_type = wire_type_of(value_type)
+    assert wire_type.code is not None
+    return bytes([wire_type.code]) + encode_value(wire_type, 0)
+
+
 def _write_typed_value(typed: TypedValue, depth: int) -> bytes:
+    if typed.value.__class__ is int and not typed.value:
+        return _zero_bytes(typed.type)  # most of what management tells
     wire_type = wire_type_of(typed.type)
     assert wire_type.code is not None
     return bytes([wire_type.code]) + encode_value(wire_type, typed.value, depth)

@@ -233,6 +233,8 @@ class ManagedClass:
 
 def carried(kind: str, value: Any) -> TypedValue:
     """A value as a map of version 2 carries it: a reference as a map, text that is not too long."""
+    if value.__class__ is int:
+        return typed(kind, value)
     if isinstance(value, Reference):
         return TypedValue(MAP, TypedMap((("_object_name", TypedValue(STR16, _text(value.name))),)))
     if isinstance(value, str):
