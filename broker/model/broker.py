@@ -194,7 +194,9 @@ class Broker:
         """Load exchanges, queues, bindings and messages from the store; `restore` decodes a stored message."""
         self.queue_factory.restore = restore
         if self.store is not None:
-            recovery = Recovery(self.store, self.exchanges, self.queues, self.queue_factory, restore)
+            recovery = Recovery(
+                self.store, self.exchanges, self.queues, self.queue_factory, restore, self.tick.count_memory
+            )
             recovery.run()
             for queue in self.queues.values():
                 self.quotas.queue_created(queue.creator)

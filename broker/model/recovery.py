@@ -22,6 +22,8 @@ from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Broker")
 
+_RELIEVED_AFTER: Final = 1000  # messages
+
 RestoreMessage: TypeAlias = Callable[[bytes], Message]
 """Decodes a stored message. Raises BrokerRecordError."""
 
@@ -35,6 +37,7 @@ class Recovery:
         queues: name -> queue; gets the store's.
         factory: creates queues.
         restore: decodes a stored message.
+        has_grown: counts the memory that a queue takes.
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
@@ -47,9 +50,10 @@ class Recovery:
         queues: dict[str, Queue],
         factory: QueueFactory,
         restore: RestoreMessage,
+        has_grown: Callable[[Queue], None],
     ) -> None:
         self._store, self._exchanges, self._queues = store, exchanges, queues
-        self._factory, self._restore = factory, restore
+        self._factory, self._restore, self._has_grown = factory, restore, has_grown
         self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
     def run(self) -> None:
@@ -101,6 +105,33 @@ class Recovery:
             parsed=parsed,
             journal=found.journal,
         )
+        if not self._recover_index(found, queue):
+            self._recover_messages(found, queue)
+        queue.creator = record.owner or ""
+        self._queues[record.name] = queue
+        self._exchanges[""].binding_count.set(len(self._queues))
+        return queue
+
+    def _recover_index(self, found: RecoveredQueue, queue: Queue) -> bool:
+        """Put the messages on a queue without reading them, if it can have them so. Returns whether it does.
+
+        Their sizes are estimated by that of the first message, and known when they are read.
+        """
+        if queue.residency is None or not queue.residency.takes_index:
+            return False
+        portions = self._store.index(found)
+        if portions is None:
+            return False
+        surplus = -1
+        for portion in portions:
+            if surplus < 0:
+                surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
+            sizes = [max(1, size - surplus) for size in portion.sizes]
+            queue.residency.recover(portion.rids, sizes, portion.redelivered)
+        return True
+
+    def _recover_messages(self, found: RecoveredQueue, queue: Queue) -> None:
+        record, count = found.record, 0
         for stored in self._store.messages(found):
             try:
                 message = self._restore(stored.data)
@@ -111,10 +142,16 @@ class Recovery:
                 queue.enter(message, stored.rid).is_redelivered = stored.redelivered
             else:
                 self._hold(queue, message, stored)
-        queue.creator = record.owner or ""
-        self._queues[record.name] = queue
-        self._exchanges[""].binding_count.set(len(self._queues))
-        return queue
+            count += 1
+            if count % _RELIEVED_AFTER == 0:
+                self._relieve(queue)
+        self._relieve(queue)
+
+    def _relieve(self, queue: Queue) -> None:
+        """Let messages go out of memory again that took part in recovery, if there are too many."""
+        if queue.residency is not None:
+            queue.residency.keep_within_budget()
+        self._has_grown(queue)
 
     def _hold(self, queue: Queue, message: Message, stored: RecoveredMessage) -> None:
         """Enqueue a message that a branch in doubt holds."""

@@ -132,6 +132,22 @@ class RecoveredMessage(Protocol):
         """Whether it may have been delivered before."""
 
 
+class IndexPortion(Protocol):
+    """Consecutive stored messages that were not read. All are LIVE."""
+
+    @property
+    def rids(self) -> Sequence[int]:
+        """Their record ids."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of their records on the disk."""
+
+    @property
+    def redelivered(self) -> Sequence[int]:
+        """Those that may have been delivered before, by number from 0."""
+
+
 class RecoveredQueue(Protocol):
     """A stored durable queue."""
 
@@ -320,6 +336,9 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
 
     def messages(self, queue: _QueueT, /) -> Iterator[RecoveredMessage]:
         """The messages of a recovered queue, in order. Read them before appending to the queue."""
+
+    def index(self, queue: _QueueT, /) -> Iterator[IndexPortion] | None:
+        """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
 
     def end_recovery(self) -> None:
         """End recovery: no more stored messages will be read."""

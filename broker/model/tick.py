@@ -303,15 +303,23 @@ class Tick:
                 queue.dispatch()
             except ModelError as error:  # a message was delivered, but its dequeue cannot be written
                 _LOG.error('Queue "%s": %s', queue.name, error)
-            held, residency = queue.memory, queue.residency
+            residency = queue.residency
             if residency is not None:
-                if held - queue.counted_memory > residency.stage_at:
+                if queue.memory - queue.counted_memory > residency.stage_at:
                     residency.stage()
-                    held = queue.memory
-                if held > residency.budget:
+                if queue.memory > residency.budget:
                     residency.keep_within_budget()
-                    held = queue.memory
-            self._memory.grown += max(0, held - queue.counted_memory)
-            queue.counted_memory = held
+            self._note_memory(queue)
+        if self._memory.grown >= self._memory.step:
+            self._memory.count()
+
+    def _note_memory(self, queue: Served) -> None:
+        held = queue.memory
+        self._memory.grown += max(0, held - queue.counted_memory)
+        queue.counted_memory = held
+
+    def count_memory(self, queue: Served) -> None:
+        """A queue has grown otherwise than by its `dispatch`."""
+        self._note_memory(queue)
         if self._memory.grown >= self._memory.step:
             self._memory.count()

@@ -57,7 +57,7 @@ from qstore.store.recovery.close_record import closed_journal, write_close_recor
 from qstore.store.repair.conversion import convert, mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
-from qstore.store.start.started import RecoveredMessage, StartedQueue, StartedStore
+from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore
 from qstore.store.sync import SyncDriverError
 
 _RESTORED: Final = "and start with --on-damage quarantine to restore what can be saved"
@@ -272,6 +272,10 @@ class MessageStore:
     def messages(self, queue: StartedQueue) -> Iterator[RecoveredMessage]:
         """The messages of a recovered queue, in order. Read them before anything is appended to it."""
         return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid), self._log)
+
+    def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
+        """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
+        return queue.index(lambda rid: self._delivered.holds(queue.queue_id, rid))
 
     def end_recovery(self) -> None:
         """End the reading of recovered messages: close the readers."""

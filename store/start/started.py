@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.store.damage import Damage
 from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.space import SIZE_MASK
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.recovery.prepared import PreparedTransaction
@@ -34,6 +37,20 @@ class RecoveredMessage:
 
     def __init__(self, rid: int, data: bytes, state: int, xid: bytes | None, redelivered: bool) -> None:
         self.rid, self.data, self.state, self.xid, self.redelivered = rid, data, state, xid, redelivered
+
+
+class IndexPortion(NamedTuple):
+    """Consecutive recovered messages, which were not read.
+
+    Attributes:
+        rids: their record ids.
+        sizes: bytes of their records on the disk.
+        redelivered: those that may have been delivered before, by number from 0.
+    """
+
+    rids: Sequence[int]
+    sizes: Sequence[int]
+    redelivered: Sequence[int]
 
 
 class StartedQueue:
@@ -89,9 +106,25 @@ class StartedQueue:
                 continue
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
+    def index(self, is_redelivered: Callable[[int], bool]) -> Iterator[IndexPortion] | None:
+        """As `read`, but only where the messages are: none is read. None if they are few, or transactions hold some."""
+        records = self.journal.writer.records
+        if self.in_doubt or records.live or not records.resting:
+            return None
+        return map(partial(_portion, is_redelivered), records.resting.portions())
+
     def close(self) -> None:
         """Close the reader: the messages are read."""
         self._reader.close()
+
+
+def _portion(is_redelivered: Callable[[int], bool], records: tuple[Sequence[int], Sequence[int]]) -> IndexPortion:
+    rids, packed = records
+    return IndexPortion(
+        rids,
+        [(each & SIZE_MASK) * BLOCK_SIZE for each in packed],
+        [number for number, rid in enumerate(rids) if is_redelivered(rid)],
+    )
 
 
 class StartedStore(NamedTuple):

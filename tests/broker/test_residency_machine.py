@@ -10,7 +10,8 @@ from hypothesis.stateful import invariant, rule
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.residency.journal_source import JournalSource
-from qstore.broker.model.residency.residency import Portions, Residency
+from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.stretch import Portions
 from tests.broker.test_queue_machine import Item, QueueMachine, TrackedMessage
 from tests.support.profiles import examples
 

@@ -47,7 +47,8 @@ from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.paging_directory import PagingDirectory
-from qstore.broker.model.residency.residency import PORTIONS, Portions, Residency
+from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.stretch import PORTIONS, Portions
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 

@@ -215,3 +215,13 @@ class Fifo:
         if self._cursor is entry:
             self._cursor = former
         del entry.next, entry.previous
+
+    def append_stretch(self, stretch: Entry, count: int) -> None:
+        """Append a stretch of that many messages, whose positions are consecutive from that of the end."""
+        end, before = self._end, self._end.previous
+        assert stretch.position == end.position
+        stretch.previous, stretch.next = before, end
+        before.next = end.previous = stretch
+        if self._cursor is end:
+            self._cursor = stretch
+        end.position += count

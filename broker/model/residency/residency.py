@@ -22,66 +22,34 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
 from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.residency.reference import Reference
-from qstore.broker.model.residency.stretch import BYTES_PER_MESSAGE, MAX_STRETCH, Item, Stretch, can_join, entry_of
+from qstore.broker.model.residency.stretch import (
+    BYTES_PER_MESSAGE,
+    PORTIONS,
+    Item,
+    Portions,
+    Stretch,
+    can_join,
+    entry_of,
+)
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.barriers import Barriers
     from qstore.broker.model.queues.consumers import Consumers
-    from qstore.broker.model.queues.counters import QueueCounters
     from qstore.broker.model.queues.fifo import Fifo
+    from qstore.broker.model.residency.paged import Paged
     from qstore.broker.model.residency.source import ContentSource, Loaded
-
-
-class Portions(NamedTuple):
-    """How messages go out.
-
-    Attributes:
-        window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
-        largest, smallest: messages in the largest stretch, and in the smallest that is worth it.
-        bytes: a stretch that has so many bytes gets no more messages.
-        patience: messages that come and go, at least, between two walks over the whole queue that find little.
-    """
-
-    window: int = 2 * MAX_STRETCH
-    largest: int = MAX_STRETCH
-    smallest: int = 16
-    bytes: int = 4 << 20
-    patience: int = 2048
-
-
-PORTIONS: Final = Portions()
 
 REFERENCE_BYTES: Final = 280
 """Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
 
 _by_position: Final = attrgetter("position")
-
-
-class Paged(Protocol):
-    """A queue, as its residency sees it. The attributes are those of `Queue`."""
-
-    messages_enqueued: int
-    bytes_enqueued: int
-    counters: QueueCounters
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory taken by its messages."""
-
-    @property
-    def message_count(self) -> int:
-        """Messages on it."""
-
-    @property
-    def refers_to_entries(self) -> bool:
-        """Whether something keeps references to entries of available messages."""
 
 
 class Residency:
@@ -105,9 +73,9 @@ class Residency:
     """
 
     __slots__ = (
-        "_barriers", "_cached", "_consumers", "_has_stretches", "_order", "_others", "_portions", "_queue", "_ready",
-        "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at", "budget",
-        "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out", "stage_at",
+        "_barriers", "_cached", "_consumers", "_has_stretches", "_order", "_others", "_portions", "_queue", "_read_to",
+        "_ready", "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at",
+        "_was_urgent", "budget", "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out", "stage_at",
     )  # fmt: skip
 
     _queue: Paged
@@ -135,6 +103,8 @@ class Residency:
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
         self._walk_at = 0  # how much must have happened for the next walk over the whole queue
+        self._was_urgent = False
+        self._read_to = 0  # up to this position messages were read back for takers
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
 
@@ -200,11 +170,11 @@ class Residency:
         if self._folds:
             if self._stretches:
                 freed = self._fold_from(self._stretches[-1].next, excess, least)
-            if freed < excess and self._may_walk():
+            if freed < excess and self._may_walk(is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least)
-                self._has_walked(is_enough=freed >= excess)
+                self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
         if freed < excess:
-            freed += self._refer(excess - freed)
+            freed += self._refer(excess - freed, is_urgent=is_urgent)
         return freed
 
     @property
@@ -212,12 +182,16 @@ class Residency:
         """Whether entries after the cursor can go out."""
         return self._has_stretches and not self._queue.refers_to_entries
 
-    def _may_walk(self) -> bool:
-        """Whether a walk over the whole queue is worth it: enough has happened since the last one that found little."""
-        return self._happened() >= self._walk_at
+    def _may_walk(self, *, is_urgent: bool) -> bool:
+        """Whether a walk over the whole queue is worth it: enough has happened since the last one that found little.
 
-    def _has_walked(self, *, is_enough: bool) -> None:
+        Or more can go out now, because the last one was not urgent.
+        """
+        return self._happened() >= self._walk_at or (is_urgent and not self._was_urgent)
+
+    def _has_walked(self, *, is_enough: bool, is_urgent: bool) -> None:
         if not is_enough:
+            self._was_urgent = is_urgent
             resident = self._queue.message_count - (self.messages_out - self.messages_in)
             self._walk_at = self._happened() + max(self._portions.patience, (resident + len(self._stretches)) // 4)
 
@@ -252,14 +226,18 @@ class Residency:
         return freed
 
     def _after_window(self, window: int) -> Entry:
-        """The entry after those that are next, and stay in memory."""
+        """The entry after those that are next, and stay in memory; so do those that were just read for takers."""
         entry, left, room = self._order.cursor, window, self.budget // 2
-        while left > 0 and room > 0 and entry.state != END:
+        kept_to = self._read_to if self._consumers.takers else 0
+        most = window + 2 * self._portions.largest
+        while most > 0 and entry.state != END and ((left > 0 and room > 0) or entry.position <= kept_to):
             if entry.state == AVAILABLE:
                 left -= 1
+                most -= 1
                 room -= entry.message.size + MESSAGE_OVERHEAD
             elif entry.state == OUT:
                 left -= self._portions.largest
+                most -= self._portions.largest
             entry = entry.next
         return entry
 
@@ -303,14 +281,49 @@ class Residency:
             keys.append(message.key if isinstance(message, Reference) else source.keep([entry])[0])
         return keys
 
+    # ---- a start ----
+
+    @property
+    def takes_index(self) -> bool:
+        """Whether a start may give it messages that were not read (`recover`)."""
+        return self._folds
+
+    def measure(self, rid: int, stored: int) -> int:
+        """How much smaller the message `rid` is than its record of `stored` bytes; 0 if it cannot be read."""
+        message = None if self._stored is None else self._stored.load([rid])[0]
+        return 0 if message is None else stored - message.size
+
+    def recover(self, rids: Sequence[int], sizes: Sequence[int], redelivered: Sequence[int]) -> None:
+        """Append messages that a start has found in the journal, and not read.
+
+        Args:
+            rids: their record ids.
+            sizes: their sizes, as estimated.
+            redelivered: those that were delivered before, by number from 0.
+        """
+        largest = self._portions.largest
+        marked = set(redelivered)
+        for begin in range(0, len(rids), largest):
+            end = begin + largest
+            stretch = Stretch(self._order.next_position, rids[begin:end], sizes[begin:end], is_stored=True)
+            if marked:
+                stretch.set_redelivered([each for each in range(stretch.count) if begin + each in marked])
+            self.messages_out += stretch.count
+            self.bytes_out += stretch.size
+            self.memory_out += stretch.size + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * stretch.count
+            self._order.append_stretch(stretch, stretch.count)
+            self._stretches.append(stretch)
+            self._queue.messages_enqueued += stretch.count
+            self._queue.bytes_enqueued += stretch.size
+
     # ---- references ----
 
-    def _refer(self, excess: int) -> int:
+    def _refer(self, excess: int, *, is_urgent: bool) -> int:
         """Let single messages go out, the newest first; their entries stay. Returns the bytes freed."""
         entry = self._order.cursor.previous if self._folds else self._order.last
         limit, freed = self._barriers.limit, 0
         newest = min(entry.position, limit - 1)
-        is_walk = self._may_walk()
+        is_walk = self._may_walk(is_urgent=is_urgent)
         if is_walk:
             self._referred_to = 0
         while entry.position > self._referred_to and freed < excess:
@@ -318,7 +331,7 @@ class Residency:
                 freed += self._refer_to(entry)
             entry = entry.previous
         if is_walk:
-            self._has_walked(is_enough=freed >= excess)
+            self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 
@@ -392,6 +405,7 @@ class Residency:
         for stretch in self._stretches[at : at + 2]:
             if stretch.position >= soon:
                 break
+            self._read_to = max(self._read_to, stretch.last)
             self._fetch(stretch)
 
     def _fetch(self, stretch: Stretch) -> None:
@@ -418,7 +432,9 @@ class Residency:
         Returns:
             The first of them.
         """
-        is_stored, entries, loaded = stretch.is_stored, list[Entry](), list[int]()
+        is_stored = stretch.is_stored
+        entries: list[Entry] = []
+        loaded: list[int] = []
         for number, item in enumerate(stretch.items()):
             message = None if messages is None else self._numbered(messages[number], item.position)
             if message is None:

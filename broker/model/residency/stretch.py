@@ -27,6 +27,26 @@ MAX_STRETCH: Final = 512
 BYTES_PER_MESSAGE: Final = 28
 """Memory for a message in a stretch: 12 bytes, and 16 in the store."""
 
+
+class Portions(NamedTuple):
+    """How messages go out.
+
+    Attributes:
+        window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
+        largest, smallest: messages in the largest stretch, and in the smallest that is worth it.
+        bytes: a stretch that has so many bytes gets no more messages.
+        patience: messages that come and go, at least, between two walks over the whole queue that find little.
+    """
+
+    window: int = 2 * MAX_STRETCH
+    largest: int = MAX_STRETCH
+    smallest: int = 16
+    bytes: int = 4 << 20
+    patience: int = 2048
+
+
+PORTIONS: Final = Portions()
+
 REDELIVERED: Final = 1
 ATYPICAL: Final = 2  # a message that is not persistent in a journal's stretch, or one that is in another
 
@@ -78,6 +98,15 @@ class Stretch(Entry):
         self._offsets: array[int] | None = None
         self._expiries: array[float] | None = None
         self._flags: bytearray | None = None
+
+    def set_redelivered(self, numbers: Sequence[int]) -> None:
+        """Mark some messages, by number from 0, as delivered before."""
+        if not numbers:
+            return
+        if self._flags is None:
+            self._flags = bytearray(self.count)
+        for number in numbers:
+            self._flags[number] |= REDELIVERED
 
     def set_details(self, entries: Sequence[Entry]) -> None:
         """Note what few messages have: a gap before their position, an expiry, flags."""

@@ -58,7 +58,7 @@ def open_writer(
     chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
     flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position)
     space = RingSpace(geometry, alignment, chunk)
-    records = LiveRecords(batch, space, state.live, state.transactions)
+    records = LiveRecords(batch, space, state.live, state.transactions, state.resting)
     compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
     return Version2Writer(
         owner, ring, batch, flushes, space, records, compactor, last_flush=state.last_flush, wasted=state.wasted

@@ -128,7 +128,8 @@ class LiveRecords:
     def put_away(self, rids: Sequence[int]) -> None:
         """Let live records rest, with ascending ids."""
         live = self.live
-        found, packed = list[int](), list[int]()
+        found: list[int] = []
+        packed: list[int] = []
         for rid in rids:
             place = live.get(rid)
             if place is not None:

@@ -61,6 +61,20 @@ class RestingRecords:
         for chunk in self._chunks:
             yield from filter(None, chunk.packed)
 
+    def portions(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Ids, and log offsets and blocks, packed, of the records, by id, while none has left."""
+        for chunk in self._chunks:
+            yield chunk.rids, chunk.packed
+
+    def append(self, rid: int, packed: int) -> None:
+        """Add a record with the highest id."""
+        chunks = self._chunks
+        if not chunks or len(chunks[-1].rids) >= MAX_CHUNK:
+            chunks.append(_Chunk())
+            self._firsts.append(rid)
+        chunks[-1].append(rid, packed)
+        self._count += 1
+
     def add(self, rids: Sequence[int], packed: Sequence[int]) -> int:
         """Add records with ascending ids. Returns how many, from the first, were taken."""
         chunks, count = self._chunks, len(rids)
@@ -113,7 +127,8 @@ class RestingRecords:
 
         None begins between `end` and the latter, which is -1 if there is no other record.
         """
-        found, following = list[tuple[int, int]](), -1
+        found: list[tuple[int, int]] = []
+        following = -1
         for chunk in self._chunks:
             nearest = chunk.oldest
             if nearest < end:

@@ -6,6 +6,8 @@ laps. The lap number matters only for the overwrite indicator: its parity.
 
 from __future__ import annotations
 
+from typing import Final
+
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
 from qstore.store.journal.journal import Journal
@@ -13,8 +15,12 @@ from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
 from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.write.resting import RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.journal.write.writer_state import OpenTransaction, WriterState, new_state
+
+MAX_AWAKE: Final = 4096
+"""A journal with more messages is resumed with all of them at rest: memory for each would not be bounded."""
 
 
 class NotToBeTakenUpError(Exception):
@@ -42,8 +48,12 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     first, salts = _laps(files, ring)
     base = first * file_blocks
 
-    # Log offset, record id, blocks. Only the size of a message is read: there may be very many.
-    kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
+    resting: RestingRecords | None = None
+    kept: list[tuple[int, int, int]] = []  # log offset, record id, blocks
+    if len(recovery.messages) > MAX_AWAKE and not len(recovery.transactions):
+        resting = _resting(journal, recovery, base)
+    else:
+        kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
     known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
     transactions: dict[bytes, OpenTransaction] = {}
     holders: dict[int, OpenTransaction] = {}
@@ -78,8 +88,16 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     assert last.header is not None
     origin, lap = first + len(files) - 1 - ring.place(last), last.header.overwrite_indicator
     return WriterState(
-        position, flush, end.flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap
+        position, flush, end.flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap, resting
     )
+
+
+def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingRecords:
+    """The live records of a journal without open transactions. Only the size of each is read: there are many."""
+    resting = RestingRecords()
+    for rid, place, _ in recovery.messages.in_rid_order():
+        resting.append(rid, base + place // BLOCK_SIZE << SIZE_BITS | _blocks(journal, place))
+    return resting
 
 
 def _laps(files: list[RingFile], ring: Ring) -> tuple[int, dict[int, int]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qstore.store.journal.write.resting import RestingRecords
+
 
 @dataclass(slots=True)
 class OpenTransaction:
@@ -39,6 +41,7 @@ class WriterState(NamedTuple):
         wasted: number of files after the current one that a torn flush had entered.
         origin: the first file of the ring in the lap of the current one, counted over all laps.
         lap: the overwrite indicator of that lap.
+        resting: live records that are not in `live`; None for none.
     """
 
     position: int
@@ -52,6 +55,7 @@ class WriterState(NamedTuple):
     wasted: int = 0
     origin: int = 0
     lap: int = 0
+    resting: RestingRecords | None = None
 
 
 def new_state() -> WriterState:

@@ -1,0 +1,195 @@
+"""Durable queues whose messages are out of memory, on a store: order, restarts, what cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstore.broker.model.errors import InternalError
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.residency import Residency
+from qstore.formats.values import typed_map
+from qstore.store.disk import OsFile
+from qstore.store.writable_disk import OsWritableFile
+from tests.broker.wired_broker import Wired, wired
+
+COUNT = 1500
+
+
+class Reader:
+    """Takes messages, and accepts them."""
+
+    def __init__(self, queue: Queue, credit: int) -> None:
+        self.acquires, self.is_waiting, self.credit = True, False, credit
+        self.cursor: Any = None
+        self.queue = queue
+        self.bodies: list[bytes] = []
+        self.redelivered = 0
+
+    kind = "takes all"
+
+    @property
+    def has_credit(self) -> bool:
+        return self.credit > 0
+
+    def deliver(self, entry: Entry) -> int:
+        if not self.credit:
+            return REFUSED
+        try:
+            message = entry.message.whole()
+        except InternalError:
+            return NOT_FOR_ME
+        self.credit -= 1
+        self.redelivered += entry.is_redelivered
+        self.bodies.append(bytes(message.body))
+        self.queue.dequeue(entry)
+        return TAKEN
+
+    def queue_deleted(self) -> None:
+        raise AssertionError("deleted")
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number
+
+
+async def made(world: Wired, budget: int) -> tuple[Queue, Residency]:
+    arguments = typed_map({"qpid.file_count": 8, "qpid.file_size": 4})
+    await world.topology.declare_queue("q", durable=True, arguments=arguments)
+    queue = world.broker.queues["q"]
+    assert queue.residency is not None
+    queue.residency.budget = budget
+    return queue, queue.residency
+
+
+async def publish(world: Wired, first: int, count: int) -> None:
+    for start in range(first, first + count, 50):
+        await world.publish("", "q", *map(body, range(start, min(start + 50, first + count))))
+
+
+async def taken(world: Wired, queue: Queue, count: int) -> Reader:
+    reader = Reader(queue, count)
+    queue.add_consumer(reader)
+    queue.wake(reader)
+    for _ in range(2000):
+        if len(reader.bodies) == count:
+            break
+        await asyncio.sleep(0.005)
+    await world.synced()
+    queue.remove_consumer(reader)
+    return reader
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_what_is_out_comes_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
+    if not is_cached:
+        monkeypatch.setattr(OsWritableFile, "read_cached", lambda *_: None)
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, COUNT)
+            residency.relieve(1 << 30, is_urgent=True)
+            assert residency.messages_out - residency.messages_in == COUNT == queue.message_count
+            assert queue.memory <= 30 * COUNT
+            assert (await taken(world, queue, 700)).bodies == [body(number) for number in range(700)]
+            await publish(world, COUNT, 300)
+            residency.relieve(1 << 30, is_urgent=True)
+            assert queue.purge(100)[0] == 100
+        async with wired(tmp_path / "data") as world:
+            queue = world.broker.queues["q"]
+            reader = await taken(world, queue, COUNT + 300 - 800)
+            assert reader.bodies == [body(number) for number in range(800, COUNT + 300)]
+            assert (queue.message_count, queue.message_bytes) == (0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
+    count = 4200  # beyond what is resumed with all records awake
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, _ = await made(world, 1 << 30)
+            await publish(world, 0, count)
+            size = queue.message_bytes
+            queue.acquire(queue.order.first)  # delivered, and given back by the restart
+        async with wired(tmp_path / "data") as world:
+            queue = world.broker.queues["q"]
+            residency = queue.residency
+            assert residency is not None
+            assert (residency.messages_out, residency.messages_in, queue.message_count) == (count, 0, count)
+            assert abs(queue.message_bytes - size) <= 3 * count  # as estimated by the first
+            assert [each.rid for each in queue.entries()] == sorted(each.rid for each in queue.entries())
+            reader = await taken(world, queue, count)
+            assert reader.bodies == [body(number) for number in range(count)]
+            assert reader.redelivered == 1
+            assert (queue.message_count, queue.message_bytes, queue.memory) == (0, 0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_message_that_cannot_be_read_stays_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, 200)
+            residency.relieve(1 << 30, is_urgent=True)
+            journal = queue.journal
+            rid = next(iter(queue.entries())).rid
+            packed = journal.writer.records.where(rid)
+            ((_, offset, _),) = journal.storage._pieces(packed >> 24, 1)
+            read = OsFile.read
+
+            def read_badly(file: OsFile, at: int, length: int) -> bytes:
+                if at <= offset < at + length:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), "the journal")
+                return read(file, at, length)
+
+            with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+                patched.setattr(OsFile, "read", read_badly)
+                patched.setattr(OsWritableFile, "read_cached", lambda *_: None)
+                reader = await taken(world, queue, 199)
+                assert reader.bodies == [body(number) for number in range(1, 200)]
+            assert f"record 0x{rid:x} cannot be read back" in caplog.text
+            assert queue.message_count == 1
+            assert [bytes(entry.message.whole().body) for entry in queue.entries()] == [body(0)]
+            assert queue.purge() == (1, True)
+
+    asyncio.run(story())
+
+
+def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) -> None:
+    """Even if the budget is smaller than that: it would be read and go out again, for ever."""
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, 1100)
+            residency.relieve(1 << 30, is_urgent=True)
+            reader = Reader(queue, 1)
+            queue.add_consumer(reader)
+            queue.wake(reader)
+            await asyncio.wait_for(world.synced(), 20)
+            for credit, count in ((5, 6), (2000, 1100)):
+                reader.credit = credit
+                queue.wake(reader)
+                for _ in range(5000):
+                    if len(reader.bodies) == count:
+                        break
+                    await asyncio.sleep(0.002)
+                assert len(reader.bodies) == count
+                assert residency.messages_out < 3 * 1100
+            assert reader.bodies == [body(number) for number in range(1100)]
+
+    asyncio.run(story())
