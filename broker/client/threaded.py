@@ -183,7 +183,8 @@ class ThreadedDriver:
                 if not unsent:
                     break
             try:
-                sent = self._socket.send(unsent)
+                # Commands end silently on SIGPIPE from their output; a broker that is gone must not end them so.
+                sent = self._socket.send(unsent, socket.MSG_NOSIGNAL)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
