@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.qmf1.remote_agents import RemoteAgent
     from qstore.broker.model.broker import Broker
     from qstore.broker.protocols.machine import Machine, ManagedSession
+    from qstore.broker.security.authentication import Authentication
 
 
 class AttachedSession(NamedTuple):
@@ -49,6 +50,17 @@ class AttachedSession(NamedTuple):
         return session.txn_starts - session.txn_commits - session.txn_rejects
 
 
+class SecurityControl(Protocol):
+    """Who is let in, and with which certificate."""
+
+    @property
+    def authentication(self) -> Authentication:
+        """How clients log in."""
+
+    def reload_security(self) -> list[str]:
+        """Read the certificate and the keytab again. Returns warnings. Raises TlsConfigurationError."""
+
+
 class ManagedBroker:
     """What there is to manage.
 
@@ -60,9 +72,10 @@ class ManagedBroker:
         machines: returns the open connections.
         shut_down: ends the broker.
         log: which lines the log shows; None if that cannot be changed.
+        security: who is let in; None without a network.
 
     Attributes:
-        broker, identity, version, machines, shut_down, log: as above.
+        broker, identity, version, machines, shut_down, log, security: as above.
         interval: seconds between two publications of what has changed.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
@@ -78,9 +91,11 @@ class ManagedBroker:
         machines: Callable[[], list[Machine]],
         shut_down: Callable[[], None],
         log: LogControl | None,
+        security: SecurityControl | None = None,
     ) -> None:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
+        self.security = security
         self.interval = broker.settings.heartbeat_seconds
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from qstore import Connection, Message, aio
 from qstore.broker.client.errors import AuthenticationError, ConnectError
+from qstore.broker.management.console import AgentError, Console
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.tools.qstore_passwd import command as set_password
 from tests.support.certificates import Certificates
@@ -251,29 +252,48 @@ def test_a_damaged_record_ends_the_connection_and_only_this(broker: RunningBroke
             third.open()
 
 
-def test_a_certificate_is_replaced_on_sighup(make_broker: BrokerMaker, certificates: Certificates) -> None:
-    def serial() -> int:
-        with encrypted(broker.port, certificates) as found:
-            certificate = found.getpeercert()
-            assert certificate is not None
-            return int(str(certificate["serialNumber"]), 16)
+def serial_number(port: int, certificates: Certificates) -> int:
+    """Of the certificate that a broker shows."""
+    with encrypted(port, certificates) as found:
+        certificate = found.getpeercert()
+        assert certificate is not None
+        return int(str(certificate["serialNumber"]), 16)
 
+
+def test_a_certificate_is_replaced_on_sighup(make_broker: BrokerMaker, certificates: Certificates) -> None:
     file = Path(certificates.server(file="replaced.pem"))
     broker = make_broker("--ssl-port", "0", "--ssl-cert", str(file)).start()
-    first = serial()
+    first = serial_number(broker.port, certificates)
     with EncryptedConnection(broker.port, certificates) as old:
         old.open()
         certificates.server(file="replaced.pem")
-        assert serial() == first
+        assert serial_number(broker.port, certificates) == first
         os.kill(broker.pid, signal.SIGHUP)
         assert broker.has_logged("Failed logins since the start: 0")
-        second = serial()
+        second = serial_number(broker.port, certificates)
         assert second != first
         old.send_control("connection.heartbeat")
         file.write_text("nonsense")
         os.kill(broker.pid, signal.SIGHUP)
         assert broker.has_logged("the previous certificate stays in use")
-        assert serial() == second
+        assert serial_number(broker.port, certificates) == second
+
+
+def test_a_certificate_is_replaced_by_management(make_broker: BrokerMaker, certificates: Certificates) -> None:
+    file = Path(certificates.server(file="managed.pem"))
+    broker = make_broker("--ssl-port", "0", "--ssl-cert", str(file)).start()
+    first = serial_number(broker.port, certificates)
+    with Console(f"127.0.0.1:{broker.port}") as console:
+        (security,) = console.query("security")
+        assert security["failedLogins"] == 0
+        certificates.server(file="managed.pem")
+        console.call(security, "reload")
+        second = serial_number(broker.port, certificates)
+        assert second != first
+        file.write_text("nonsense")
+        with pytest.raises(AgentError, match="the previous certificate stays in use"):
+            console.call(security, "reload")
+        assert serial_number(broker.port, certificates) == second
 
 
 def test_mistakes_are_found_before_the_broker_starts(make_broker: BrokerMaker, certificates: Certificates) -> None:

@@ -24,6 +24,7 @@ from qstore.broker.management.objects.element import ManagedClass
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.links import BRIDGE_CLASS, LINK_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
+from qstore.broker.management.objects.security import SECURITY_CLASS
 from qstore.broker.management.objects.store import (
     JOURNAL_CLASS,
     LINEAR_JOURNAL_CLASS,
@@ -64,6 +65,7 @@ CLASSES: Final = (
     ACL_CLASS,
     HA_BROKER_CLASS,
     TRANSACTION_CLASS,
+    SECURITY_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 
