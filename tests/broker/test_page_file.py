@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.message import Message
-from qstore.broker.model.residency import paging_directory
 from qstore.broker.model.residency.page_file import GROUP_BYTES, PageFile
-from qstore.broker.model.residency.paging_directory import PagingDirectory
+from qstore.broker.model.residency.paging_directory import MAX_OPEN, PagingDirectory
 from qstore.broker.process.os_paging_disk import OsPagingDisk
 from qstore.broker.protocols.stored_messages import restore_message
 from tests.support.paging_disk import LateRuns, MemoryPagingDisk, entry_of, message_of
@@ -27,9 +26,9 @@ PATH = "/paging"
 class Stage:
     """A directory on a disk in memory."""
 
-    def __init__(self, capacity: int = 1 << 40) -> None:
+    def __init__(self, capacity: int = 1 << 40, max_open: int = MAX_OPEN) -> None:
         self.disk, self.runs = MemoryPagingDisk(capacity), LateRuns()
-        self.directory = PagingDirectory(self.disk, PATH, self.runs, random.Random(7).getrandbits)
+        self.directory = PagingDirectory(self.disk, PATH, self.runs, random.Random(7).getrandbits, max_open)
         self.directory.restore = restore_message
         self.directory.prepare()
 
@@ -277,9 +276,8 @@ def test_an_old_extent_is_never_taken_for_a_new_one(caplog: pytest.LogCaptureFix
 # ---- the directory ----
 
 
-def test_few_files_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging_directory, "MAX_OPEN", 4)
-    stage = Stage()
+def test_few_files_are_open() -> None:
+    stage = Stage(max_open=4)
     files = [stage.file(f"q{number}") for number in range(10)]
     keys = [keep(file, numbered(5)) for file in files]
     assert len(stage.disk.open_files) == 4

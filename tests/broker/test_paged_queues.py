@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues import limits
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.protocols.stored_messages import restore_message
@@ -157,11 +156,7 @@ def test_large_messages_leave_memory_unless_they_are_consumed_at_once() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"qpid.max_count": 1500}, {"qpid.max_size": 1 << 20}])
-def test_messages_that_cannot_go_to_disk_are_refused(
-    limit: dict[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(limits, "_RETRY_SECONDS", 0.0)
-
+def test_messages_that_cannot_go_to_disk_are_refused(limit: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         disk = MemoryPagingDisk()
         async with paged(disk) as (found, peer):
@@ -175,6 +170,7 @@ def test_messages_that_cannot_go_to_disk_are_refused(
             assert 4000 <= kept < 9000
             assert queue.memory < 8 << 20
             disk.write_error = 0
+            await asyncio.sleep(1.1)  # it is tried again every second
             other = await client(RawPeer, found.port)
             await client(publish, other, "q", kept, kept + 2000)
             assert await client(consumed, other, "q", kept + 2000) == list(range(kept + 2000))

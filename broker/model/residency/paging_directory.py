@@ -75,6 +75,7 @@ class PagingDirectory:
         path: its path.
         run: runs blocking work.
         random_bits: returns so many random bits.
+        max_open: how many files are open at the same time.
 
     Attributes:
         path, run, random_bits: as above.
@@ -83,7 +84,12 @@ class PagingDirectory:
     """
 
     def __init__(
-        self, disk: PagingDisk, path: str, run: Run = run_here, random_bits: Callable[[int], int] | None = None
+        self,
+        disk: PagingDisk,
+        path: str,
+        run: Run = run_here,
+        random_bits: Callable[[int], int] | None = None,
+        max_open: int = MAX_OPEN,
     ) -> None:
         self.path, self.run = path, run
         self.random_bits = random_bits or _random_bits
@@ -91,7 +97,7 @@ class PagingDirectory:
         self.cached: tuple[object, int, Extent] | None = None
         self._compressor: PayloadCompressor | None = None
         self._unreadable = LogBudget(_LOG, ERROR, "parts of paging files that cannot be read back")
-        self._disk = disk
+        self._disk, self._max_open = disk, max_open
         self._serial = 0
         self._open: dict[OpenFile, None] = {}  # the one used longest ago first
         self._problem = ""
@@ -134,7 +140,7 @@ class PagingDirectory:
     def _note_used(self, file: OpenFile) -> None:
         self._open.pop(file, None)
         self._open[file] = None
-        if len(self._open) > MAX_OPEN:
+        if len(self._open) > self._max_open:
             oldest = next((each for each in self._open if not each.readers and each is not file), None)
             if oldest is not None:
                 self._close(oldest)
