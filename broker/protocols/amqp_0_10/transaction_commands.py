@@ -38,7 +38,6 @@ def _commit(session: ServerSession, number: int, _values: _Values) -> None:
         else:
             session.txn_commits += 1
             session.completed_later(number)
-            session.tick.awaited[session] = None
 
     try:
         transaction.commit(done)

@@ -72,20 +72,6 @@ def test_a_sender_that_waits_has_its_completion_before_messages_are_delivered(wa
     assert [sent.name for sent in client.all] == (came if waits else came[::-1])
 
 
-def test_a_commit_is_completed_before_its_messages_are_delivered() -> None:
-    world = World()
-    client = world.open_client()
-    client.declare("q")
-    client.subscribe("q")
-    client.command("tx.select")
-    client.publish("q", b"1")
-    client.sync()
-    client.all.clear()
-    client.command("tx.commit")
-    client.sync()
-    assert [sent.name for sent in client.all] == ["session.completed", "message.transfer"]
-
-
 def test_an_accept_is_completed_when_it_is_on_the_disk() -> None:
     client = durable()
     client.publish("q", b"kept", delivery_mode=2)
