@@ -169,6 +169,30 @@ def test_a_message_that_cannot_be_read_stays_and_others_go_on(
     asyncio.run(story())
 
 
+def test_a_dispatch_is_unfinished_while_its_messages_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that flushes a subscription is not told that there is nothing."""
+    monkeypatch.setattr(OsWritableFile, "read_cached", lambda *_: None)
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, 100)
+            residency.relieve(1 << 30, is_urgent=True)
+            reader = Reader(queue, 100)
+            queue.add_consumer(reader)
+            queue.wake(reader)
+            queue.dispatch()
+            assert (queue.is_unfinished, reader.bodies) == (True, [])
+            for _ in range(5000):
+                if not queue.is_unfinished:
+                    break
+                await asyncio.sleep(0.002)
+            await world.synced()
+            assert (queue.is_unfinished, len(reader.bodies)) == (False, 100)
+
+    asyncio.run(story())
+
+
 def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) -> None:
     """Even if the budget is smaller than that: it would be read and go out again, for ever."""
 

@@ -493,5 +493,6 @@ class Queue(Admitting):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the last `dispatch` has ended before everything was offered."""
-        return self._consumers.declined >= MAX_DECLINED
+        """Whether the last `dispatch` has ended before everything was offered, or must wait for what is read back."""
+        is_reading = self.residency is not None and self.residency.is_reading
+        return self._consumers.declined >= MAX_DECLINED or is_reading

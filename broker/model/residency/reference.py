@@ -10,7 +10,7 @@ A reference whose message cannot be read has no headers and no properties, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from qstore.broker.model.errors import InternalError
 from qstore.broker.model.message import Message, Properties, StoredForm
@@ -18,6 +18,9 @@ from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.content import Content
+
+REFERENCE_BYTES: Final = 280
+"""Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
 
 _MessageT = TypeVar("_MessageT", bound="Message")
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
 from qstore.broker.model.queues.numbering import numbered
-from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
     PORTIONS,
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.residency.paged import Paged
     from qstore.broker.model.residency.source import ContentSource, Loaded
-
-REFERENCE_BYTES: Final = 280
-"""Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
 
 _by_position: Final = attrgetter("position")
 
@@ -367,8 +364,7 @@ class Residency:
     def removed(self, reference: Reference) -> None:
         """A message that is out has left the queue."""
         self._has_come(reference.size, reference.size + MESSAGE_OVERHEAD - REFERENCE_BYTES)
-        source = self._stored if reference.is_stored else self._others
-        if source is not None:
+        if (source := self._stored if reference.is_stored else self._others) is not None:
             source.forget([reference.key])
 
     def _has_come(self, size: int, memory: int) -> None:
@@ -407,6 +403,12 @@ class Residency:
                 break
             self._read_to = max(self._read_to, stretch.last)
             self._fetch(stretch)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a consumer waits for a stretch that is being read back."""
+        cursors = [self._order.cursor, *(each.cursor for each in self._consumers.browsers)]
+        return any(isinstance(cursor, Stretch) and cursor.is_fetched for cursor in cursors)
 
     def _fetch(self, stretch: Stretch) -> None:
         if stretch.is_fetched:
