@@ -36,7 +36,7 @@ qstore-passwd --import sasldb /var/lib/qpidd/qpidd.sasldb /etc/qpidd.users
 \b
 The file contains no passwords, only what the SASL mechanisms derive from them, and is readable only by its owner:
 PLAIN (scrypt) and SCRAM-SHA-256, or those given with --mechanism. CRAM-MD5 and DIGEST-MD5 are for old clients only:
-whoever reads their values can log in without the password. A user who should use one of them needs
+their values are enough to log in without the password. A user who should use one of them needs
   --mechanism PLAIN --mechanism SCRAM-SHA-256 --mechanism DIGEST-MD5
 
 \b

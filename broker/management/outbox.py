@@ -39,7 +39,7 @@ class Outbox:
         self.lost = 0
 
     def is_heard(self, exchange: str, key: str) -> bool:
-        """Whether a queue is bound for this key, so that a message would not be in vain."""
+        """Whether a queue is bound for this key, so that a message is worth encoding."""
         found = self._broker.exchanges.get(exchange)
         return found is not None and self._depth < _DEEP and bool(found.match(key).queues)
 

@@ -1,8 +1,8 @@
 """Connections that are not open yet: TLS handshake, protocol header, login and connection.open are under way.
 
 They take places of the limit of connections (`--max-connections`). When it is reached, a newcomer gets the place of one
-of them: the oldest of the host that has the most. So whoever connects and stays silent keeps out only the silent ones,
-and mainly those of the same host; open connections are never affected.
+of them: the oldest of the host that has the most. So silent connections displace only other
+silent ones, first those of the same host; open connections are never affected.
 """
 
 from __future__ import annotations

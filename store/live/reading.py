@@ -26,7 +26,7 @@ from qstore.store.live.queue_journal import QueueJournal
 MessageData: TypeAlias = "list[bytes | Exception]"
 
 MAX_SPAN: Final = 2 << 20  # bytes of a span, unless a single record is longer
-_MAX_HOLE: Final = 64 << 10  # bytes between two records of a span that are read in vain
+_MAX_HOLE: Final = 64 << 10  # bytes between two records of a span that are read and dropped
 _HEADER: Final = HEADER_2.size
 
 

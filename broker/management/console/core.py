@@ -2,8 +2,8 @@
 
 A request goes to an agent by its name, or to the broker's own by `broker`, on the exchange `qmf.default.direct`; the
 answers come to the console's own queue, with the request's correlation id. An answer may be several messages: all but
-the last have the header `partial`. Several requests may wait at the same time: whoever waits takes all answers that
-have come, and leaves those of others for them.
+the last have the header `partial`. Several requests may wait at the same time: each takes all answers that have
+come, and leaves those to other requests for them.
 
 What an answer may take is limited: a message by the connection's `max_message_bytes`, prefetched messages by
 `CAPACITY`, answers for requests that do not fetch them by `MAX_WAITING`, and the objects of a query by `MAX_OBJECTS`.

@@ -68,7 +68,7 @@ class SchemaId(NamedTuple):
 
 
 class Answer:
-    """The content of a message with a list, of which the typed values are read only if somebody asks for them.
+    """The content of a message with a list, whose typed values are decoded on demand.
 
     Args:
         body: the encoded list.

@@ -7,7 +7,7 @@
     binding            EXCHANGE/QUEUE[/KEY]   arguments
 
 `exclusive` is ignored: the queue would be exclusive to a console that goes away. With `strict`, an argument that is
-neither the broker's nor somebody's extension is an error. The objects of federation and of AMQP 1.0 (link, bridge,
+neither the broker's nor an extension (`x-…`) is an error. The objects of federation and of AMQP 1.0 (link, bridge,
 domain, incoming, outgoing, and policies) cannot be created yet.
 
     delete             options
@@ -143,7 +143,7 @@ class _Properties:
         """The properties that are left.
 
         Raises:
-            InvalidArgumentError: `strict`, and one of them is neither the broker's nor somebody's extension.
+            InvalidArgumentError: `strict`, and one of them is neither the broker's nor an extension.
         """
         unknown = [name for name in self._left if not name.startswith(_ARGUMENTS)]
         if strict and unknown:

@@ -152,7 +152,7 @@ class _Selection:
     def __init__(self, queue: Queue, number: int, selects: Wants | None) -> None:
         self._queue, self._left, self._selects = queue, number or -1, selects
         self._end = queue.next_position
-        self._passed: set[int] = set()  # the positions of those that are not wanted, or that somebody has
+        self._passed: set[int] = set()  # positions of messages that do not match, or that a consumer holds
         self.is_over = False
 
     def portion(self) -> Iterator[Entry]:

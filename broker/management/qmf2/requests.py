@@ -15,7 +15,7 @@
 
 All portions but the last have the header `partial`. What cannot be done is answered by `_exception`, with a code
 (`request`) and a text. A request without a reply-to is carried out and not answered. Subscriptions (`_subscribe_…`)
-are refused, as by qpidd: everything is published to whoever binds a queue.
+are refused, as by qpidd: consoles bind a queue instead, to which everything is published.
 
 Sources: Qpid wiki, "QMF Map Message Protocol" (seed 004, lines 19258-19551); qpidd, ManagementAgent.cpp.
 """
