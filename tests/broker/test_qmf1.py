@@ -179,13 +179,13 @@ def test_objects_of_a_class_and_by_id() -> None:
         queue = class_of("queue")
         console.send(None, encode_message("G", 5, typed_map({"_class": "queue"})), exchange=VERSION_1)
         await console.settle()
-        (body,) = bodies(console.replies)
-        found, at = [], 0
-        while (message := decode_message(body, at)).opcode == "g":
-            assert (message.sequence, message.fields["class"]) == (5, "queue")
-            following = body.find(MAGIC, message.end)
-            found.append((message.fields["object"], values_in(queue, body[message.end : following])))
-            at = following
+        found = []
+        for body in bodies(console.replies):  # several, if the agent has let others be served in between
+            at = 0
+            while at >= 0 and (message := decode_message(body, at)).opcode == "g":
+                assert (message.sequence, message.fields["class"]) == (5, "queue")
+                at = body.find(MAGIC, message.end)
+                found.append((message.fields["object"], values_in(queue, body[message.end : at if at >= 0 else None])))
         assert (message.opcode, message.fields["text"]) == ("z", "OK")
         by_name = {values["name"]: (identity, values) for identity, values in found}
         assert set(by_name) == set(stage.broker.queues)

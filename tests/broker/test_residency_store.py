@@ -205,8 +205,8 @@ def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) ->
             queue.add_consumer(reader)
             queue.wake(reader)
             await asyncio.wait_for(world.synced(), 20)
-            for credit, count in ((5, 6), (2000, 1100)):
-                reader.credit = credit
+            for credit, count in ((0, 1), (5, 6), (2000, 1100)):
+                reader.credit += credit
                 queue.wake(reader)
                 for _ in range(5000):
                     if len(reader.bodies) == count:

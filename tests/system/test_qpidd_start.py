@@ -231,7 +231,7 @@ def test_without_a_store_it_warns(start: StartQpidd, tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert re.search(r"\[Broker\] warning No store is loaded: durable .* are lost", errors)
-    assert {path.name for path in (tmp_path / "data").iterdir()} == {"lock", ".mbrokerdata"}
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {"lock", ".mbrokerdata", "paging"}
 
 
 def test_the_default_data_directory_is_at_home(start: StartQpidd, home: Path) -> None:

@@ -35,6 +35,7 @@ MANIFEST: Final = "MANIFEST.jsonl"
 #: message that they may contain.
 _PER_STORE: Final = 2 << 20
 _PER_MESSAGE: Final = 180
+_KILLED: Final = "a process that was creating a store was killed, or ran out of memory"
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGHUP)  # sent by a terminal to every process of a command
 
 _Connection: TypeAlias = "Connection[Any, Any]"
@@ -173,11 +174,18 @@ def _in_parallel(spec: FleetSpec, directory: str, jobs: int, written: Callable[[
 
 
 def _assign(maker: _Connection, numbers: Iterator[int], busy: dict[_Connection, int]) -> None:
-    """Assign the next store to a process, if there is one."""
+    """Assign the next store to a process, if there is one. Raises MakerKilledError."""
     number = next(numbers, None)
-    if number is not None:
+    if number is None:
+        return
+    on_broken_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # commands end silently on one of their output
+    try:
         maker.send(number)
-        busy[maker] = number
+    except ConnectionError:
+        raise MakerKilledError(_KILLED) from None
+    finally:
+        signal.signal(signal.SIGPIPE, on_broken_pipe)
+    busy[maker] = number
 
 
 def _result(maker: _Connection) -> Fields:
@@ -185,7 +193,7 @@ def _result(maker: _Connection) -> Fields:
     try:
         made = maker.recv()
     except (EOFError, ConnectionError):
-        raise MakerKilledError("a process that was creating a store was killed, or ran out of memory") from None
+        raise MakerKilledError(_KILLED) from None
     if isinstance(made, Exception):
         raise made
     assert isinstance(made, dict)

@@ -62,11 +62,6 @@ FAILURES: list[tuple[str, dict[str, Any], ErrorCode]] = [
     ("queue.declare", {"queue": "others"}, LOCKED),
     ("queue.declare", {"queue": "new", "alternate_exchange": "nowhere"}, NOT_FOUND),
     ("queue.declare", {"queue": "q", "alternate_exchange": "amq.fanout"}, NOT_ALLOWED),
-    (
-        "queue.declare",
-        {"queue": "disk", "arguments": typed_map({"qpid.policy_type": "flow_to_disk"})},
-        NOT_IMPLEMENTED,
-    ),
     ("queue.delete", {"queue": "gone"}, NOT_FOUND),
     ("queue.delete", {"queue": "q", "if_unused": True}, PRECONDITION),
     ("queue.delete", {"queue": "q", "if_empty": True}, PRECONDITION),
