@@ -115,9 +115,10 @@ class Recovery:
     def _recover_index(self, found: RecoveredQueue, queue: Queue) -> bool:
         """Put the messages on a queue without reading them, if it can have them so. Returns whether it does.
 
-        Their sizes are estimated by that of the first message, and known when they are read.
+        Their sizes are estimated by that of the first message, and known when they are read. A queue that displaces
+        messages, as rings do, needs the sizes themselves: by estimates it would discard what there is room for.
         """
-        if queue.residency is None or not queue.residency.takes_index:
+        if queue.residency is None or queue.displacements or not queue.residency.takes_index:
             return False
         portions = self._store.index(found)
         if portions is None:

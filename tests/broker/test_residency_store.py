@@ -18,6 +18,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
 from qstore.formats.values import typed_map
 from qstore.store.disk import OsFile
+from qstore.store.journal.write import resumption
 from qstore.store.writable_disk import OsWritableFile
 from tests.broker.wired_broker import Wired, wired
 
@@ -32,6 +33,7 @@ class Reader:
         self.cursor: Any = None
         self.queue = queue
         self.bodies: list[bytes] = []
+        self.expiries: list[float] = []
         self.redelivered = 0
 
     kind = "takes all"
@@ -50,6 +52,7 @@ class Reader:
         self.credit -= 1
         self.redelivered += entry.is_redelivered
         self.bodies.append(bytes(message.body))
+        self.expiries.append(message.expires_at)
         self.queue.dequeue(entry)
         return TAKEN
 
@@ -133,6 +136,51 @@ def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
             assert reader.bodies == [body(number) for number in range(count)]
             assert reader.redelivered == 1
             assert (queue.message_count, queue.message_bytes, queue.memory) == (0, 0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_start_discards_nothing_of_a_ring_that_is_full_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    limits: dict[str, int] = {}
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            for first in (1, 33, 65, 97):  # others are not estimated by it: there is more room after their records
+                bodies = [b"." * first, *(b"." * (1 + number * 37 % 128) for number in range(1, 40))]
+                name, plain = f"ring-{first:02}", f"same-{first:02}"
+                await world.topology.declare_queue(plain, durable=True)
+                await world.publish("", plain, *bodies)
+                limits[name] = world.broker.queues[plain].message_bytes
+                arguments = typed_map({"qpid.policy_type": "ring", "qpid.max_size": limits[name]})
+                await world.topology.declare_queue(name, durable=True, arguments=arguments)
+                await world.publish("", name, *bodies)
+        async with wired(tmp_path / "data") as world:
+            rings = {name: world.broker.queues[name] for name in limits}
+            assert {name: ring.message_count for name, ring in rings.items()} == dict.fromkeys(limits, 40)
+            assert {name: ring.message_bytes for name, ring in rings.items()} == limits
+
+    asyncio.run(story())
+
+
+def test_what_was_out_expires_when_it_would_have_in_memory(tmp_path: Path) -> None:
+    """What is stored is in whole seconds."""
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, 40)
+            for entry in queue.entries():
+                entry.message.expires_at = 4e9 + 0.25
+            residency.relieve(1 << 30, is_urgent=True)
+            assert residency.messages_out == 40
+            expiries = [entry.message.whole().expires_at for entry in queue.entries()]
+            queue.acquire(queue.order.first)  # that one stays
+            reader = await taken(world, queue, 39)
+            expiries += reader.expiries
+            assert expiries == [4e9 + 0.25] * 79
 
     asyncio.run(story())
 

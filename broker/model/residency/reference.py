@@ -69,7 +69,10 @@ class Reference(Message):
         return message
 
     def _read(self) -> Message | None:
-        return self._reader.read(self.key, self._position, is_stored=self.is_stored)
+        message = self._reader.read(self.key, self._position, is_stored=self.is_stored)
+        if message is not None and self.expires_at:  # what is stored is in whole seconds
+            message.expires_at = self.expires_at
+        return message
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores. Raises as `whole`."""

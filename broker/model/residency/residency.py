@@ -443,6 +443,8 @@ class Residency:
                 message = self._reference(item, is_stored=is_stored)
                 self.memory_out -= REFERENCE_BYTES - BYTES_PER_MESSAGE
             else:
+                if item.expires_at:  # what is stored is in whole seconds
+                    message.expires_at = item.expires_at
                 if message.size != item.size:  # estimated by a start
                     self._queue.bytes_enqueued += message.size - item.size
                 self._has_come(item.size, item.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
@@ -451,12 +453,10 @@ class Residency:
         self._order.unfold(stretch, entries)
         del self._stretches[bisect_left(self._stretches, stretch.position, key=_by_position)]
         stretch.state = GONE
-        first = entries[0]
-        self._consumers.removed(stretch, first)
-        source = self._stored if is_stored else self._others
-        if loaded and source is not None:
+        self._consumers.removed(stretch, entries[0])
+        if loaded and (source := self._stored if is_stored else self._others) is not None:
             source.forget(loaded)
-        return first
+        return entries[0]
 
     def revive(self, former: Entry) -> None:
         """Put an entry that was folded in its place again, if its message is available; or tell that it is GONE."""
