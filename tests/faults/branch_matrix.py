@@ -36,6 +36,7 @@ class BranchLife:
         ledger: what was expected of the process before; None for the first one.
         rng: decides everything.
         must_be_clean: that process was stopped, not killed.
+        pages: as of `BrokerProcess`.
 
     Raises:
         BrokenPromiseError: something is not as it may be.
@@ -43,12 +44,24 @@ class BranchLife:
     """
 
     def __init__(
-        self, disk: SimulatedDisk, ledger: Ledger | None, rng: random.Random, *, must_be_clean: bool = False
+        self,
+        disk: SimulatedDisk,
+        ledger: Ledger | None,
+        rng: random.Random,
+        *,
+        must_be_clean: bool = False,
+        pages: bool = False,
     ) -> None:
         self.disk, self._rng = disk, rng
         self._now, self._names = 1_700_000_000.0, 0
         self.process = BrokerProcess(
-            disk, rng, lambda: self._now, lambda: None, must_be_clean=must_be_clean, may_be_in_doubt=True
+            disk,
+            rng,
+            lambda: self._now,
+            lambda: None,
+            must_be_clean=must_be_clean,
+            may_be_in_doubt=True,
+            pages=pages,
         )
         try:
             if ledger is None:
@@ -164,6 +177,7 @@ class BranchMatrix:
 
     Attributes:
         share: of the calls, how many are kill points.
+        pages: whether the brokers let messages go out of memory (`BrokerProcess`).
         kill_points: how many brokers were killed.
         in_doubt: how many branches were found in doubt.
         ended: how many branches were ended by an application that went on.
@@ -171,6 +185,7 @@ class BranchMatrix:
     """
 
     share: float = 1.0
+    pages: bool = False
     kill_points: int = 0
     in_doubt: int = 0
     ended: int = 0
@@ -183,7 +198,7 @@ class BranchMatrix:
         disk, ledger = SimulatedDisk(seed), None
         is_clean = False
         for _ in range(lives):
-            life = BranchLife(disk, ledger, rng, must_be_clean=is_clean)
+            life = BranchLife(disk, ledger, rng, must_be_clean=is_clean, pages=self.pages)
             self._life, ledger = life, life.ledger
             disk.watch = partial(self._visit, rng)
             try:
@@ -198,7 +213,7 @@ class BranchMatrix:
                 life.process.discard()
             self._raise()
             disk.crash(power_loss=rng.random() < 0.5)
-        BranchLife(disk, ledger, rng, must_be_clean=is_clean).process.discard()
+        BranchLife(disk, ledger, rng, must_be_clean=is_clean, pages=self.pages).process.discard()
         assert ledger is not None
         self.in_doubt += ledger.in_doubt
         self.ended += sum(ledger.ended.values())
@@ -211,7 +226,7 @@ class BranchMatrix:
         """
         rng = random.Random(seed)
         disk = SimulatedDisk(seed)
-        life = BranchLife(disk, None, rng)
+        life = BranchLife(disk, None, rng, pages=self.pages)
         ledger = life.ledger
         try:
             life.work(steps // 4)
@@ -224,7 +239,7 @@ class BranchMatrix:
         disk.fail_at = {}
         ledger.expected.remove(ErrorCode.INTERNAL_ERROR)
         disk.crash(power_loss=rng.random() < 0.5)
-        BranchLife(disk, ledger, rng).process.discard()
+        BranchLife(disk, ledger, rng, pages=self.pages).process.discard()
         self.in_doubt += ledger.in_doubt
         return has_noticed
 
@@ -252,8 +267,8 @@ class BranchMatrix:
         if rng.random() < 0.3:
             disk.kill_at = rng.randrange(60)  # while it starts, or while the manager ends what is in doubt
             try:
-                BranchLife(disk, ledger, rng).process.discard()
+                BranchLife(disk, ledger, rng, pages=self.pages).process.discard()
             except Killed:
                 self.kill_points += 1
             disk.crash(power_loss=rng.random() < 0.5)
-        BranchLife(disk, ledger, rng).process.discard()
+        BranchLife(disk, ledger, rng, pages=self.pages).process.discard()

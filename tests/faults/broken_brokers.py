@@ -5,7 +5,7 @@ Each is a context in which the broker's code is changed: what a plausible slip w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -19,12 +19,18 @@ from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.journal_source import JournalSource
+from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.source import Loaded
+from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.router import Router
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned
+from qstore.store.journal.write.resting import RestingRecords
 
 _sound_publish = Router.publish
 _sound_dequeue = Queue.dequeue
@@ -32,6 +38,9 @@ _sound_begin_flush = Tick._begin_flush
 _sound_lower = Barriers.lower
 _sound_release = Queue.release
 _sound_commit = LocalTransaction.commit
+_sound_read = JournalSource._read
+_sound_fold = Residency._fold
+_sound_unfold = Fifo.unfold
 
 
 def _publish_completed(self: Router, message: Message, exchange: Exchange) -> bool:
@@ -206,3 +215,49 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "alternate exchange forgotten": _no_alternates,
 }
 """Name -> the context in which a broker is broken so."""
+
+
+# ---- messages out of memory ----
+
+
+def _read_one_for_all(
+    self: JournalSource, keys: Sequence[int], done: Callable[[Loaded], None], found: Sequence[bytes | Exception]
+) -> None:
+    """The first message of a stretch comes back in place of all."""
+    _sound_read(self, keys, done, [found[0]] * len(found))
+
+
+def _fold_without_the_last(self: Residency, run: list[Entry]) -> int:
+    """The last message of a stretch leaves its queue with its entry, and is not in the stretch."""
+    freed = _sound_fold(self, run[:-1]) if len(run) > 1 else 0
+    if freed:
+        self._order.remove(run[-1])
+    return freed
+
+
+def _unfold_behind_the_cursor(self: Fifo, stretch: Entry, entries: Sequence[Entry]) -> None:
+    """What comes back was passed by the cursor."""
+    is_next = self.cursor is stretch
+    _sound_unfold(self, stretch, entries)
+    if is_next:
+        self._cursor = entries[-1].next
+
+
+def _nothing_marked(self: Stretch) -> list[int]:
+    """At a clean close nobody says which of those that are out had been delivered."""
+    return []
+
+
+def _none_to_copy(self: RestingRecords, end: int) -> tuple[list[tuple[int, int]], int]:
+    """Compaction does not see records of messages that are out."""
+    return [], -1
+
+
+BROKEN_PAGING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "one message read back for all": partial(patch.object, JournalSource, "_read", _read_one_for_all),
+    "a message lost when it goes out": partial(patch.object, Residency, "_fold", _fold_without_the_last),
+    "passed by when it comes back": partial(patch.object, Fifo, "unfold", _unfold_behind_the_cursor),
+    "not marked where it is out": partial(patch.object, Stretch, "redelivered", _nothing_marked),
+    "compaction without what is out": partial(patch.object, RestingRecords, "before", _none_to_copy),
+}
+"""The same for brokers whose messages go out of memory."""

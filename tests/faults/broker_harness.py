@@ -44,6 +44,7 @@ class BrokerLife:
         rng: decides everything.
         order: name of a queue -> its messages when that process ended.
         must_be_clean: that process was stopped, not killed.
+        pages: as of `BrokerProcess`.
 
     Raises:
         BrokenPromiseError: something is not as it may be.
@@ -58,12 +59,15 @@ class BrokerLife:
         order: dict[str, list[int]] | None = None,
         *,
         must_be_clean: bool = False,
+        pages: bool = False,
     ) -> None:
         self.disk, self.rng = disk, rng
         self.model = model
         self._is_looked_at = False
         self.peers: list[Peer] = []
-        self.process = BrokerProcess(disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean)
+        self.process = BrokerProcess(
+            disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean, pages=pages
+        )
         try:
             found = self._look()
             check(model, found, order or {})
@@ -98,7 +102,7 @@ class BrokerLife:
     def order(self) -> dict[str, list[int]]:
         """The messages on each queue, in order."""
         return {
-            name: [int(entry.message.body.partition(b":")[0]) for entry in queue.entries()]
+            name: [int(body.partition(b":")[0]) for body in self.process.bodies(queue)]
             for name, queue in self.process.broker.queues.items()
         }
 

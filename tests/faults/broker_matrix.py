@@ -22,15 +22,19 @@ class BrokerMatrix:
 
     Attributes:
         share: of the calls, how many are kill points; the catalogue's, which are few, all are, if any is.
+        pages: whether the brokers let messages go out of memory (`BrokerProcess`).
         kill_points, stops: how many processes were killed, and stopped.
         delivered: how many messages came to clients.
+        away: how many were out of memory, in brokers that did not end in a fork.
         failure: what was found in a fork.
     """
 
     share: float = 1.0
+    pages: bool = False
     kill_points: int = 0
     stops: int = 0
     delivered: int = 0
+    away: int = 0
     failure: BaseException | None = None
     _life: BrokerLife | None = field(default=None, repr=False)
 
@@ -42,7 +46,7 @@ class BrokerMatrix:
         is_clean = False
         for _ in range(lives):
             self._life = None
-            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean)
+            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages)
             self._life = life
             disk.watch = partial(self._visit, rng)
             try:
@@ -58,9 +62,10 @@ class BrokerMatrix:
                 self._end(life)
             model = life.model
             self.delivered += model.deliveries
+            self.away += len(life.process.store.away)
             order = None if is_clean else order
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order, must_be_clean=is_clean).discard()
+        BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages).discard()
 
     def _work(self, life: BrokerLife, steps: int) -> None:
         for _ in range(0, steps, 10):
@@ -97,7 +102,7 @@ class BrokerMatrix:
             disk.kill_at = rng.randrange(60)
             life = None
             try:
-                life = BrokerLife(disk, model, rng, order)
+                life = BrokerLife(disk, model, rng, order, pages=self.pages)
                 life.begin()
                 life.work(rng.randint(0, 40))
             except Killed:
@@ -107,4 +112,4 @@ class BrokerMatrix:
                     model, order = life.model, life.order()
                     life.discard()
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order).discard()
+        BrokerLife(disk, model, rng, order, pages=self.pages).discard()

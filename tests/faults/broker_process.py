@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from unittest.mock import patch
@@ -18,6 +18,11 @@ from unittest.mock import patch
 from qstore.broker.model import memory
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues import composition
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.stretch import Portions, Stretch
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
@@ -27,25 +32,67 @@ from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.rhm.geometry import Geometry
+from qstore.store.journal.write import resumption
+from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.module import PluggedStore
+from qstore.store.start.started import IndexPortion, StartedQueue
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.faults.store_model import BrokenPromiseError, require
 from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment
 
 GEOMETRY: Final = Geometry(6, 8192)
 """Of each queue's journal: some 50 messages."""
+_SMALL: Final = Geometry(4, 4096)
+"""The same of brokers whose messages go out of memory: so small that compaction has to move those."""
 _MAX_TURNS: Final = 2000
 _DUE: Final = 0.2  # the chance that timers are due
 _SETTINGS: Final = BrokerSettings(auth=False)
+_PAGING: Final = BrokerSettings(auth=False, queue_memory_bytes=1)
+_TINY: Final = Portions(window=1, largest=3, smallest=1, bytes=1 << 20, patience=0)
+
+
+@contextmanager
+def tiny_portions() -> Iterator[None]:
+    """Messages go out of memory three at a time, if they do, and nearly all that nobody has."""
+    with patch.object(composition, "PORTIONS", _TINY):
+        yield
 
 
 class SimulatedStore(PluggedStore):
-    """The store as a broker has it, with tiny journals."""
+    """The store as a broker has it, with tiny journals.
+
+    Attributes:
+        geometry: of each new queue's journal.
+        away: record id -> data of all messages that were out of the broker's memory. Nobody can ask the dead for them.
+    """
+
+    geometry: Geometry
+    away: dict[int, bytes]
+
+    def put_away(self, journal: QueueJournal, rids: Sequence[int]) -> None:
+        """As always."""
+        self._note(journal, rids)
+        super().put_away(journal, rids)
+
+    def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
+        """As always."""
+        portions = super().index(queue)
+        return None if portions is None else self._noted(queue.journal, portions)
+
+    def _noted(self, journal: QueueJournal, portions: Iterator[IndexPortion]) -> Iterator[IndexPortion]:
+        for portion in portions:
+            self._note(journal, portion.rids)
+            yield portion
+
+    def _note(self, journal: QueueJournal, rids: Sequence[int]) -> None:
+        for rid in rids:
+            if rid not in self.away:
+                self.away[rid] = journal.load(rid)
 
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
         """The same for all."""
-        return GEOMETRY
+        return self.geometry
 
 
 class Client(Protocol):
@@ -124,6 +171,8 @@ class BrokerProcess:
         turned: called before each tick.
         must_be_clean: the store was closed cleanly, and nobody has opened it since.
         may_be_in_doubt: whether there may be branches of distributed transactions.
+        pages: whether messages go out of memory as soon as they can, which `tiny_portions` makes soon, and a start
+            reads none of those that a plain queue has.
 
     Attributes:
         broker, store: as they are.
@@ -145,6 +194,7 @@ class BrokerProcess:
         *,
         must_be_clean: bool = False,
         may_be_in_doubt: bool = False,
+        pages: bool = False,
     ) -> None:
         self.disk, self.rng, self.clock, self._turned = disk, rng, clock, turned
         self.lines: list[LogLine] = []
@@ -152,7 +202,9 @@ class BrokerProcess:
         self.wires: list[Wire] = []
         self._tasks: set[asyncio.Task[None]] = set()
         environment = simulated_environment(disk, rng)
-        self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+        with patch.object(resumption, "MAX_AWAKE", 1 if pages else resumption.MAX_AWAKE):
+            self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+        self.store.geometry, self.store.away = _SMALL if pages else GEOMETRY, {}
         told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
         require(len(told) <= len(names_in(self.store, "orphans")), f"damage is reported: {told}")
         require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
@@ -160,8 +212,9 @@ class BrokerProcess:
         self._loop.set_exception_handler(self._failed)
         self._timers: list[Callable[[], None]] = []
         self.alarms: list[tuple[float, Callable[[], None]]] = []
+        settings = _PAGING if pages else _SETTINGS
         with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
-            self.broker = Broker(_SETTINGS, self.store, self._call_soon, clock, self._call_later)
+            self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later)
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
         self.sessions = SessionRegistry(self.broker)
         try:
@@ -263,8 +316,23 @@ class BrokerProcess:
         tick = self.broker.tick
         is_at_work = self._tasks or self._timers or tick.flushes_under_way or tick._is_scheduled
         store = self.store
-        is_disk_at_work = not store._flusher.is_idle or store._background.is_busy
+        is_disk_at_work = not store._flusher.is_idle or store._background.is_busy or store._reads.is_busy
         return not is_at_work and not is_disk_at_work and not any(wire.is_busy for wire in self.wires)
+
+    # ---- what it holds ----
+
+    def bodies(self, queue: Queue) -> list[bytes]:
+        """The messages of a queue, in order; those that are out of memory stay there, also when the process is dead."""
+        return [body for part in queue._order.parts() for body in self._bodies(part)]
+
+    def _bodies(self, part: Entry) -> list[bytes]:
+        if isinstance(part, Stretch):
+            keys = list(part.keys)
+        elif isinstance(part.message, Reference):
+            keys = [part.message.key]
+        else:
+            return [bytes(part.message.body)]
+        return [bytes(restore_message(self.store.away[key]).body) for key in keys]
 
     # ---- connections ----
 

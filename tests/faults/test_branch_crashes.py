@@ -24,6 +24,7 @@ from qstore.broker.model.transactions.branch import Branch, Done, Status
 from qstore.broker.model.transactions.effects import Effects
 from qstore.store.live.transactions import Transactions
 from tests.faults.branch_matrix import BranchMatrix
+from tests.faults.broker_process import tiny_portions
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.profiles import seeds_of_the_day
@@ -34,7 +35,7 @@ SEEDS_FOR_BROKEN: Final = range(500, 530)
 
 @pytest.fixture(autouse=True)
 def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
+    with tiny_rid_blocks(), tiny_portions():
         yield
 
 
@@ -48,6 +49,7 @@ def quiet_logs() -> Iterator[None]:
 def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
     matrix = BranchMatrix(share=0.15)
     for seed in seeds_of_the_day(6):
+        matrix.pages = seed % 2 == 1
         matrix.run(seed)
     assert matrix.kill_points > 50
     assert matrix.in_doubt > 0
@@ -56,14 +58,17 @@ def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
 
 def test_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
     matrix = BranchMatrix()
-    seeds = seeds_of_the_day(16)
-    assert sum(matrix.run_failing(seed) for seed in seeds) >= len(seeds) // 2
+    seeds, noticed = seeds_of_the_day(16), 0
+    for seed in seeds:
+        matrix.pages = seed % 2 == 1
+        noticed += matrix.run_failing(seed)
+    assert noticed >= len(seeds) // 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_branches_are_whole_and_kept_for_hours(seed: int) -> None:
-    matrix = BranchMatrix()
+    matrix = BranchMatrix(pages=seed % 2 == 1)
     matrix.run(seed)
     assert matrix.kill_points
 

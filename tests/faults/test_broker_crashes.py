@@ -1,6 +1,7 @@
 """The whole broker, killed at calls that change the disk, and stopped: see `broker_matrix`.
 
 Four histories with some 80 kill points each belong to every run, other ones each day: see `tests/support/profiles.py`.
+In every other history messages go out of memory as soon as they can, and come back.
 `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 400,000.
 """
 
@@ -13,10 +14,12 @@ from typing import Final
 
 import pytest
 
-from tests.faults.broken_brokers import BROKEN
+from tests.faults.broken_brokers import BROKEN, BROKEN_PAGING
 from tests.faults.broker_matrix import BrokerMatrix
+from tests.faults.broker_process import tiny_portions
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.compiled import is_compiled, replaces
 from tests.support.profiles import seeds_of_the_day
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 400 kill points
@@ -35,13 +38,14 @@ FINDS: Final = {
     "delivered messages not saved": 303,
     "all saved as delivered": 303,
     "deletion completed before the store has it": 307,
+    "compaction without what is out": 303,
 }
 """The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 
 
 @pytest.fixture(autouse=True)
 def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
+    with tiny_rid_blocks(), tiny_portions():
         yield
 
 
@@ -55,16 +59,18 @@ def quiet_logs() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_what_was_promised_is_kept_whenever_the_broker_dies(part: int) -> None:
-    matrix = BrokerMatrix(share=0.15)
+    matrix = BrokerMatrix(share=0.15, pages=part == 1)
     for seed in seeds_of_the_day(4)[part::2]:
         matrix.run(seed)
     assert matrix.kill_points > 20
     assert matrix.delivered > 0
+    assert is_compiled or not matrix.pages or matrix.away > 20
 
 
 def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered() -> None:
     matrix = BrokerMatrix(share=0.0)
     for seed in seeds_of_the_day(10):
+        matrix.pages = seed % 2 == 1
         matrix.run(seed, lives=3, steps=150)
     assert matrix.stops > 0
 
@@ -72,7 +78,7 @@ def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
 def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
-    matrix = BrokerMatrix()
+    matrix = BrokerMatrix(pages=seed % 2 == 1)
     matrix.run(seed)
     assert matrix.kill_points
 
@@ -81,6 +87,14 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 def test_a_broken_broker_is_found_out(name: str) -> None:
     matrix = BrokerMatrix(share=0.15)
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
+        run_all(matrix, [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
+
+
+@replaces
+@pytest.mark.parametrize("name", BROKEN_PAGING)
+def test_a_broker_that_is_broken_where_messages_go_out_is_found_out(name: str) -> None:
+    matrix = BrokerMatrix(share=0.05, pages=True)
+    with BROKEN_PAGING[name](), pytest.raises(BrokenPromiseError):
         run_all(matrix, [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
 
 

@@ -22,7 +22,7 @@ from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession, Watcher
-from tests.faults.broker_process import BrokerProcess, Wire
+from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
@@ -41,6 +41,17 @@ def quiet_logs() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def small_pages() -> Iterator[None]:
+    with tiny_portions():
+        yield
+
+
+def started(disk: SimulatedDisk, seed: int) -> BrokerProcess:
+    """A broker, of every other seed one whose messages go out of memory."""
+    return BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None, pages=seed % 2 == 1)
 
 
 def priority_of(number: int) -> int:
@@ -91,7 +102,7 @@ class Publisher(ClientSession):
 def left_after(seed: int, arguments: dict[str, Any], *, in_transactions: bool = False) -> tuple[list[int], int, int]:
     """The power fails at some moment. Returns what the next start finds, how many were stored, and published."""
     chance, disk = random.Random(seed), SimulatedDisk(seed)
-    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    process = started(disk, seed)
     publisher = Publisher(process, in_transactions=in_transactions)
     publisher.send("queue.declare", queue="q", durable=True, arguments=typed_map(arguments))
     publisher.wire.carry()
@@ -115,7 +126,7 @@ def work(process: BrokerProcess, publisher: Publisher, chance: random.Random) ->
 
 def found_after(disk: SimulatedDisk, seed: int, *queues: str) -> list[list[int]]:
     """What the next start finds on queues, and delivers to browsers, in order."""
-    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    process = started(disk, seed)
     watcher = Watcher(list(queues))
     wire = process.connect(OneSession(watcher))
     process.settle()
@@ -189,7 +200,7 @@ def test_a_broken_ring_is_found_out(monkeypatch: pytest.MonkeyPatch, owner: type
 def kept_after(seed: int, *, in_transactions: bool = False) -> tuple[list[int], list[int], int]:
     """What the ring and the queue behind its alternate exchange have, and how many messages were stored."""
     chance, disk = random.Random(seed), SimulatedDisk(seed)
-    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    process = started(disk, seed)
     publisher = Publisher(process, in_transactions=in_transactions)
     publisher.send("exchange.declare", exchange="others", type="fanout", durable=True)
     publisher.send("queue.declare", queue="moved", durable=True)
@@ -228,8 +239,8 @@ def test_what_was_stored_is_on_the_ring_or_was_moved(in_transactions: bool) -> N
 def test_a_ring_that_discards_what_it_should_move_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def both_at_once(self: Router, queue: Queue, entry: Entry) -> bool:
         assert queue.alternate is not None
-        route = self.route(entry.message, queue.alternate)
-        self.put(entry.message, route.queues)
+        message = entry.message.whole()
+        self.put(message, self.route(message, queue.alternate).queues)
         queue.dequeue(entry)
         return True
 

@@ -17,7 +17,7 @@ from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import UNLIMITED, OneSession, ranges_of, read_delivery, subscribe
-from tests.faults.broker_process import BrokerProcess, Wire
+from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
@@ -33,6 +33,12 @@ def quiet_logs() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def small_pages() -> Iterator[None]:
+    with tiny_portions():
+        yield
 
 
 def group_of(number: int) -> int:
@@ -140,7 +146,7 @@ def live(seed: int) -> int:
     chance, disk, world = random.Random(seed), SimulatedDisk(seed), World()
     returned = 0
     for number in range(3):
-        with started(disk, seed + number) as process:
+        with started(disk, seed + 2 * number) as process:
             live_once(world, process, chance, declares=not number)
             returned += len(world.held)
         disk.crash(power_loss=True)
@@ -154,7 +160,7 @@ def live(seed: int) -> int:
 @contextmanager
 def started(disk: SimulatedDisk, seed: int) -> Iterator[BrokerProcess]:
     """A broker on a disk."""
-    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+    process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None, pages=seed % 2 == 1)
     try:
         yield process
     finally:
