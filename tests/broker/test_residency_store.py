@@ -241,6 +241,29 @@ def test_a_dispatch_is_unfinished_while_its_messages_are_read(tmp_path: Path, mo
     asyncio.run(story())
 
 
+def test_a_dispatch_is_unfinished_when_its_messages_were_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the system's memory, so that the read ends within the dispatch."""
+    monkeypatch.setattr(OsWritableFile, "read_cached", lambda self, *extent: self.read(*extent))
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1)
+            await publish(world, 0, 100)
+            residency.relieve(1 << 30, is_urgent=True)
+            reader = Reader(queue, 200)
+            queue.add_consumer(reader)
+            queue.wake(reader)
+            queue.dispatch()
+            assert not residency.messages_out - residency.messages_in
+            assert (queue.is_unfinished, reader.bodies) == (True, [])
+            await world.synced()
+            assert (queue.is_unfinished, len(reader.bodies)) == (False, 100)
+
+    asyncio.run(story())
+
+
 def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) -> None:
     """Even if the budget is smaller than that: it would be read and go out again, for ever."""
 

@@ -493,6 +493,7 @@ class Queue(Admitting):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the last `dispatch` has ended before everything was offered, or must wait for what is read back."""
-        is_reading = self.residency is not None and self.residency.is_reading
-        return self._consumers.declined >= MAX_DECLINED or is_reading
+        """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
+        if self._consumers.declined >= MAX_DECLINED:
+            return True
+        return self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)

@@ -70,16 +70,16 @@ class Residency:
     """
 
     __slots__ = (
-        "_barriers", "_cached", "_consumers", "_has_stretches", "_order", "_others", "_portions", "_queue", "_read_to",
-        "_ready", "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at",
-        "_was_urgent", "budget", "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out", "stage_at",
+        "_barriers", "_cached", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
+        "_read_to", "_ready", "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches",
+        "_walk_at", "_was_urgent", "budget", "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out",
+        "stage_at",
     )  # fmt: skip
 
     _queue: Paged
     _order: Fifo
     _consumers: Consumers
     _barriers: Barriers
-    _ready: Callable[[], None]
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Residency:
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
         self._walk_at = 0  # how much must have happened for the next walk over the whole queue
-        self._was_urgent = False
+        self._was_urgent = self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
@@ -110,7 +110,7 @@ class Residency:
     ) -> None:
         """The queue is made; `ready` has it dispatched."""
         self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
-        self._ready = ready
+        self._ready: Callable[[], None] = ready
         order.pager = self
 
     def close(self) -> None:
@@ -404,11 +404,10 @@ class Residency:
             self._read_to = max(self._read_to, stretch.last)
             self._fetch(stretch)
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether a consumer waits for a stretch that is being read back."""
+    def is_behind(self, *, is_ready: bool) -> bool:
+        """Whether a consumer waits for a stretch that is being read back, or was read at once and `is_ready`."""
         cursors = [self._order.cursor, *(each.cursor for each in self._consumers.browsers)]
-        return any(isinstance(cursor, Stretch) and cursor.is_fetched for cursor in cursors)
+        return (is_ready and self._has_read) or any(isinstance(at, Stretch) and at.is_fetched for at in cursors)
 
     def _fetch(self, stretch: Stretch) -> None:
         if stretch.is_fetched:
@@ -426,6 +425,7 @@ class Residency:
         stretch.is_fetched = False
         if stretch.state == OUT and self._order.pager is self:
             self.unfold(stretch, messages)
+            self._has_read = True
             self._ready()
 
     def unfold(self, stretch: Stretch, messages: Loaded | None = None) -> Entry:
