@@ -109,6 +109,7 @@ def test_what_a_slow_reader_gets_is_in_order() -> None:
     async def test() -> None:
         async with served() as found:
             with await client(RawPeer, found.port) as peer:
+                await client(peer.sync)  # so that it has read what was sent before
                 connection = found.connection_of(peer)
                 transport: Any = connection._transport
                 parts = [bytes([number]) * 400_000 for number in range(20)]
