@@ -74,7 +74,7 @@ class Flusher:
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
         self._due: deque[tuple[Done, Exception | None]] = deque()
-        self._is_calling = False
+        self._is_calling = self._is_closed = False
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""
@@ -241,9 +241,15 @@ class Flusher:
             self.supervision.look(self._driver, len(self._under_way), self.synced)
 
     def _replace_driver(self, death: SyncDriverError) -> None:
-        """Replace the dead driver. Steps under way are repeated as a whole: see the top of the module."""
+        """Replace the dead driver. Steps under way are repeated as a whole: see the top of the module.
+
+        Nobody would close the successor of a driver that was closed with the store: then the journals fail.
+        """
         journals = list(self._under_way.values())
         self._under_way.clear()
+        if self._is_closed:
+            self._fail(journals, death)
+            return
         dead = self._driver
         try:
             self._driver = self.supervision.replace(dead, death, len(journals), self.synced)
@@ -311,4 +317,5 @@ class Flusher:
         if self.failure is None and self._driver.is_stopped:
             text = f"{self._driver.describe()} does not stop by itself, and is killed"
             self._log(LogLine(Level.WARNING, text))
+        self._is_closed = True
         self._driver.close()

@@ -264,7 +264,6 @@ def test_a_dispatch_is_unfinished_when_its_messages_were_read_at_once(
     asyncio.run(story())
 
 
-@pytest.mark.soak  # takes minutes on a machine that is busy
 def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) -> None:
     """Even if the budget is smaller than that: it would be read and go out again, for ever."""
 

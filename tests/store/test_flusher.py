@@ -521,6 +521,22 @@ def test_a_queue_that_is_being_deleted_has_no_failure_to_log(
     assert len(lines) == 1
 
 
+def test_a_store_that_is_closed_starts_no_other_driver(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
+) -> None:
+    driver.successors = [InlineSync()]
+    told: list[Exception | None] = []
+    flusher.close()
+    driver.death = "it is closed"
+    append(flusher, journal, 1)
+    flusher.when_synced((journal,), told.append)
+    flusher.start()
+    flusher.collect()
+    assert len(told) == 1
+    assert isinstance(told[0], Exception)
+    assert (len(driver.successors), lines) == (1, [])
+
+
 def test_those_who_are_called_may_append_and_flush_and_collect(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
