@@ -87,6 +87,7 @@ class BrokerSettings:
         management: whether the management agent answers requests and publishes events.
         management_publish: whether it publishes what has changed, without being asked.
         management_version_1, management_version_2: whether it speaks QMF of this version.
+        log_status: whether the operational log is on when the broker starts.
         heartbeat_seconds: interval of the management agent's heartbeats, and of what it publishes.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
             none.
@@ -141,6 +142,7 @@ class BrokerSettings:
     management_publish: bool = True
     management_version_1: bool = True
     management_version_2: bool = True
+    log_status: bool = False
     heartbeat_seconds: int = 10
     replication_queue: str | None = None
     create_replication_queue: bool = False

@@ -46,6 +46,9 @@ CATEGORIES: Final = (
 )  # fmt: skip
 """Qpid C++ Broker Book, 1.1.8.1.2."""
 
+STATUS: Final = "Status"
+"""The logger of the operational log (`status_log`), which is no category: rules do not apply to it."""
+
 DEFAULT_RULE: Final = "notice+"
 OFF: Final = CRITICAL + 1
 """The level that hides all lines."""

@@ -1,6 +1,7 @@
 """The outputs of the broker's log, and the format of its lines.
 
-A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (Qpid C++ Broker Book, 1.1.8.5). Unprintable
+A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (Qpid C++ Broker Book, 1.1.8.5), or, of the
+operational log, `2026-11-20 12:00:00 +0000 MESSAGE BRK-1004 : Ready` (`status_log`). Unprintable
 characters, including newlines, are escaped, whatever a client has sent. A line that cannot be written is dropped, and
 the broker continues.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
-from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules
+from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, STATUS, TRACE, LogError, Rules
 from qstore.formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
@@ -48,6 +49,8 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a log record, without the newline."""
         parts, line = self._parts, self._parts.prefix
+        if record.name == STATUS:
+            return line + _status_time(record.created, parts) + "MESSAGE " + printable(record.getMessage())
         if parts.time:
             seconds, fraction = divmod(record.created, 1)
             line += time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
@@ -66,6 +69,16 @@ class _Formatter(logging.Formatter):
         if record.exc_info:
             text += ": " + self.formatException(record.exc_info)
         return line + printable(text)
+
+
+def _status_time(created: float, parts: LineFormat) -> str:
+    """The time of a line of the operational log, with the time zone."""
+    if not parts.time:
+        return ""
+    seconds, fraction = divmod(created, 1)
+    local = time.localtime(seconds)
+    sub_seconds = f",{int(fraction * 1_000_000):06}" if parts.hires_timestamp else ""
+    return time.strftime("%Y-%m-%d %H:%M:%S", local) + sub_seconds + time.strftime(" %z ", local)
 
 
 def _category(record: logging.LogRecord) -> str:
@@ -91,6 +104,8 @@ class _RuleFilter(logging.Filter):
         self.rules = rules
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == STATUS:
+            return True
         function = _function(record) if self.rules.has_functions else ""
         return self.rules.shows(record.levelno, _category(record), function)
 
@@ -203,6 +218,7 @@ class Logging:
 
     def __init__(self, rules: Rules, sinks: Sinks, parts: LineFormat) -> None:
         self._loggers = [logging.getLogger(category) for category in CATEGORIES]
+        self._status = logging.getLogger(STATUS)
         self._handlers: list[logging.Handler] = []
         if sinks.stderr:
             self._handlers += _stream_handlers(sys.stderr)
@@ -222,7 +238,8 @@ class Logging:
         for handler in self._handlers:
             handler.setFormatter(_Formatter(parts))
             handler.addFilter(self._filter)
-        for logger in self._loggers:
+        self._status.setLevel(NOTICE if self._handlers else OFF)
+        for logger in (*self._loggers, self._status):
             logger.propagate = False
             for handler in self._handlers:
                 logger.addHandler(handler)
@@ -261,7 +278,7 @@ class Logging:
 
     def close(self) -> None:
         """Close the outputs, and reset the loggers."""
-        for logger in self._loggers:
+        for logger in (*self._loggers, self._status):
             for handler in self._handlers:
                 logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)

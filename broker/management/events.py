@@ -96,7 +96,7 @@ class EventClass(NamedTuple):
     Attributes:
         package, name: what it is called.
         severity: as in the schema.
-        arguments: what it tells, in the order of the event's fields.
+        arguments: what it tells, in the order of the event's first fields.
         raised_by: the broker's event; None if it is never raised.
         hash: identifies the class as it is here.
     """
@@ -110,7 +110,7 @@ class EventClass(NamedTuple):
 
     def values(self, event: Event) -> Iterator[Any]:
         """The values of its arguments. A flag that is told as text is whether the object is new (`disp`)."""
-        for argument, value in zip(self.arguments, event, strict=True):
+        for argument, value in zip(self.arguments, event, strict=False):  # fields after these are for others
             if argument.type == "sstr" and isinstance(value, bool):
                 yield "created" if value else "existing"
             else:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl
+    from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.qmf1.remote_agents import RemoteAgent
@@ -73,9 +74,10 @@ class ManagedBroker:
         shut_down: ends the broker.
         log: which lines the log shows; None if that cannot be changed.
         security: who is let in; None without a network.
+        status: the operational log; None if there is none.
 
     Attributes:
-        broker, identity, version, machines, shut_down, log, security: as above.
+        broker, identity, version, machines, shut_down, log, security, status: as above.
         interval: seconds between two publications of what has changed.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
@@ -92,10 +94,11 @@ class ManagedBroker:
         shut_down: Callable[[], None],
         log: LogControl | None,
         security: SecurityControl | None = None,
+        status: StatusLog | None = None,
     ) -> None:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
-        self.security = security
+        self.security, self.status = security, status
         self.interval = broker.settings.heartbeat_seconds
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()

@@ -195,7 +195,13 @@ class Broker:
         self.queue_factory.restore = restore
         if self.store is not None:
             recovery = Recovery(
-                self.store, self.exchanges, self.queues, self.queue_factory, restore, self.tick.count_memory
+                self.store,
+                self.exchanges,
+                self.queues,
+                self.queue_factory,
+                restore,
+                self.tick.count_memory,
+                self.events.emit,
             )
             recovery.run()
             for queue in self.queues.values():

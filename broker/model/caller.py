@@ -16,18 +16,45 @@ class Caller(Protocol):
     def remote_host(self) -> str:
         """Address and port of the client; empty for the broker itself."""
 
+    @property
+    def actor(self) -> str:
+        """How the operational log (`status_log`) names it; empty for the broker itself."""
+
 
 class Publisher:
     """The client behind one connection: identifies the messages that it publishes, and calls what they ask for.
 
+    Args:
+        remote_host: its address.
+        number: of the connection, from 1.
+
     Attributes:
         user, remote_host: as of `Caller`; the user is empty before authentication.
+        number: as above.
     """
 
-    __slots__ = ("remote_host", "user")
+    __slots__ = ("number", "remote_host", "user")
 
-    def __init__(self, remote_host: str) -> None:
-        self.user, self.remote_host = "", remote_host
+    def __init__(self, remote_host: str, number: int = 0) -> None:
+        self.user, self.remote_host, self.number = "", remote_host, number
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`. Messages that call something are requests to management."""
+        return f"mng:{self.user}({self.remote_host})"
+
+    @property
+    def connection(self) -> Client:
+        """Its connection as a caller."""
+        return Client(self.user, self.remote_host, f"con:{self.number}({self.user}@{self.remote_host}/)")
+
+
+class Client(NamedTuple):
+    """A connection as a caller; the fields are those of `Caller`."""
+
+    user: str
+    remote_host: str
+    actor: str
 
 
 class BrokerItself(NamedTuple):
@@ -35,6 +62,7 @@ class BrokerItself(NamedTuple):
 
     user: str = ""
     remote_host: str = ""
+    actor: str = ""
 
 
 BROKER: Final = BrokerItself()

@@ -1,7 +1,8 @@
 """What happens in the broker, as typed events, delivered to listeners.
 
-The operational log is the first listener (`event_log`). An event is a value; its QMF name is its class name with a
-lower-case first letter, and its fields are the arguments of the QMF event.
+The log is the first listener (`event_log`). An event is a value. If QMF has it, its QMF name is its class name with a
+lower-case first letter, and its first fields are the arguments of the QMF event; `SessionCreated` and those after it
+are for the operational log (`status_log`) alone.
 
 Source: the QMF schemas of qpidd's broker and of its ACL module, their events.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from qstore.broker.model.caller import BROKER, Caller
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 
@@ -80,7 +82,7 @@ class Unbind(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """A consumer was added to a queue."""
+    """A consumer was added to a queue. Consoles are not told of the last two."""
 
     remote_host: str
     user: str
@@ -88,22 +90,26 @@ class Subscribe(NamedTuple):
     destination: str
     exclusive: bool
     arguments: TypedMap = EMPTY_MAP
+    is_browsing: bool = False
+    is_durable: bool = False
 
 
 class Unsubscribe(NamedTuple):
-    """A consumer was removed."""
+    """A consumer was removed. Consoles are not told the queue."""
 
     remote_host: str
     user: str
     destination: str
+    queue: str
 
 
 class ClientConnect(NamedTuple):
-    """A client has opened its connection."""
+    """A client has opened its connection. Consoles are not told the protocol."""
 
     remote_host: str
     user: str
     properties: TypedMap
+    protocol: str = "AMQP 0-10"
 
 
 class ClientConnectFail(NamedTuple):
@@ -208,6 +214,45 @@ class QueueRedirectCancelled(NamedTuple):
     target: str
 
 
+class SessionCreated(NamedTuple):
+    """The caller, a session, was created and attached."""
+
+
+class SessionEnded(NamedTuple):
+    """The caller, a session, has ended."""
+
+
+class SessionFlow(NamedTuple):
+    """The caller, a session, has taken away the credit of its subscriptions, or granted some again."""
+
+    is_started: bool
+
+
+class BindingRemoved(NamedTuple):
+    """A binding has ended with its queue or its exchange, or another one has replaced it."""
+
+    exchange: str
+    queue: str
+    key: str
+
+
+class RecoveryBegun(NamedTuple):
+    """The recovery of a queue has begun; of the whole store if the name is empty."""
+
+    queue: str = ""
+
+
+class QueueRecovered(NamedTuple):
+    """A queue was recovered, with so many messages."""
+
+    queue: str
+    messages: int
+
+
+class RecoveryCompleted(NamedTuple):
+    """The recovery of the whole store is complete."""
+
+
 Event: TypeAlias = (
     QueueDeclare
     | QueueDelete
@@ -231,8 +276,16 @@ Event: TypeAlias = (
     | FileLoadFailed
     | QueueRedirect
     | QueueRedirectCancelled
+    | SessionCreated
+    | SessionEnded
+    | SessionFlow
+    | BindingRemoved
+    | RecoveryBegun
+    | QueueRecovered
+    | RecoveryCompleted
 )
 Listener: TypeAlias = Callable[[Event], None]
+Watcher: TypeAlias = Callable[[Event, Caller], None]
 
 
 class Events:
@@ -240,12 +293,23 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._watchers: list[Watcher] = []
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every event from now on, in the order in which they happen."""
         self._listeners.append(listener)
 
-    def emit(self, event: Event) -> None:
-        """Pass an event to all listeners."""
+    def watch(self, watcher: Watcher) -> None:
+        """Likewise, with the caller of the operation, until `ignore`."""
+        self._watchers.append(watcher)
+
+    def ignore(self, watcher: Watcher) -> None:
+        """The end of `watch`."""
+        self._watchers.remove(watcher)
+
+    def emit(self, event: Event, caller: Caller = BROKER) -> None:
+        """Pass an event to all listeners and watchers."""
         for listener in self._listeners:
             listener(event)
+        for watcher in self._watchers:
+            watcher(event, caller)

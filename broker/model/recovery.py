@@ -7,6 +7,7 @@ from logging import WARNING
 from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import NOTICE, log_of
+from qstore.broker.model.events import Event, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import exchange_type
 from qstore.broker.model.message import Message
@@ -38,6 +39,7 @@ class Recovery:
         factory: creates queues.
         restore: decodes a stored message.
         has_grown: counts the memory that a queue takes.
+        emit: tells the progress.
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
@@ -51,14 +53,16 @@ class Recovery:
         factory: QueueFactory,
         restore: RestoreMessage,
         has_grown: Callable[[Queue], None],
+        emit: Callable[[Event], None],
     ) -> None:
         self._store, self._exchanges, self._queues = store, exchanges, queues
-        self._factory, self._restore, self._has_grown = factory, restore, has_grown
+        self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit
         self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
     def run(self) -> None:
         """Recover everything."""
         alternates: list[tuple[Exchange | Queue, str]] = []
+        self._emit(RecoveryBegun())
         self._recover_exchanges(alternates)
         by_id: dict[int, Queue] = {}
         for found in self._store.recovered_queues:
@@ -71,6 +75,7 @@ class Recovery:
                 user.alternate = self._exchanges[name]
         for queue in by_id.values():  # which may move messages to others
             queue.end_recovery()
+        self._emit(RecoveryCompleted())
 
     def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
         for number, record in self._store.topology.exchanges.items():
@@ -93,6 +98,7 @@ class Recovery:
 
     def _recover_queue(self, found: RecoveredQueue) -> Queue:
         record = found.record
+        self._emit(RecoveryBegun(record.name))
         parsed, reasons = read_usable(record.arguments)
         for reason in reasons:  # qpidd or an earlier version accepted it
             _LOG.warning('Queue "%s": %s', record.name, reason)
@@ -110,6 +116,7 @@ class Recovery:
         queue.creator = record.owner or ""
         self._queues[record.name] = queue
         self._exchanges[""].binding_count.set(len(self._queues))
+        self._emit(QueueRecovered(record.name, queue.message_count))
         return queue
 
     def _recover_index(self, found: RecoveredQueue, queue: Queue) -> bool:

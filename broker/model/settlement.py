@@ -197,14 +197,15 @@ def subscribe(
     if exclusive:
         queue.exclusive_consumer = consumer
     host, user = caller.remote_host, caller.user
-    broker.events.emit(Subscribe(host, user, queue.name, destination, exclusive, arguments))
+    event = Subscribe(host, user, queue.name, destination, exclusive, arguments, not consumer.acquires, queue.durable)
+    broker.events.emit(event, caller)
 
 
 def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
     """Remove a consumer. A deleted queue has none left to remove."""
     if not queue.is_gone:
         queue.remove_consumer(consumer)
-    broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination))
+    broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
 
 
 def purge(broker: Broker, caller: Caller, queue: Queue, max_messages: int = 0) -> tuple[int, Settled]:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from qstore.broker.log.logs import LogControl, log_of
+from qstore.broker.log.status_log import StatusLog
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
@@ -53,6 +54,7 @@ class Server:
         settings: its limits.
         version: of this software.
         log: which lines the log shows; None if that cannot be changed.
+        status: the operational log; None if there is none.
 
     Raises:
         TlsConfigurationError: the certificate cannot be used.
@@ -66,10 +68,16 @@ class Server:
         clients: the connected clients.
         work: slow work for the clients.
         agent: the management agent; None without management.
+        listening: port -> its transports: TCP, TCP/SSL, or both.
     """
 
     def __init__(
-        self, broker: Broker, settings: BrokerSettings, version: str = "", log: LogControl | None = None
+        self,
+        broker: Broker,
+        settings: BrokerSettings,
+        version: str = "",
+        log: LogControl | None = None,
+        status: StatusLog | None = None,
     ) -> None:
         self.broker, self.settings = broker, settings
         self.failed: Callable[[str], None] = _LOG.critical
@@ -85,10 +93,12 @@ class Server:
             managed = ManagedBroker(
                 broker, Identity.of(settings.data_directory), version, ports=lambda: self._ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
+                status=status,
             )  # fmt: skip
             self.agent = Agent(managed, new_transfer, self.work.run)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._ports: list[int] = []
+        self.listening: dict[int, str] = {}
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
@@ -138,12 +148,14 @@ class Server:
                 if ports and _is_unavailable(error):
                     _LOG.info("Not listening on %s: %s", interface, error)
                     continue  # a host without IPv6
-                await self._close_listeners()
+                await self.stop_listening()
                 raise
             self._servers.append(server)
             servers.append(server)
             ports.extend(each.getsockname()[1] for each in server.sockets)
             port = port or ports[0]
+        transports = (("TCP", accepts.plain), ("TCP/SSL", accepts.tls is not None))
+        self.listening |= dict.fromkeys(ports, ", ".join(name for name, is_on in transports if is_on))
         _log_listening(servers, accepts)
         return ports
 
@@ -178,7 +190,8 @@ class Server:
             if store.failure is not None:
                 self.failed("The store has failed")
 
-    async def _close_listeners(self) -> None:
+    async def stop_listening(self) -> None:
+        """Close the listeners: no client can connect any more."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -215,7 +228,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop listening, close every connection, and wait until all are closed."""
-        await self._close_listeners()
+        await self.stop_listening()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

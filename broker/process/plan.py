@@ -42,6 +42,7 @@ class StartPlan:
         module: the store's module; None if none is loaded.
         module_values: the values given for the store's options.
         warnings: for the log, one line each.
+        configuration: path of the configuration file; empty if there is none.
     """
 
     values: Values
@@ -49,6 +50,7 @@ class StartPlan:
     module: StoreModule | None
     module_values: Mapping[str, str]
     warnings: Sequence[str]
+    configuration: str
 
     @property
     def is_daemon(self) -> bool:
@@ -83,7 +85,8 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> StartPl
     _mechanisms(values)
     _tls(values)
     module_values = {} if added is None else added.given(options.given)
-    return StartPlan(values, table, module, module_values, [*options.warnings, *found.warnings])
+    warnings = [*options.warnings, *found.warnings]
+    return StartPlan(values, table, module, module_values, warnings, sources.file.path)
 
 
 def _check_rules(values: Values) -> None:
@@ -224,6 +227,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         management_publish=values.switch("mgmt-publish"),
         management_version_1=values.switch("mgmt-qmf1"),
         management_version_2=values.switch("mgmt-qmf2"),
+        log_status=values.switch("log-status"),
         heartbeat_seconds=values.number("mgmt-pub-interval"),
         replication_queue=values.text("replication-queue"),
         create_replication_queue=values.switch("create-replication-queue"),

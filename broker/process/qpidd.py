@@ -164,7 +164,10 @@ def _run_broker(plan: StartPlan, child: daemon.Child | None) -> int:
             settings = settings_of(plan.values, data_directory)
             pid_directory = plan.values.text("pid-dir") or daemon.pid_directories()[0] if plan.is_daemon else None
             module = None if plan.module is None else LoadedModule(plan.module, plan.module_values)
-            is_clean = Runner(settings, module, __version__, pid_directory, report.ready, log).run()
+            is_clean = Runner(
+                settings, module, __version__, pid_directory, report.ready, log,
+                build=kind_of_modules(), configuration=plan.configuration,
+            ).run()  # fmt: skip
         except StartError as error:
             _LOG.critical("%s%s", _CANNOT_START, error)
             report.failed(str(error), title=_CANNOT_START)

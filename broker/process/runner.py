@@ -19,11 +19,13 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.log.logs import LEVELS, LogControl, LogError, log_of
+from qstore.broker.log.status_log import StatusLog
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
+from qstore.broker.process.life_status import LifeStatus
 from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
@@ -70,6 +72,8 @@ class Runner:
         pid_directory: directory of a daemon's pid file; None in the foreground.
         ready: called with the port when the broker is listening.
         log: the log of the process.
+        build: how the software was built.
+        configuration: path of the configuration file; empty if there is none.
     """
 
     def __init__(
@@ -80,9 +84,15 @@ class Runner:
         pid_directory: str | None,
         ready: Callable[[int], None],
         log: RunningLog,
+        *,
+        build: str = "",
+        configuration: str = "",
     ) -> None:
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._log = pid_directory, ready, log
+        self._build, self._configuration = build, configuration
+        self._status = StatusLog(is_on=settings.log_status)
+        self._life = LifeStatus(self._status, settings)
         self._store: Store | None = None
         self._server: Server | None = None
         self._steps = 0  # of the shutdown
@@ -112,8 +122,10 @@ class Runner:
         ended = asyncio.Event()
         Signals(partial(self._end, loop, ended), partial(_call_soon, loop, self._reload))
         began = time.monotonic()
+        self._life.starting(self._version, self._build, self._configuration)
         self._store = self._open_store()
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
+        self._status.follow(broker.events)
         self._access = control_access(broker, self._rules)
         paging = self._open_paging(broker, loop)
         register_listener(broker, new_transfer)
@@ -121,6 +133,7 @@ class Runner:
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
         server = self._server = self._make_server(broker)
+        self._life.exchanges(broker.exchanges.values())
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
@@ -129,17 +142,21 @@ class Runner:
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
+            self._life.ready(server.listening)
             self._is_up = True
             await ended.wait()
             service_manager.notify("STOPPING=1")
         finally:
             self._begin_shutdown()
+            await server.stop_listening()
+            self._life.stopping()
             try:
                 await server.close()
             finally:
                 self._steps += 1
                 has_failed = self._has_failed or (self._store is not None and self._store.failure is not None)
                 is_clean = broker.close()
+                self._life.stopped(has_store=self._store is not None)
                 if paging is not None:
                     paging.close()
                 self._steps += 1
@@ -165,7 +182,7 @@ class Runner:
 
     def _make_server(self, broker: Broker) -> Server:
         try:
-            return Server(broker, self._settings, self._version, self._log)
+            return Server(broker, self._settings, self._version, self._log, self._status)
         except TlsConfigurationError as error:
             raise StartError(str(error)) from error
 
@@ -229,9 +246,12 @@ class Runner:
             return None
         module, values = self._module
         try:
-            return module.open(values, self._settings.data_directory, self._version, _log_store_line)
+            store = module.open(values, self._settings.data_directory, self._version, _log_store_line)
         except module.errors as error:
             raise StartError(str(error)) from error
+        if self._status.is_on:
+            self._life.store_opened(module.title, store.metrics()["location"])
+        return store
 
     async def _listen(self, server: Server) -> list[int]:
         try:

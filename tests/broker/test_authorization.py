@@ -242,5 +242,6 @@ def test_consumers_come_and_go() -> None:
     client.sync()
     user = client.machine.user
     assert happened == [
-        Subscribe(client.machine.peer, user, "q", "d", True, EMPTY_MAP), Unsubscribe(client.machine.peer, user, "d")
+        Subscribe(client.machine.peer, user, "q", "d", True, EMPTY_MAP),
+        Unsubscribe(client.machine.peer, user, "d", "q"),
     ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""Methods of the broker that change its log, until it ends.
+"""Methods that change the broker's log, until it ends.
 
     setLogLevel    rules separated by blanks or commas: `LEVEL[+-][:PATTERN]` shows lines, with `!` before it hides
                    them. They replace the rules in force
     getLogLevel    the rules in force, separated by commas, those that hide lines last
+    setStatus      switches the operational log, of the class log
 
 Source: Qpid C++ Broker Book, 1.1.8.4.
 """
@@ -19,6 +20,7 @@ from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBro
 
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl
+    from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.objects.element import Arguments, Results
     from qstore.broker.model.caller import Caller
@@ -59,6 +61,15 @@ async def set_hires(managed: ManagedBroker, _broker: object, arguments: Argument
     """Change whether the time of a line has microseconds."""
     _check(managed, caller)
     _log(managed).show_microseconds(is_on=flag(arguments, "logHires"))
+    return {}
+
+
+async def set_status(managed: ManagedBroker, status: StatusLog, arguments: Arguments, caller: Caller) -> Results:
+    """Switch the operational log on or off."""
+    _check(managed, caller)
+    if "status" not in arguments:
+        raise InvalidArgumentError("give the argument status: true or false")
+    status.switch(is_on=flag(arguments, "status"))
     return {}
 
 

@@ -23,6 +23,7 @@ from qstore.broker.management.objects.cluster import HA_BROKER_CLASS, MANAGEMENT
 from qstore.broker.management.objects.element import ManagedClass
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.links import BRIDGE_CLASS, LINK_CLASS
+from qstore.broker.management.objects.log import LOG_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.security import SECURITY_CLASS
 from qstore.broker.management.objects.store import (
@@ -66,6 +67,7 @@ CLASSES: Final = (
     HA_BROKER_CLASS,
     TRANSACTION_CLASS,
     SECURITY_CLASS,
+    LOG_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 

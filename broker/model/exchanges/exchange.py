@@ -77,6 +77,16 @@ class Receiver(Protocol):
         """Raise NotImplementedByBrokerError if messages cannot be taken from a transaction, before its commit."""
 
 
+class BoundReply(NamedTuple):
+    """Which part of a queried binding does not match; all False if it exists. 0-10: struct exchange-bound-result."""
+
+    exchange_not_found: bool = False
+    queue_not_found: bool = False
+    queue_not_matched: bool = False
+    key_not_matched: bool = False
+    args_not_matched: bool = False
+
+
 class Exchange(ABC):
     """An exchange.
 

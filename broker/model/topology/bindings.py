@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError, ModelError, NotFoundError
+from qstore.broker.model.events import BindingRemoved
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
@@ -30,6 +31,8 @@ from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.events import Events
     from qstore.broker.model.router import Router
     from qstore.broker.model.tick import Tick
 
@@ -49,8 +52,10 @@ class BindingMaker:
     def __init__(self, router: Router, tick: Tick, storage: TopologyStorage, clock: Callable[[], float]) -> None:
         self._router, self._tick, self._storage, self._clock = router, tick, storage, clock
 
-    async def bind(self, queue: Queue, exchange: Exchange, key: str, arguments: TypedMap) -> Binding | None:
-        """Bind a queue. Returns the binding; None if it already existed.
+    async def bind(
+        self, queue: Queue, exchange: Exchange, key: str, arguments: TypedMap
+    ) -> tuple[Binding | None, list[Binding]]:
+        """Bind a queue. Returns the binding, or None if it already existed, and the bindings that it has replaced.
 
         Raises:
             As `Exchange.prepare`.
@@ -58,14 +63,14 @@ class BindingMaker:
         """
         binding = exchange.prepare(queue, key, arguments)
         if binding is None:
-            return None
+            return None, []
         await self._storage.create_binding(exchange, binding)
         replaced = exchange.put(binding)
         if exchange.sent is not None and all(each.queue is not queue for each in replaced):
             self._offer_last(exchange, binding)
         for each in replaced:
             await self._forget(each)
-        return binding
+        return binding, replaced
 
     async def unbind(self, queue: Queue, exchange: Exchange, key: str) -> Binding:
         """Remove a binding, and return it.
@@ -103,6 +108,12 @@ class BindingMaker:
                 replaced.queue.name,
                 error,
             )
+
+
+def bindings_removed(events: Events, exchange: Exchange, bindings: Iterable[Binding], caller: Caller) -> None:
+    """Tell that bindings have ended without being asked for."""
+    for each in bindings:
+        events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
 
 def recover_bindings(store: Store, exchanges: Mapping[str, Exchange], queues: Mapping[int, Queue]) -> None:

@@ -59,3 +59,8 @@ def check_alternate(declared: Exchange | Queue, wanted: Exchange | None) -> None
         what = "exchange" if isinstance(declared, Exchange) else "queue"
         has = "no alternate exchange" if declared.alternate is None else f'alternate "{declared.alternate.name}"'
         raise NotAllowedError(f'{what} "{declared.name}" has {has}, not "{wanted.name}"')
+
+
+def owner_of(caller: Caller) -> Caller | None:
+    """The owner of a queue declared exclusive: none, if the broker itself has declared it."""
+    return None if caller is BROKER else caller

@@ -63,8 +63,8 @@ class QueueRemoval:
         self.abandoned = self.abandoned_moved = 0
         self.leaves: Callable[[Queue], None] = lambda _: None
 
-    async def remove(self, queue: Queue) -> list[Exchange]:
-        """Delete a queue. Returns the exchanges that it was bound to.
+    async def remove(self, queue: Queue) -> dict[Exchange, list[Binding]]:
+        """Delete a queue. Returns the exchanges that it was bound to, and its bindings.
 
         Raises:
             ResourceLimitExceededError: there is no room for its messages at their destination.
@@ -83,7 +83,7 @@ class QueueRemoval:
         del self.leaving[queue]
         self.abandoned += queue.message_count
         self.deleted = sum_of((self.deleted, queue.totals.emptied()))
-        return list(left)
+        return left
 
     # ---- exchanges ----
 

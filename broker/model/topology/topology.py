@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.authorization import Action
@@ -38,14 +38,21 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.events import (
+    Bind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    QueueDeclare,
+    QueueDelete,
+    Unbind,
+)
+from qstore.broker.model.exchanges.exchange import BoundReply, Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.access import Access
-from qstore.broker.model.topology.bindings import BindingMaker
+from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
@@ -53,6 +60,7 @@ from qstore.broker.model.topology.checks import (
     check_name,
     check_owner,
     check_type,
+    owner_of,
 )
 from qstore.broker.model.topology.deletion import QueueRemoval
 from qstore.broker.model.topology.serial_executor import SerialExecutor
@@ -71,16 +79,6 @@ _LOG: Final = log_of("Model")
 
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
-
-
-class BoundReply(NamedTuple):
-    """Which part of a queried binding does not match; all False if it exists. 0-10: struct exchange-bound-result."""
-
-    exchange_not_found: bool = False
-    queue_not_found: bool = False
-    queue_not_matched: bool = False
-    key_not_matched: bool = False
-    args_not_matched: bool = False
 
 
 def _serialized(
@@ -219,12 +217,14 @@ class Topology:
             if exclusive or not passive:
                 check_owner(queue, caller)
             check_alternate(queue, wanted)
-        if exclusive and queue.owner is not _owner(caller):
+        if exclusive and queue.owner is not owner_of(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
-            queue.owner = _owner(caller)
+            queue.owner = owner_of(caller)
         host, user = caller.remote_host, caller.user
-        self._events.emit(QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new))
+        self._events.emit(
+            QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new), caller
+        )
         return queue
 
     async def _make_queue(
@@ -308,7 +308,9 @@ class Topology:
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
         self._quotas.queue_deleted(queue.creator)
-        self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name))
+        for exchange, bindings in left.items():
+            bindings_removed(self._events, exchange, bindings, caller)
+        self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name), caller)
         self._idle_queues.forget(queue)
         for exchange in left:
             await self._delete_if_unbound(exchange)
@@ -368,7 +370,7 @@ class Topology:
             check_alternate(exchange, wanted)
         host, user = caller.remote_host, caller.user
         self._events.emit(
-            ExchangeDeclare(host, user, name, type_name, alternate, durable, auto_delete, arguments, is_new)
+            ExchangeDeclare(host, user, name, type_name, alternate, durable, auto_delete, arguments, is_new), caller
         )
         return exchange
 
@@ -402,8 +404,10 @@ class Topology:
     async def _delete_exchange(self, exchange: Exchange, caller: Caller) -> None:
         await self._storage.delete_exchange(exchange)
         del self._exchanges[exchange.name]
+        bindings = list(exchange.bindings)
         exchange.delete()
-        self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name))
+        bindings_removed(self._events, exchange, bindings, caller)
+        self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
@@ -456,10 +460,11 @@ class Topology:
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
-        binding = await self._bindings.bind(queue, exchange, key, arguments)
+        binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user
-            self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments))
+            self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments), caller)
+            bindings_removed(self._events, exchange, replaced, caller)
         return binding
 
     @_serialized
@@ -477,7 +482,7 @@ class Topology:
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
-        self._events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key))
+        self._events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key), caller)
         await self._delete_if_unbound(exchange)
         return binding
 
@@ -492,8 +497,3 @@ class Topology:
         if exchange is None or queue_not_found:
             return BoundReply(exchange is None, queue_not_found)
         return BoundReply(False, False, *exchange.bound(queue, key or None, arguments or None))
-
-
-def _owner(caller: Caller) -> Caller | None:
-    """The owner of a queue declared exclusive: none, if the broker itself has declared it."""
-    return None if caller is BROKER else caller

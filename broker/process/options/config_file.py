@@ -15,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from qstore.broker.process.options.option import OptionError, shown
@@ -50,10 +51,12 @@ class ConfigFile(NamedTuple):
     Attributes:
         entries: its options, in order.
         warnings: for the log, one line each.
+        path: its full path; empty if there is none.
     """
 
     entries: tuple[Entry, ...] = ()
     warnings: tuple[str, ...] = ()
+    path: str = ""
 
 
 def read_config_file(path: str, *, is_optional: bool) -> ConfigFile:
@@ -84,7 +87,7 @@ def read_config_file(path: str, *, is_optional: bool) -> ConfigFile:
         raise OptionError(
             f"{where}: not a configuration file: invalid UTF-8 at byte {error.start}; see --config"
         ) from None
-    return ConfigFile(tuple(_entries(text, where)), warnings)
+    return ConfigFile(tuple(_entries(text, where)), warnings, str(Path(path).absolute()))
 
 
 def _contents(path: str, where: str) -> tuple[bytes, tuple[str, ...]]:

@@ -229,6 +229,10 @@ _LOGGING: Final = Group(
         Option("log-hires-timestamp", _SWITCH, YES_NO, "no", "Log the time with microseconds"),
         Option("log-category", _SWITCH, YES_NO, "yes", "Log the category"),
         Option("log-prefix", _TEXT, "STRING", "", "Prefix of all lines"),
+        Option(
+            "log-status", _SWITCH, YES_NO, "no", "Log what becomes of the broker, connections, sessions, queues, "
+            "exchanges, bindings and subscriptions, each with a message id (BRK-1004 : Ready)",
+        ),
     ),
 )  # fmt: skip
 _SINKS: Final = Group(

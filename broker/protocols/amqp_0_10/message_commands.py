@@ -27,6 +27,7 @@ from qstore.broker.model.errors import (
     NotFoundError,
     ResourceLimitExceededError,
 )
+from qstore.broker.model.events import SessionFlow
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector
@@ -160,6 +161,9 @@ def _flow(session: ServerSession, _number: int, values: _Values) -> None:
     if unit not in _CREDIT_UNITS:
         raise InvalidArgumentError(f"credit unit {unit} is not valid")
     _find(session, values).add_credit(unit, values["value"] or 0)
+    if session.is_flow_stopped:
+        session.is_flow_stopped = False
+        session.broker.events.emit(SessionFlow(is_started=True), session)
 
 
 def _flush(session: ServerSession, number: int, values: _Values) -> None:
@@ -168,6 +172,9 @@ def _flush(session: ServerSession, number: int, values: _Values) -> None:
 
 def _stop(session: ServerSession, _number: int, values: _Values) -> None:
     _find(session, values).stop()
+    if not session.is_flow_stopped and not any(each.message_credit for each in session.subscriptions.values()):
+        session.is_flow_stopped = True
+        session.broker.events.emit(SessionFlow(is_started=False), session)
 
 
 def _resume(session: ServerSession, number: int, values: _Values) -> None:

@@ -18,7 +18,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import ModelError
-from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
+from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event, SessionCreated
 from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.commands import do_command
@@ -98,7 +98,7 @@ class ServerConnection(SessionConnection):
         self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
-        self._publisher = Publisher(peer)
+        self._publisher = Publisher(peer, sessions.next_number())
         make_reader = TimestampingReader if sessions.has_timestamps else TransferReader
         self.transfers = make_reader(
             self._publisher,
@@ -158,6 +158,11 @@ class ServerConnection(SessionConnection):
             self._wake_sessions()
             if self.streams:
                 self.has_output()
+
+    @property
+    def actor(self) -> str:
+        """How the operational log names it."""
+        return self._publisher.connection.actor
 
     @property
     def mechanism(self) -> str:
@@ -245,7 +250,7 @@ class ServerConnection(SessionConnection):
             self._emit(ClientDisconnect(self.peer, self.user, self.client_properties))
 
     def _emit(self, event: Event) -> None:
-        self._registry.events.emit(event)
+        self._registry.events.emit(event, self._publisher.connection)
 
     def on_closed(self) -> None:
         """The connection is closed or lost: its sessions wait to be attached again, or end."""
@@ -302,7 +307,7 @@ class ServerConnection(SessionConnection):
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
-            self._emit(ClientConnect(self.peer, self.user, self.client_properties))
+            self._emit(ClientConnect(self.peer, self.user, self.client_properties, self.protocol))
             self._is_announced = True
         else:
             raise FramingError(f"{name} is unexpected in this state")
@@ -386,6 +391,7 @@ class ServerConnection(SessionConnection):
                 return
             session.connection.hand_over(session)
             session = self._registry.find(self.user, name)
+        is_new = session is None
         if session is None:
             session = self._registry.make(self.user, name)
         self._registry.take(session)
@@ -393,6 +399,8 @@ class ServerConnection(SessionConnection):
         self.accept_commands(channel)
         self.sessions[channel] = session
         session.attach_to(self, channel)
+        if is_new:
+            self._registry.events.emit(SessionCreated(), session)
         session.send_control("session.attached", name=name)
         session.attached()
         _LOG.debug('Client %s: session "%s" attached to channel %d', self.peer, shown_name(name), channel)

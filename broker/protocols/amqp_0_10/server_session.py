@@ -70,6 +70,11 @@ class SessionConnection(DeliveringConnection["ServerSession"]):
     peer: str
     transfers: TransferReader
 
+    @property
+    @abstractmethod
+    def actor(self) -> str:
+        """How the operational log names it."""
+
     @abstractmethod
     def write_output(self) -> None:
         """Send the collected output."""
@@ -110,6 +115,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         transaction: what it publishes and accepts is part of this transaction; None if it takes effect at once.
         branches: its branches of distributed transactions; None unless it is selected for these.
         awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
+        is_flow_stopped: whether message.stop has taken away the credit of all its subscriptions.
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
             under way, or their outcome is unknown because the store has failed.
     """
@@ -117,7 +123,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
     __slots__ = (
         "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
         "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues",
-        "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
+        "is_flow_stopped", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
         "txn_starts", "user",
     )  # fmt: skip
 
@@ -138,6 +144,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
         self.awaited = -1
+        self.is_flow_stopped = False
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
     # ---- attached to a connection ----
@@ -191,6 +198,11 @@ class ServerSession(DeliveringSession[SessionConnection]):
     def remote_host(self) -> str:
         """Address and port of the client that it is attached to, or was last."""
         return self.connection.peer
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`: the connection that it is attached to, or was last, and its channel there."""
+        return f"{self.connection.actor}/ch:{self.channel}"
 
     @property
     def publisher(self) -> object:

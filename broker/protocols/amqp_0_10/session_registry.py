@@ -13,6 +13,7 @@ from __future__ import annotations
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.events import SessionEnded
 from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.amqp_0_10.assembly import Budget
 from qstore.broker.protocols.amqp_0_10.interrupted import InterruptedMessages
@@ -44,6 +45,12 @@ class SessionRegistry:
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # session -> end of its timeout, in order of detaching
+        self._connections = 0
+
+    def next_number(self) -> int:
+        """The number of a new connection, from 1."""
+        self._connections += 1
+        return self._connections
 
     @property
     def has_timestamps(self) -> bool:
@@ -78,9 +85,12 @@ class SessionRegistry:
     def end(self, session: ServerSession) -> None:
         """End a session."""
         self._detached.pop(session, None)
-        if self._sessions.get((session.user, session.name)) is session:
+        is_known = self._sessions.get((session.user, session.name)) is session
+        if is_known:
             del self._sessions[(session.user, session.name)]
         session.end()
+        if is_known:
+            self.events.emit(SessionEnded(), session)
 
     def on_timer(self, now: float) -> None:
         """End sessions whose timeout is over, and discard expired interrupted messages."""

@@ -1,0 +1,252 @@
+"""The operational log: one line for each step in the life of the broker and of what clients create in it.
+
+    2026-11-20 12:00:00 +0000 MESSAGE [ ACTOR ] [ SUBJECT ] ID : TEXT
+
+    ACTOR    who has caused it: con:1(guest@QPID@192.0.2.1:41234/)/ch:0, or mng:USER(ADDRESS) for a console;
+             omitted if it is the broker itself
+    SUBJECT  what it is about: vh(/), vh(/)/ms, vh(/)/qu(NAME), vh(/)/ex(NAME), vh(/)/ex(NAME)/qu(NAME)/bd(KEY),
+             sub:1:qu(NAME); omitted if it is the actor, or the broker
+
+It is off unless `--log-status` or management has switched it on. It watches the same events that QMF publishes, and
+only while it is on; the steps of the process are written by `process/runner`. Nothing is written per message. The lines
+go to the outputs of the log, whatever its rules are.
+
+Where this broker differs from the one that the messages were made for: there is one virtual host, `/`; a session is a
+channel, and has no prefetch when it is created; its flow is stopped by message.stop and started again by message.flow;
+management listens on the ports for clients; the options of the log are part of the broker's configuration file.
+
+Source: Qpid wiki, "Operational Logging" (seed 004, lines 5733-6424; `status_messages`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from qstore.broker.log.logs import NOTICE, STATUS
+from qstore.broker.log.status_messages import STATUS_MESSAGES
+from qstore.broker.model.caller import Caller
+from qstore.broker.model.events import (
+    Bind,
+    BindingRemoved,
+    ClientConnect,
+    ClientDisconnect,
+    Event,
+    Events,
+    ExchangeDeclare,
+    ExchangeDelete,
+    QueueDeclare,
+    QueueDelete,
+    QueueRecovered,
+    RecoveryBegun,
+    RecoveryCompleted,
+    SessionCreated,
+    SessionEnded,
+    SessionFlow,
+    Subscribe,
+    Unbind,
+    Unsubscribe,
+)
+from qstore.formats.values import TypedMap
+
+_HOST: Final = "vh(/)"
+_STORE: Final = f"{_HOST}/ms"
+_MAX_ARGUMENTS: Final = 1024  # characters
+_LEVELS: Final = ("qpid.priorities", "x-qpid-priorities")
+_CLIENT_IDS: Final = ("clientid", "qpid.client_id", "qpid.client_process")
+
+
+class StatusLog:
+    """The operational log of one broker.
+
+    Args:
+        is_on: whether it is on.
+    """
+
+    def __init__(self, *, is_on: bool = False) -> None:
+        self._is_on, self._logger = is_on, logging.getLogger(STATUS)
+        self._events: Events | None = None
+        self._subscriptions: dict[tuple[int, str], int] = {}  # the id of a session, destination -> its number
+        self._last_subscription = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is on."""
+        return self._is_on
+
+    def switch(self, *, is_on: bool) -> None:
+        """Switch it on or off."""
+        if is_on == self._is_on:
+            return
+        self._is_on = is_on
+        if self._events is not None:
+            if is_on:
+                self._events.watch(self._on_event)
+            else:
+                self._events.ignore(self._on_event)
+                self._subscriptions.clear()
+
+    def follow(self, events: Events) -> None:
+        """Watch a broker's events whenever it is on. Called once."""
+        self._events = events
+        if self._is_on:
+            events.watch(self._on_event)
+
+    def write(self, number: str, *values: object, actor: str = "", subject: str = "") -> None:
+        """Write a line, if it is on.
+
+        Args:
+            number: the id of the message.
+            *values: its values.
+            actor: who has caused it, as in the format above; empty to omit it.
+            subject: what it is about, likewise.
+        """
+        if self._is_on:
+            parts = "".join(f"[ {each} ] " for each in (actor, subject) if each)
+            self._logger.log(NOTICE, "%s%s : %s", parts, number, STATUS_MESSAGES[number].format(*values))
+
+    def host(self, number: str, *values: object) -> None:
+        """Write a line about the virtual host."""
+        self.write(number, *values, subject=_HOST)
+
+    def store(self, number: str, *values: object) -> None:
+        """Write a line about the store."""
+        self.write(number, *values, subject=_STORE)
+
+    def exchange(self, type_name: str, name: str, *, durable: bool, actor: str = "") -> None:
+        """Write that there is an exchange now."""
+        self.write("EXH-1001", "Durable " if durable else "", type_name, name, actor=actor, subject=_exchange(name))
+
+    def _on_event(self, event: Event, caller: Caller) -> None:
+        write = _WRITERS.get(type(event))
+        if write is not None:
+            write(self, event, caller)
+
+    # ---- connections and sessions ----
+
+    def _connect(self, event: ClientConnect, caller: Caller) -> None:
+        version = event.protocol.removeprefix("AMQP ")
+        self.write("CON-1001", _client_id(event.properties), version, actor=caller.actor)
+
+    def _disconnect(self, _event: ClientDisconnect, caller: Caller) -> None:
+        self.write("CON-1002", actor=caller.actor)
+
+    def _session_created(self, _event: SessionCreated, caller: Caller) -> None:
+        self.write("CHN-1001", 0, actor=caller.actor)
+
+    def _session_flow(self, event: SessionFlow, caller: Caller) -> None:
+        self.write("CHN-1002", "Started" if event.is_started else "Stopped", actor=caller.actor)
+
+    def _session_ended(self, _event: SessionEnded, caller: Caller) -> None:
+        self.write("CHN-1003", actor=caller.actor)
+
+    def _subscribe(self, event: Subscribe, caller: Caller) -> None:
+        self._last_subscription += 1
+        number = self._subscriptions[id(caller), event.destination] = self._last_subscription
+        arguments = _arguments(event.arguments, "Browser" if event.is_browsing else "")
+        words = ["Durable"] if event.is_durable else []
+        words += [f"Arguments : {arguments}"] if arguments else []
+        text = f" : {' '.join(words)}" if words else ""
+        self.write("SUB-1001", text, actor=caller.actor, subject=f"sub:{number}:qu({event.queue})")
+
+    def _unsubscribe(self, event: Unsubscribe, caller: Caller) -> None:
+        number = self._subscriptions.pop((id(caller), event.destination), 0)
+        if not number:  # it began while the log was off
+            self._last_subscription = number = self._last_subscription + 1
+        self.write("SUB-1002", actor=caller.actor, subject=f"sub:{number}:qu({event.queue})")
+
+    # ---- queues, exchanges and bindings ----
+
+    def _queue_declare(self, event: QueueDeclare, caller: Caller) -> None:
+        if not event.is_new:
+            return
+        words = ["AutoDelete"] if event.auto_delete else []
+        words.append("Durable" if event.durable else "Transient")
+        levels = next((typed.value for name in _LEVELS if (typed := event.arguments.get(name)) is not None), None)
+        if levels is not None:
+            words.append(f"Priority:{levels}")
+        if event.user:
+            words.append(f"Owner:{event.user}")
+        self.write("QUE-1001", " ".join(words), actor=caller.actor, subject=_queue(event.queue))
+
+    def _queue_delete(self, event: QueueDelete, caller: Caller) -> None:
+        self.write("QUE-1002", actor=caller.actor, subject=_queue(event.queue))
+
+    def _exchange_declare(self, event: ExchangeDeclare, caller: Caller) -> None:
+        if event.is_new:
+            self.exchange(event.type_name, event.exchange, durable=event.durable, actor=caller.actor)
+
+    def _exchange_delete(self, event: ExchangeDelete, caller: Caller) -> None:
+        self.write("EXH-1002", actor=caller.actor, subject=_exchange(event.exchange))
+
+    def _bind(self, event: Bind, caller: Caller) -> None:
+        arguments = _arguments(event.arguments)
+        text = f" : Arguments : {arguments}" if arguments else ""
+        self.write("BND-1001", text, actor=caller.actor, subject=_binding(event))
+
+    def _unbind(self, event: Unbind | BindingRemoved, caller: Caller) -> None:
+        self.write("BND-1002", actor=caller.actor, subject=_binding(event))
+
+    # ---- recovery ----
+
+    def _recovery_begun(self, event: RecoveryBegun, _caller: Caller) -> None:
+        self.store("MST-1004", f" : {event.queue}" if event.queue else "")
+
+    def _queue_recovered(self, event: QueueRecovered, _caller: Caller) -> None:
+        self.store("MST-1005", f"{event.messages} message{'' if event.messages == 1 else 's'}", event.queue)
+        self.store("MST-1006", f" : {event.queue}")
+
+    def _recovery_completed(self, _event: RecoveryCompleted, _caller: Caller) -> None:
+        self.store("MST-1006", "")
+
+
+_Writer = Callable[[StatusLog, Any, Caller], None]
+
+#: Event -> what writes its lines.
+_WRITERS: Final[dict[type[Event], _Writer]] = {
+    ClientConnect: StatusLog._connect,
+    ClientDisconnect: StatusLog._disconnect,
+    SessionCreated: StatusLog._session_created,
+    SessionFlow: StatusLog._session_flow,
+    SessionEnded: StatusLog._session_ended,
+    Subscribe: StatusLog._subscribe,
+    Unsubscribe: StatusLog._unsubscribe,
+    QueueDeclare: StatusLog._queue_declare,
+    QueueDelete: StatusLog._queue_delete,
+    ExchangeDeclare: StatusLog._exchange_declare,
+    ExchangeDelete: StatusLog._exchange_delete,
+    Bind: StatusLog._bind,
+    Unbind: StatusLog._unbind,
+    BindingRemoved: StatusLog._unbind,
+    RecoveryBegun: StatusLog._recovery_begun,
+    QueueRecovered: StatusLog._queue_recovered,
+    RecoveryCompleted: StatusLog._recovery_completed,
+}
+
+
+def _queue(name: str) -> str:
+    return f"{_HOST}/qu({name})"
+
+
+def _exchange(name: str) -> str:
+    return f"{_HOST}/ex({name})"
+
+
+def _binding(event: Bind | Unbind | BindingRemoved) -> str:
+    return f"{_exchange(event.exchange)}/qu({event.queue})/bd({event.key})"
+
+
+def _arguments(arguments: TypedMap, *others: str) -> str:
+    """Arguments as `key=value`, separated by blanks."""
+    parts = [*(each for each in others if each), *(f"{name}={_text(typed.value)}" for name, typed in arguments.entries)]
+    return " ".join(parts)[:_MAX_ARGUMENTS]
+
+
+def _client_id(properties: TypedMap) -> str:
+    given = (properties.get(name) for name in _CLIENT_IDS)
+    return next((_text(typed.value)[:_MAX_ARGUMENTS] for typed in given if typed is not None), "")
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
