@@ -13,16 +13,24 @@ if TYPE_CHECKING:
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.qmf1.remote_agents import RemoteAgent
     from qstore.broker.model.broker import Broker
-    from qstore.broker.protocols.machine import Machine, ManagedSession
+    from qstore.broker.protocols.machine import DetachedSession, Machine, ManagedSession
     from qstore.broker.security.authentication import Authentication
 
 
-class AttachedSession(NamedTuple):
-    """A session, and where it is attached."""
+class ListedSession(NamedTuple):
+    """A session, and where it is attached, or was last.
 
-    machine: Machine
+    Attributes:
+        machine: its connection; None if it is detached.
+        channel: its channel there.
+        session: the session.
+        detached: how it waits to be attached again; None if it is attached.
+    """
+
+    machine: Machine | None
     channel: int
     session: ManagedSession
+    detached: DetachedSession | None = None
 
     @property
     def key(self) -> str:
@@ -32,17 +40,20 @@ class AttachedSession(NamedTuple):
     @property
     def peer(self) -> str:
         """The client's address."""
+        if self.detached is not None:
+            return self.detached.peer
+        assert self.machine is not None
         return self.machine.peer
 
     @property
     def is_attached(self) -> bool:
-        """True: detached sessions are not listed."""
-        return True
+        """Whether it is attached."""
+        return self.detached is None
 
     @property
-    def expires_at(self) -> None:
-        """When it ends, if it is not attached again."""
-        return
+    def expires_at(self) -> int | None:
+        """When it ends unless it is attached again, in nanoseconds since 1970; None if it is attached."""
+        return None if self.detached is None else round(self.detached.expires_at * 1e9)
 
     @property
     def open_transactions(self) -> int:
@@ -71,13 +82,14 @@ class ManagedBroker:
         version: of this software.
         ports: returns the ports that it listens on.
         machines: returns the open connections.
+        detached: returns the detached sessions.
         shut_down: ends the broker.
         log: which lines the log shows; None if that cannot be changed.
         security: who is let in; None without a network.
         status: the operational log; None if there is none.
 
     Attributes:
-        broker, identity, version, machines, shut_down, log, security, status: as above.
+        broker, identity, version, machines, detached, shut_down, log, security, status: as above.
         interval: seconds between two publications of what has changed.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
@@ -95,10 +107,11 @@ class ManagedBroker:
         log: LogControl | None,
         security: SecurityControl | None = None,
         status: StatusLog | None = None,
+        detached: Callable[[], list[DetachedSession]] = list,
     ) -> None:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
-        self.security, self.status = security, status
+        self.security, self.status, self.detached = security, status, detached
         self.interval = broker.settings.heartbeat_seconds
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()
@@ -123,8 +136,10 @@ class ManagedBroker:
         """Nanoseconds since it was started."""
         return round(max(0.0, self.broker.clock() - self.broker.started_at) * 1e9)
 
-    def sessions(self) -> Iterator[AttachedSession]:
-        """The attached sessions."""
+    def sessions(self) -> Iterator[ListedSession]:
+        """The sessions, attached and detached."""
         for machine in self.machines():
             for channel, session in list(machine.sessions.items()):
-                yield AttachedSession(machine, channel, session)
+                yield ListedSession(machine, channel, session)
+        for each in self.detached():
+            yield ListedSession(None, each.channel, each.session, each)

@@ -63,6 +63,10 @@ class Done:
         if beyond[0][0] <= self.below:
             self.below = max(self.below, beyond.pop(0)[1] + 1)
 
+    def count_below(self, end: int) -> int:
+        """How many of the numbers from 0 to `end` - 1 are done."""
+        return min(self.below, end) + sum(min(last + 1, end) - min(first, end) for first, last in self.beyond)
+
 
 class CompletionLedger:
     """The numbers of one publisher.

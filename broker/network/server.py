@@ -93,7 +93,7 @@ class Server:
             managed = ManagedBroker(
                 broker, Identity.of(settings.data_directory), version, ports=lambda: self._ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
-                status=status,
+                status=status, detached=self.protocols.detached_sessions,
             )  # fmt: skip
             self.agent = Agent(managed, new_transfer, self.work.run)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)

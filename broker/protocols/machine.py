@@ -52,6 +52,7 @@ class ManagedSubscription(Protocol):
         acquires: whether it acquires messages, or browses them.
         is_accepting: whether messages are dequeued only when the client accepts them.
         is_windowed: whether settled messages return their credit.
+        arguments: those with which the client has subscribed.
     """
 
     destination: str
@@ -59,6 +60,7 @@ class ManagedSubscription(Protocol):
     acquires: bool
     is_accepting: bool
     is_windowed: bool
+    arguments: TypedMap
 
     @property
     def delivered(self) -> int:
@@ -90,6 +92,33 @@ class ManagedSession(Protocol):
     @property
     def unsettled_count(self) -> int:
         """Number of messages delivered to the client and not settled."""
+
+    @property
+    def credit(self) -> int:
+        """Messages that its subscriptions may still be sent; 0xffffffff for more, or if one has no limit."""
+
+    @property
+    def outstanding_commands(self) -> int:
+        """Commands of the client that were received and are not completed."""
+
+
+class DetachedSession(NamedTuple):
+    """A session that waits to be attached again.
+
+    Attributes:
+        session: the session.
+        channel, peer: where it was attached.
+        expires_at: when it ends, in seconds since 1970.
+        end: ends it now.
+        extend: begins its timeout anew.
+    """
+
+    session: ManagedSession
+    channel: int
+    peer: str
+    expires_at: float
+    end: Callable[[], None]
+    extend: Callable[[], None]
 
 
 class SessionAction(Enum):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.protocols.amqp_0_10.connections import Amqp010Connections
-from qstore.broker.protocols.machine import Host, Machine, Peer
+from qstore.broker.protocols.machine import DetachedSession, Host, Machine, Peer
 from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 
@@ -26,6 +26,9 @@ class Connections(Protocol):
 
     def on_timer(self, now: float) -> None:
         """Run periodic work; `now` is in seconds of a monotonic clock."""
+
+    def detached_sessions(self) -> list[DetachedSession]:
+        """The sessions that wait to be attached again."""
 
     @property
     def unfinished_bytes(self) -> int:
@@ -79,6 +82,10 @@ class Protocols:
         """Run periodic work; `now` is in seconds of a monotonic clock."""
         for each in self._by_header.values():
             each.on_timer(now)
+
+    def detached_sessions(self) -> list[DetachedSession]:
+        """The sessions of all protocols that wait to be attached again."""
+        return [session for each in self._by_header.values() for session in each.detached_sessions()]
 
     @property
     def unfinished_bytes(self) -> int:

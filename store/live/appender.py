@@ -164,13 +164,15 @@ class Appender:
 
     def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
         """Do `append`, after making room if necessary. Raises what it raises."""
-        for _ in range(_MAX_ROUNDS):
+        for attempt in range(_MAX_ROUNDS):
             try:
                 append()
                 return
             except JournalBusyError:
+                journal.shortages += attempt == 0
                 self._flusher.drain((journal,))
             except JournalFullError as error:
+                journal.shortages += attempt == 0
                 refusal = self._refusal(journal, error)
                 if refusal:
                     raise threshold_error(journal.writer.owner.title, refusal) from None
@@ -188,9 +190,11 @@ class Appender:
                 try:
                     admit()
                 except JournalBusyError:
+                    journal.shortages += 1
                     self._flusher.drain((journal,))
                     break
                 except JournalFullError as error:
+                    journal.shortages += 1
                     refusal = self._refusal(journal, error)
                     if refusal:
                         raise threshold_error(journal.writer.owner.title, refusal) from None
@@ -219,6 +223,7 @@ class Appender:
 
     def _hold_back(self, journal: QueueJournal) -> None:
         if journal.writer.unsynced > journal.bound:
+            journal.waits += 1
             self._flusher.hold_back(journal)
         journal.gathered = journal.writer.unsynced
 

@@ -1,18 +1,24 @@
 """Management's view of a store and its journals: the properties and statistics of the schema's two classes.
 
-The names are those of the schema (package org.apache.qpid.legacystore), in snake case. Entries that the schema calls
-deprecated or not wired up are omitted, except those that make sense for a journal here. Everything is counted in plain
-integers where it happens, and read here on demand.
+The names are those of the schema (package org.apache.qpid.legacystore), in snake case. Everything is counted in plain
+integers where it happens, and read here on demand. What the schema means for a journal here:
 
-There are no read pages here (a body is read directly), journals do not expand by themselves, and outstanding AIO
-requests in the schema are flushes under way here.
+    outstanding_aios         flushes under way
+    free_file_count          files' worth of room that no live record takes
+    available_file_count     likewise, that messages may still fill, below the threshold
+    write_wait_failures      records that waited until the disk had taken others, since the write cache was full
+    write_busy_failures      records for which room had to be made, or that were refused because there was none
+    read_record_count        messages that were read back
+    read_busy_failures       reads that had to wait for the disk, since the system had not all of it in memory
+    write_page_cache_depth   pages of the write cache that are not synced
+    read_page_cache_depth    0: there are no read pages, a message is read directly
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 
@@ -61,6 +67,14 @@ class JournalMetrics(NamedTuple):
     txn_commits: int
     txn_aborts: int
     outstanding_aios: int
+    free_file_count: int
+    available_file_count: int
+    write_wait_failures: int
+    write_busy_failures: int
+    read_record_count: int
+    read_busy_failures: int
+    write_page_cache_depth: int
+    read_page_cache_depth: int
 
 
 def store_metrics(store: MessageStore) -> StoreMetrics:
@@ -88,7 +102,8 @@ def store_metrics(store: MessageStore) -> StoreMetrics:
 
 def journal_metrics(store: MessageStore, journal: QueueJournal) -> JournalMetrics:
     """The metrics of one queue's journal."""
-    parameters, geometry = store.parameters, journal.geometry
+    parameters, geometry, records = store.parameters, journal.geometry, journal.writer.records
+    blocks = geometry.data_size // BLOCK_SIZE
     return JournalMetrics(
         name=journal.name,
         directory=journal.directory,
@@ -111,4 +126,12 @@ def journal_metrics(store: MessageStore, journal: QueueJournal) -> JournalMetric
         txn_commits=journal.commits,
         txn_aborts=journal.aborts,
         outstanding_aios=journal.outstanding_flushes,
+        free_file_count=max(0, geometry.files - -(-records.blocks // blocks)),
+        available_file_count=max(0, records.room) // blocks,
+        write_wait_failures=journal.waits,
+        write_busy_failures=journal.shortages,
+        read_record_count=journal.reads,
+        read_busy_failures=journal.slow_reads,
+        write_page_cache_depth=-(-journal.unsynced // parameters.page_bytes),
+        read_page_cache_depth=0,
     )

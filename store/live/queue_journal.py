@@ -79,6 +79,8 @@ class QueueJournal:
         is_deleted: the queue was deleted: nothing is written any more, and nothing is waited for.
         refused_at: number of messages accepted when it was last logged as full; -1 if never.
         gathered: bytes of data appended since backpressure was last applied.
+        waits, shortages: records that had to wait for the disk, and those that there was no room for at once.
+        reads, slow_reads: messages that were read, and reads that had to wait for the disk.
     """
 
     __slots__ = (
@@ -103,11 +105,15 @@ class QueueJournal:
         "max_files",
         "name",
         "queue_id",
+        "reads",
         "refused_at",
         "runs_low",
+        "shortages",
+        "slow_reads",
         "storage",
         "transaction_dequeues",
         "transaction_enqueues",
+        "waits",
         "writer",
     )
 
@@ -135,6 +141,7 @@ class QueueJournal:
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
+        self.waits = self.shortages = self.reads = self.slow_reads = 0
         self.refused_at = -1
         self.is_deleted = self.is_leaving = self.is_tight = False
         self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # and the flush that each waits for

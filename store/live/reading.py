@@ -61,10 +61,12 @@ def read_messages(
     spans = _spans(journal, rids)
     found: list[bytes | Exception | None] = [None] * len(rids)
     contents = [_cached(journal, span) for span in spans]
+    journal.reads += len(rids)
     if None not in contents:
         _take(spans, contents, found)
         done(_complete(journal, rids, found))
         return
+    journal.slow_reads += 1
     work = journal.storage.reader([_extent(span) for span in spans])
 
     def read(contents: Sequence[bytes | None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.management.managed_broker import AttachedSession
+from qstore.broker.management.managed_broker import ListedSession
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
@@ -60,6 +60,8 @@ class TestQueue:
         assert found.pop("bindingCount").value == 1
         assert found.pop("consumerCount").value == 0
         assert found.pop("redirectPeer") == ""
+        assert found.pop("unackedMessages").value == 0
+        assert found.pop("messageLatency").number == 0
         assert set(found.values()) == {0}
 
     def test_a_message_comes_and_goes(self, client: Client) -> None:
@@ -164,12 +166,12 @@ class TestQueue:
         client.subscribe("q")
         client.command("message.accept", transfers=((0, 0),))
         client.sync()
-        assert statistics(SESSION_CLASS, AttachedSession(client.machine, 0, client.session()))["unackedMessages"] == 1
+        assert statistics(SESSION_CLASS, ListedSession(client.machine, 0, client.session()))["unackedMessages"] == 1
         client.command("tx.commit")
         client.sync()
         found = queue_of(client.world)
         assert (found["msgTxnDequeues"], found["byteTxnDequeues"], found["msgDepth"]) == (1, size, 0)
-        assert statistics(SESSION_CLASS, AttachedSession(client.machine, 0, client.session()))["unackedMessages"] == 0
+        assert statistics(SESSION_CLASS, ListedSession(client.machine, 0, client.session()))["unackedMessages"] == 0
 
     def test_consumers_and_bindings_with_their_marks(self, client: Client) -> None:
         client.subscribe("q", to="a")
@@ -229,6 +231,7 @@ def test_counts_of_a_queue_hold_whatever_happens() -> None:
         entries = list(queue.entries())
         assert {name: found[name] for name in known} == known
         assert queue.acquired_count == sum(each.state != AVAILABLE for each in entries)
+        assert found["unackedMessages"].value == queue.acquired_count
         persistent = [each.message.size for each in entries if each.message.is_persistent]
         assert found["msgDepth"] == len(entries)
         assert found["byteDepth"] == sum(each.message.size for each in entries)
@@ -464,7 +467,7 @@ class TestSession:
         session = client.session()
 
         def read() -> list[Any]:
-            found = statistics(SESSION_CLASS, AttachedSession(client.machine, 0, session))
+            found = statistics(SESSION_CLASS, ListedSession(client.machine, 0, session))
             return [found[name] for name in ("TxnStarts", "TxnCommits", "TxnRejects", "TxnCount")]
 
         assert read() == [0, 0, 0, 0]
@@ -489,7 +492,7 @@ class TestSession:
         client.publish("q", b"1", b"2")
         client.command("tx.commit")
         client.sync()
-        found = statistics(SESSION_CLASS, AttachedSession(client.machine, 0, session))
+        found = statistics(SESSION_CLASS, ListedSession(client.machine, 0, session))
         assert (found["TxnStarts"], found["TxnCommits"], found["TxnCount"]) == (2, 0, 0)
         assert queue_of(client.world)["discardsOverflow"] == 2
         assert queue_of(client.world)["msgTotalEnqueues"] == 0

@@ -12,13 +12,14 @@ from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import tool_environment
+from qstore.store.journal.write.step import JournalFullError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.metrics import JournalMetrics, StoreMetrics, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 
-#: The schema's properties and statistics, but for references to objects and what it calls deprecated or not wired up.
+#: The schema's properties and statistics, but for references to objects.
 STORE: Final = (
     "location defaultInitialFileCount defaultDataFileSize tplIsInitialized tplDirectory tplWritePageSize tplWritePages "
     "tplInitialFileCount tplDataFileSize tplCurrentFileCount tplTransactionDepth tplTxnPrepares tplTxnCommits "
@@ -27,7 +28,8 @@ STORE: Final = (
 JOURNAL: Final = (
     "name directory baseFileName writePageSize writePages readPageSize readPages initialFileCount autoExpand "
     "currentFileCount maxFileCount dataFileSize recordDepth enqueues dequeues txn txnEnqueues txnDequeues txnCommits "
-    "txnAborts outstandingAIOs"
+    "txnAborts outstandingAIOs freeFileCount availableFileCount writeWaitFailures writeBusyFailures readRecordCount "
+    "readBusyFailures writePageCacheDepth readPageCacheDepth"
 )
 MESSAGE: Final = (b"a message",)
 
@@ -77,6 +79,15 @@ def test_what_they_count(tmp_path: Path) -> None:
         assert (found.txn_commits, found.txn_aborts, found.outstanding_aios) == (1, 0, 0)
         assert journal_metrics(store, other).txn_enqueues == journal_metrics(store, other).record_depth == 1
 
+        assert (found.free_file_count, found.available_file_count, found.write_page_cache_depth) == (3, 3, 0)
+        counted = (
+            found.write_wait_failures,
+            found.write_busy_failures,
+            found.read_record_count,
+            found.read_busy_failures,
+        )
+        assert counted == (0, 0, 0, 0)
+
         whole = store_metrics(store)
         assert whole.tpl_is_initialized
         assert (whole.default_initial_file_count, whole.default_data_file_size) == (8, 24)
@@ -89,3 +100,28 @@ def test_what_they_count(tmp_path: Path) -> None:
             store.collect()
         assert store_metrics(store)[-5:] == (0, 2, 1, 1, 0)
         assert journal_metrics(store, one).txn_aborts == 1
+
+
+def test_what_waits_is_refused_and_is_read(tmp_path: Path) -> None:
+    parameters = StoreParameters(auto_expand=False, wcache_page_size=4, wcache_num_pages=4)
+    with MessageStore.open(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
+        one, message = queue(store, "one"), (bytes(5_000),)
+        rids = [store.append.enqueue(one, message, len(message[0]), data_crc(message))]
+        found = journal_metrics(store, one)
+        assert found.write_page_cache_depth == -(-one.unsynced // found.write_page_size) > 0
+        with pytest.raises(JournalFullError):
+            rids.extend(store.append.enqueue(one, message, len(message[0]), data_crc(message)) for _ in range(100))
+        found = journal_metrics(store, one)
+        assert (found.free_file_count, found.available_file_count) == (0, 0)
+        assert found.write_busy_failures == 1
+        assert found.write_wait_failures > 0
+        store.start()
+        while one.unsynced:
+            store.collect()
+        got: list[object] = []
+        store.read(one, rids[:3], got.extend)
+        while not got:
+            store.collect(0.01)
+        assert got == [message[0]] * 3
+        found = journal_metrics(store, one)
+        assert (found.read_record_count, found.read_busy_failures in (0, 1)) == (3, True)

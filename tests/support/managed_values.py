@@ -18,10 +18,9 @@ def managed(broker: Broker, version: str = "", **parts: Any) -> ManagedBroker:
 
 
 def statistics(of: ManagedClass, target: object) -> dict[str, Any]:
-    """The statistics of an object, those that the schema calls deprecated left out; watermarks as they are."""
+    """The statistics of an object; watermarks as they are."""
     view = of.look(target)
-    rows = [each for each in of.declared if each.description not in ("Deprecated", "Unused")]
-    return {each.name: each.read(view) for each in rows}
+    return {each.name: each.read(view) for each in of.declared}
 
 
 def broker_statistics(broker: Broker) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """Methods of connections and sessions: they are closed as if by an administrator of the client's own side.
 
-Sessions that are detached by management wait for their timeout, as if the client had lost its connection.
+Sessions that are detached by management wait for their timeout, as if the client had lost its connection. A session
+that is detached can be closed, and its timeout begun anew.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qstore.broker.model.errors import PreconditionFailedError
 from qstore.broker.protocols.machine import SessionAction
 
 if TYPE_CHECKING:
-    from qstore.broker.management.managed_broker import AttachedSession, ManagedBroker
+    from qstore.broker.management.managed_broker import ListedSession, ManagedBroker
     from qstore.broker.management.objects.element import Arguments, Results
     from qstore.broker.model.caller import Caller
     from qstore.broker.protocols.machine import Machine
@@ -24,34 +26,40 @@ async def close_connection(managed: ManagedBroker, machine: Machine, _arguments:
 
 
 async def close_session(
-    managed: ManagedBroker, attached: AttachedSession, _arguments: Arguments, _caller: Caller
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
 ) -> Results:
-    """End a session: what it has not settled is available again."""
-    attached.machine.manage_session(attached.channel, SessionAction.CLOSE)
-    managed.broker.tick.schedule()
-    return {}
+    """End a session, attached or detached: what it has not settled is available again."""
+    if listed.detached is not None:
+        listed.detached.end()
+        managed.broker.tick.schedule()
+        return {}
+    return _manage(managed, listed, SessionAction.CLOSE)
 
 
 async def detach_session(
-    managed: ManagedBroker, attached: AttachedSession, _arguments: Arguments, _caller: Caller
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
 ) -> Results:
     """Detach a session."""
-    attached.machine.manage_session(attached.channel, SessionAction.DETACH)
-    managed.broker.tick.schedule()
-    return {}
+    return _manage(managed, listed, SessionAction.DETACH)
 
 
-async def solicit_ack(
-    managed: ManagedBroker, attached: AttachedSession, _arguments: Arguments, _caller: Caller
-) -> Results:
+async def solicit_ack(managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller) -> Results:
     """Ask a client which commands it has completed."""
-    attached.machine.manage_session(attached.channel, SessionAction.SOLICIT)
-    managed.broker.tick.schedule()
-    return {}
+    return _manage(managed, listed, SessionAction.SOLICIT)
 
 
 async def reset_lifespan(
-    _managed: ManagedBroker, _attached: AttachedSession, _arguments: Arguments, _caller: Caller
+    _managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
 ) -> Results:
-    """Begin the timeout of a session anew: that of an attached one has not begun."""
+    """Begin the timeout of a detached session anew: that of an attached one has not begun."""
+    if listed.detached is not None:
+        listed.detached.extend()
+    return {}
+
+
+def _manage(managed: ManagedBroker, listed: ListedSession, action: SessionAction) -> Results:
+    if listed.machine is None:
+        raise PreconditionFailedError(f'session "{listed.key}" is detached')
+    listed.machine.manage_session(listed.channel, action)
+    managed.broker.tick.schedule()
     return {}

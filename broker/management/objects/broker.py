@@ -56,7 +56,7 @@ _PROPERTIES: Final = (
     prop("workerThreads", "uint16", "RO", always(1), "Thread pool size"),
     prop("maxConns", "uint16", "RO", of("broker.settings.max_connections"), "Maximum allowed connections"),
     prop("connBacklog", "uint16", "RO", of("broker.settings.backlog"), "Connection backlog limit for listening socket"),
-    prop("stagingThreshold", "uint32", "RO", always(0), "Deprecated"),
+    prop("stagingThreshold", "uint32", "RO", of("broker.settings.staging_bytes"), "Deprecated"),
     prop(
         "mgmtPublish",
         "bool",

@@ -10,12 +10,11 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.methods import clients
-from qstore.broker.management.objects.element import ManagedClass, Read, always, deprecated, method, prop, stat, table
+from qstore.broker.management.objects.element import ManagedClass, Read, always, method, prop, stat, table
 from qstore.broker.management.objects.names import CONNECTION, QUEUE, SESSION, SUBSCRIPTION, VHOST_REFERENCE
-from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
-    from qstore.broker.management.managed_broker import AttachedSession, ManagedBroker
+    from qstore.broker.management.managed_broker import ListedSession, ManagedBroker
     from qstore.broker.protocols.machine import ConnectionCounts, Machine, ManagedSubscription
 
 
@@ -29,7 +28,7 @@ class _View(NamedTuple):
 class _Subscribed(NamedTuple):
     """A subscription, and its session."""
 
-    attached: AttachedSession
+    attached: ListedSession
     subscription: ManagedSubscription
 
 
@@ -132,7 +131,7 @@ CONNECTION_CLASS: Final = ManagedClass(
 # ---- session ----
 
 
-def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, AttachedSession]]:
+def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
     return ((attached.key, attached) for attached in managed.sessions())
 
 
@@ -161,8 +160,8 @@ _SESSION_STATISTICS: Final = (
         "Current pending transactions",
         "transaction",
     ),
-    deprecated("clientCredit", "count32", "message"),
-    deprecated("framesOutstanding", "count32"),
+    stat("clientCredit", "count32", of("session.credit"), "Deprecated", "message"),
+    stat("framesOutstanding", "count32", of("session.outstanding_commands"), "Deprecated"),
 )
 _SESSION_METHODS: Final = (
     method("solicitAck", "", (), clients.solicit_ack),
@@ -202,7 +201,7 @@ _SUBSCRIPTION_PROPERTIES: Final = (
         lambda each: "WINDOW" if each.subscription.is_windowed else "CREDIT",
         "WINDOW or CREDIT",
     ),
-    prop("arguments", "map", "RC", always(EMPTY_MAP)),
+    prop("arguments", "map", "RC", of("subscription.arguments")),
 )
 _SUBSCRIPTION_STATISTICS: Final = (
     stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),

@@ -149,10 +149,9 @@ def always(value: Any) -> Read:
     return lambda _: value
 
 
-def deprecated(name: str, kind: str, unit: str = "") -> Statistic:
-    """A statistic that the schema calls deprecated, and that qpidd does not count: it is 0."""
-    zero: Any = Samples() if kind.startswith("mma") else Watermark() if kind.startswith("hilo") else 0
-    return Statistic(name, kind, always(zero), "Deprecated", unit)
+def level(read: Read) -> Read:
+    """Reads a number whose highest and lowest values are not recorded: they are those of now."""
+    return lambda view: Watermark(read(view))
 
 
 def _no_objects(_broker: Managed) -> Iterable[tuple[str, Any]]:

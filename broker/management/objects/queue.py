@@ -10,7 +10,17 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.methods import moving
-from qstore.broker.management.objects.element import ManagedClass, always, arg, deprecated, method, prop, stat, table
+from qstore.broker.management.objects.element import (
+    ManagedClass,
+    Samples,
+    always,
+    arg,
+    level,
+    method,
+    prop,
+    stat,
+    table,
+)
 from qstore.broker.management.objects.names import EXCHANGE, QUEUE, VHOST_REFERENCE
 
 if TYPE_CHECKING:
@@ -130,8 +140,8 @@ _STATISTICS: Final = (
     stat("reroutes", "count64", of("totals.rerouted"), "Messages dequeued to management re-route", "message"),
     stat("consumerCount", "hilo32", of("queue.consumer_marks"), "Current consumers on queue", "consumer"),
     stat("bindingCount", "hilo32", of("queue.binding_count"), "Current bindings", "binding"),
-    deprecated("unackedMessages", "hilo32", "message"),
-    deprecated("messageLatency", "mmaTime", "nanosecond"),
+    stat("unackedMessages", "hilo32", level(of("queue.acquired_count")), "Deprecated", "message"),
+    stat("messageLatency", "mmaTime", always(Samples()), "Deprecated", "nanosecond"),  # measured: no message
     stat("flowStopped", "bool", of("queue.watch.is_stopped"), "Flow control active."),
     stat(
         "flowStoppedCount",

@@ -1,6 +1,6 @@
 """The classes system, memory, vhost and agent: the machine, the process, its only virtual host, and attached agents.
 
-Of the allocator the broker tells what its process and its messages take.
+What memory tells is the C library's (`allocator`); without one that tells it, memory has only a name.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -8,11 +8,11 @@ Source: the QMF schema of qpidd's broker.
 from __future__ import annotations
 
 import platform
-import resource
 from collections.abc import Iterable
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final
 
+from qstore.broker.management.objects.allocator import Allocated, allocated
 from qstore.broker.management.objects.broker import started
 from qstore.broker.management.objects.element import ManagedClass, always, prop
 from qstore.broker.management.objects.names import (
@@ -43,6 +43,10 @@ def _memory(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
     return ((BROKER_NAME, managed),)
 
 
+def _look_at_memory(_managed: ManagedBroker) -> Allocated:
+    return allocated()
+
+
 def _agents(managed: ManagedBroker) -> Iterable[tuple[str, RemoteAgent]]:
     return [(CONNECTION.name_of(agent.peer), agent) for agent in managed.agents()]
 
@@ -71,41 +75,42 @@ MEMORY_CLASS: Final = ManagedClass(
             "malloc_arena",
             "uint64",
             "RO optional",
-            lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            of("arena"),
             "Total size of memory allocated with `sbrk' by `malloc', in bytes",
         ),
-        prop("malloc_ordblks", "uint64", "RO optional", always(None), "The number of chunks not in use"),
-        prop("malloc_hblks", "uint64", "RO optional", always(None), "Total number of chunks allocated with `mmap'"),
+        prop("malloc_ordblks", "uint64", "RO optional", of("ordblks"), "The number of chunks not in use"),
+        prop("malloc_hblks", "uint64", "RO optional", of("hblks"), "Total number of chunks allocated with `mmap'"),
         prop(
             "malloc_hblkhd",
             "uint64",
             "RO optional",
-            always(None),
+            of("hblkhd"),
             "Total size of memory allocated with `mmap', in bytes",
         ),
         prop(
             "malloc_uordblks",
             "uint64",
             "RO optional",
-            lambda managed: managed.broker.held_memory(),
+            of("uordblks"),
             "Total size of memory occupied by chunks handed out by `malloc'",
         ),
         prop(
             "malloc_fordblks",
             "uint64",
             "RO optional",
-            always(None),
+            of("fordblks"),
             "Total size of memory occupied by free (not in use) chunks",
         ),
         prop(
             "malloc_keepcost",
             "uint64",
             "RO optional",
-            always(None),
+            of("keepcost"),
             "The size of the top-most releasable chunk that normally borders the end of the heap",
         ),
     ),
     objects=_memory,
+    look=_look_at_memory,
     created=started,
 )
 

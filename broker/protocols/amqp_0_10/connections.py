@@ -9,7 +9,7 @@ from qstore.broker.protocols.amqp_0_10 import traced_connection
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.amqp_0_10.traced_connection import TracedConnection
-from qstore.broker.protocols.machine import Host, Peer
+from qstore.broker.protocols.machine import DetachedSession, Host, Peer
 from qstore.broker.security.authentication import Authentication
 
 
@@ -46,6 +46,10 @@ class Amqp010Connections:
     def on_timer(self, now: float) -> None:
         """Run periodic work; `now` is in seconds of a monotonic clock."""
         self.sessions.on_timer(now)
+
+    def detached_sessions(self) -> list[DetachedSession]:
+        """The sessions that wait to be attached again."""
+        return self.sessions.list_detached(time.monotonic)
 
     @property
     def unfinished_bytes(self) -> int:

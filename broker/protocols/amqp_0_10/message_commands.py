@@ -132,7 +132,7 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
         subscription = SelectiveSubscription(
             session, destination, queue, accept_mode, acquires=acquires, selector=selector, last=last
         )
-    exclusive = bool(values["exclusive"])
+    subscription.arguments, exclusive = arguments, bool(values["exclusive"])
     subscribe(session.broker, session, queue, subscription, destination, exclusive=exclusive, arguments=arguments)
     session.subscriptions[destination] = subscription
 

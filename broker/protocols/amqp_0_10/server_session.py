@@ -40,7 +40,7 @@ from qstore.broker.protocols.amqp_0_10.error_codes import code_of
 from qstore.broker.protocols.amqp_0_10.sequence import wrap
 from qstore.broker.protocols.amqp_0_10.session import State, shown_name
 from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
-from qstore.broker.protocols.amqp_0_10.subscription import Subscription
+from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Subscription
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from qstore.formats.amqp_0_10.codes import DetachCode
 
@@ -193,6 +193,16 @@ class ServerSession(DeliveringSession[SessionConnection]):
     def unsettled_count(self) -> int:
         """Messages acquired by the client and not settled."""
         return len(self.deliveries.unsettled)
+
+    @property
+    def credit(self) -> int:
+        """As `ManagedSession.credit`."""
+        return min(UNLIMITED, sum(each.message_credit for each in self.subscriptions.values()))
+
+    @property
+    def outstanding_commands(self) -> int:
+        """As `ManagedSession.outstanding_commands`."""
+        return self.received - self.ledger.done.count_below(self.received)
 
     @property
     def remote_host(self) -> str:

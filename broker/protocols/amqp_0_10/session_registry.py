@@ -10,6 +10,10 @@ Source: AMQP 0-10, session, rules one-transport-per-session and scoping.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
@@ -18,6 +22,14 @@ from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.amqp_0_10.assembly import Budget
 from qstore.broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.machine import DetachedSession
+
+
+class _Timeout(NamedTuple):
+    """When a detached session ends: by the monotonic clock, and in seconds since 1970."""
+
+    ends: float
+    expires_at: float
 
 
 class SessionRegistry:
@@ -44,7 +56,7 @@ class SessionRegistry:
         self.admission = Admission(broker.authorization, broker.quotas)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
-        self._detached: dict[ServerSession, float] = {}  # session -> end of its timeout, in order of detaching
+        self._detached: dict[ServerSession, _Timeout] = {}  # in order of detaching
         self._connections = 0
 
     def next_number(self) -> int:
@@ -78,7 +90,7 @@ class SessionRegistry:
         if session.is_failed or not session.timeout or not session.is_resumable:
             self.end(session)
             return
-        self._detached[session] = now + session.timeout
+        self._detached[session] = _Timeout(now + session.timeout, self.clock() + session.timeout)
         while len(self._detached) > self._broker.settings.max_detached_sessions:
             self.end(next(iter(self._detached)))
 
@@ -96,9 +108,23 @@ class SessionRegistry:
         """End sessions whose timeout is over, and discard expired interrupted messages."""
         self.interrupted.on_timer(now)
         self.failed_logins.on_timer(now)
-        for session, until in list(self._detached.items()):
-            if until <= now:
+        for session, timeout in list(self._detached.items()):
+            if timeout.ends <= now:
                 self.end(session)
+
+    def list_detached(self, now: Callable[[], float]) -> list[DetachedSession]:
+        """The detached sessions; `now` returns seconds of the monotonic clock."""
+        return [
+            DetachedSession(
+                session, session.channel, session.remote_host, timeout.expires_at,
+                end=partial(self.end, session), extend=partial(self._extend, session, now),
+            )
+            for session, timeout in self._detached.items()
+        ]  # fmt: skip
+
+    def _extend(self, session: ServerSession, now: Callable[[], float]) -> None:
+        if session in self._detached:
+            self._detached[session] = _Timeout(now() + session.timeout, self.clock() + session.timeout)
 
     def close(self) -> None:
         """The broker stops: end all detached sessions."""

@@ -38,6 +38,7 @@ from qstore.formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
+from qstore.formats.values import EMPTY_MAP
 
 UNLIMITED: Final = 0xFFFFFFFF
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
@@ -63,6 +64,7 @@ class Subscription:
         is_windowed: whether the flow mode is window.
         epoch: how often its credit was taken away: earlier deliveries return no credit.
         message_credit, byte_credit: remaining credit.
+        arguments: those with which the client has subscribed.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class Subscription:
         "_heads",
         "_unlimited",
         "acquires",
+        "arguments",
         "byte_credit",
         "cursor",
         "destination",
@@ -95,6 +98,7 @@ class Subscription:
         self.is_accepting = accept_mode == AcceptMode.EXPLICIT
         self.is_waiting = False
         self.is_windowed = True
+        self.arguments = EMPTY_MAP
         self.epoch = 0
         self.message_credit = self.byte_credit = 0
         self._given = 0  # message credit granted, minus credit taken away
