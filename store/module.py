@@ -33,6 +33,7 @@ from qstore.store.parameters import (
     store_directory,
 )
 from qstore.store.queue_parameters import queue_compresses, queue_geometry, queue_max_files
+from qstore.store.recovery.progress import TellProgress, not_told
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 
@@ -135,7 +136,12 @@ class Module:
     errors: ClassVar[tuple[type[Exception], ...]] = (StoreError, ParameterError)
 
     def open(
-        self, values: Mapping[str, str], data_directory: str | None, version: str, log: Callable[[LogLine], None]
+        self,
+        values: Mapping[str, str],
+        data_directory: str | None,
+        version: str,
+        log: Callable[[LogLine], None],
+        progress: TellProgress = not_told,
     ) -> PluggedStore:
         """Open the store.
 
@@ -144,6 +150,7 @@ class Module:
             data_directory: where to put the store unless the option store-dir says otherwise; None if there is none.
             version: the broker's, for the STORE file.
             log: receives log lines.
+            progress: is told how far it is, again and again.
 
         Raises:
             StoreError: it cannot be opened.
@@ -152,6 +159,5 @@ class Module:
         parameters, lines = parse_parameters(values)
         for line in lines:
             log(line)
-        return PluggedStore.open(
-            system_environment(), store_directory(parameters, data_directory), parameters, version, log=log
-        )
+        directory = store_directory(parameters, data_directory)
+        return PluggedStore.open(system_environment(), directory, parameters, version, log=log, progress=progress)

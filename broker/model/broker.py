@@ -29,7 +29,7 @@ from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery, RestoreMessage
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
-from qstore.broker.model.store_protocol import Store
+from qstore.broker.model.store_protocol import Store, TellProgress
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
@@ -190,8 +190,13 @@ class Broker:
         """Remove expired messages from all queues. Returns how many."""
         return sum(queue.expire() for queue in self.queues.values())
 
-    def recover(self, restore: RestoreMessage) -> None:
-        """Load exchanges, queues, bindings and messages from the store; `restore` decodes a stored message."""
+    def recover(self, restore: RestoreMessage, progress: TellProgress | None = None) -> None:
+        """Load exchanges, queues, bindings and messages from the store.
+
+        Args:
+            restore: decodes a stored message.
+            progress: is told how far it is.
+        """
         self.queue_factory.restore = restore
         if self.store is not None:
             recovery = Recovery(
@@ -202,6 +207,7 @@ class Broker:
                 restore,
                 self.tick.count_memory,
                 self.events.emit,
+                progress,
             )
             recovery.run()
             for queue in self.queues.values():

@@ -15,11 +15,19 @@ from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.store_protocol import LIVE, PENDING, RecoveredMessage, RecoveredQueue, Store
+from qstore.broker.model.store_protocol import (
+    LIVE,
+    PENDING,
+    RecoveredMessage,
+    RecoveredQueue,
+    Store,
+    TellProgress,
+)
 from qstore.broker.model.topology.bindings import recover_bindings
 from qstore.broker.model.transactions.effects import Effects
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
+from qstore.formats.wording import printable
 
 _LOG: Final = log_of("Broker")
 
@@ -39,7 +47,8 @@ class Recovery:
         factory: creates queues.
         restore: decodes a stored message.
         has_grown: counts the memory that a queue takes.
-        emit: tells the progress.
+        emit: tells where it is.
+        progress: is told how far it is.
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
@@ -54,9 +63,12 @@ class Recovery:
         restore: RestoreMessage,
         has_grown: Callable[[Queue], None],
         emit: Callable[[Event], None],
+        progress: TellProgress | None = None,
     ) -> None:
         self._store, self._exchanges, self._queues = store, exchanges, queues
         self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit
+        self._tell = progress or (lambda _: None)
+        self._messages = self._queue_count = self._message_count = 0
         self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
     def run(self) -> None:
@@ -65,6 +77,8 @@ class Recovery:
         self._emit(RecoveryBegun())
         self._recover_exchanges(alternates)
         by_id: dict[int, Queue] = {}
+        self._queue_count = len(self._store.recovered_queues)
+        self._message_count = sum(found.journal.depth for found in self._store.recovered_queues)
         for found in self._store.recovered_queues:
             queue = by_id[found.queue_id] = self._recover_queue(found)
             alternates.append((queue, found.record.alternate_exchange or ""))
@@ -99,6 +113,7 @@ class Recovery:
     def _recover_queue(self, found: RecoveredQueue) -> Queue:
         record = found.record
         self._emit(RecoveryBegun(record.name))
+        self._tell_progress(record.name)
         parsed, reasons = read_usable(record.arguments)
         for reason in reasons:  # qpidd or an earlier version accepted it
             _LOG.warning('Queue "%s": %s', record.name, reason)
@@ -136,6 +151,8 @@ class Recovery:
                 surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
             sizes = [max(1, size - surplus) for size in portion.sizes]
             queue.residency.recover(portion.rids, sizes, portion.redelivered)
+            self._messages += len(sizes)
+            self._tell_progress(found.record.name)
         return True
 
     def _recover_messages(self, found: RecoveredQueue, queue: Queue) -> None:
@@ -152,8 +169,19 @@ class Recovery:
                 self._hold(queue, message, stored)
             count += 1
             if count % _RELIEVED_AFTER == 0:
+                self._messages += _RELIEVED_AFTER
                 self._relieve(queue)
+                self._tell_progress(record.name)
+        self._messages += count % _RELIEVED_AFTER
         self._relieve(queue)
+
+    def _tell_progress(self, name: str) -> None:
+        self._tell(
+            lambda: (
+                f"recovered {self._messages:,} of {self._message_count:,} messages; at queue "
+                f'{len(self._queues) + 1:,} of {self._queue_count:,}, "{printable(name)}"'
+            )
+        )
 
     def _relieve(self, queue: Queue) -> None:
         """Let messages go out of memory again that took part in recovery, if there are too many."""

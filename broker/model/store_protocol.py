@@ -58,6 +58,9 @@ class StoreLine(Protocol):
 
 StoreLog: TypeAlias = Callable[[StoreLine], None]
 
+TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
+"""Receives what makes the text that tells how far a start is; made only if the text is used."""
+
 # ---- journals and their records ----
 
 
@@ -458,7 +461,15 @@ class StoreModule(Protocol):
     def errors(self) -> tuple[type[Exception], ...]:
         """Errors that `open` raises. The text is one line for a person."""
 
-    def open(self, values: Mapping[str, str], data_directory: str | None, version: str, log: StoreLog, /) -> Store:
+    def open(
+        self,
+        values: Mapping[str, str],
+        data_directory: str | None,
+        version: str,
+        log: StoreLog,
+        progress: TellProgress = ...,
+        /,
+    ) -> Store:
         """Open the store, in any state, and recover it.
 
         Args:
@@ -466,6 +477,7 @@ class StoreModule(Protocol):
             data_directory: the broker's, which exists; None if it has none.
             version: the broker's, recorded in the store.
             log: receives log lines.
+            progress: is told how far it is, again and again.
 
         Raises:
             `errors`

@@ -28,6 +28,7 @@ from qstore import __version__
 from qstore.broker.log.logs import LogError, log_of
 from qstore.broker.network import socket_connection
 from qstore.broker.process import daemon, service_manager
+from qstore.broker.process.address_space import spare_addresses
 from qstore.broker.process.data_dir import (
     DataDirectory,
     DataDirectoryError,
@@ -149,6 +150,7 @@ def _run_daemon(plan: StartPlan) -> int:
 def _run_broker(plan: StartPlan, child: daemon.Child | None) -> int:
     """Run the broker until it is shut down. Returns the exit code."""
     report = _Report(plan, child)
+    spare_addresses()
     with ExitStack() as opened:
         try:
             log = opened.enter_context(contextlib.closing(start_logging(plan.values, is_daemon=child is not None)))
@@ -220,7 +222,7 @@ class _Report:
     def ready(self, port: int) -> None:
         """Report that the broker is listening on `port`."""
         self._is_reported = True
-        service_manager.notify("READY=1")
+        service_manager.notify(f"READY=1\nSTATUS=Listening on port {port}")
         if self._child is not None:
             self._child.ready(port)
         elif self._is_port_chosen:

@@ -29,6 +29,7 @@ from qstore.broker.process.life_status import LifeStatus
 from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
+from qstore.broker.process.start_report import StartReport
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
@@ -123,13 +124,14 @@ class Runner:
         Signals(partial(self._end, loop, ended), partial(_call_soon, loop, self._reload))
         began = time.monotonic()
         self._life.starting(self._version, self._build, self._configuration)
-        self._store = self._open_store()
+        report = StartReport()
+        self._store = self._open_store(report)
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
         self._status.follow(broker.events)
         self._access = control_access(broker, self._rules)
         paging = self._open_paging(broker, loop)
         register_listener(broker, new_transfer)
-        broker.recover(restore_message)
+        broker.recover(restore_message, report)
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
         server = self._server = self._make_server(broker)
@@ -237,7 +239,7 @@ class Runner:
             _SECURITY_LOG.notice("Failed logins since the start: %d", self._server.authentication.failures)
         _LOG.notice("Reloaded the log file, the user file and the certificate; changes of other options need a restart")
 
-    def _open_store(self) -> Store | None:
+    def _open_store(self, report: StartReport) -> Store | None:
         if self._module is None:
             _LOG.warning(
                 "No store is loaded: durable queues and persistent messages are lost when the broker ends; "
@@ -246,7 +248,7 @@ class Runner:
             return None
         module, values = self._module
         try:
-            store = module.open(values, self._settings.data_directory, self._version, _log_store_line)
+            store = module.open(values, self._settings.data_directory, self._version, _log_store_line, report)
         except module.errors as error:
             raise StartError(str(error)) from error
         if self._status.is_on:

@@ -16,7 +16,7 @@ _LOG: Final = log_of("System")
 
 
 def notify(state: str) -> None:
-    """Send a state to the service manager, if there is one: `READY=1`, `STOPPING=1`."""
+    """Send a state to the service manager, if there is one: lines such as `READY=1`, `STOPPING=1`, `STATUS=text`."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -93,12 +93,20 @@ class Journal:
         self._not_plain = layout.external | layout.compressed
         self._decompressor = Decompressor()
 
-    def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-        """Pass each record to `sink`. Returns where and why the journal ends; None if nothing was ever written."""
+    def walk(
+        self, sink: RecordSink, *, every_record: bool = False, progress: Callable[[int], None] | None = None
+    ) -> JournalEnd | None:
+        """Pass each record to `sink`. Returns where and why the journal ends; None if nothing was ever written.
+
+        Args:
+            sink: receives the records.
+            every_record: as of `JournalReader.walk`.
+            progress: called at the beginning of each file with its log offset.
+        """
         if self.files.format is None or not self.files.files:
             return None
         records = records_of(self.files, self.stream)
-        reader = JournalReader(self.stream, records)
+        reader = JournalReader(self.stream, records, progress)
         end = reader.walk(sink, every_record=every_record)
         self.gaps = reader.gaps
         for damage in self.stream.unreadable():

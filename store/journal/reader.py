@@ -18,6 +18,7 @@ after a break (never the walk itself), unless the next record is where the broke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
@@ -79,13 +80,16 @@ class JournalReader:
     Args:
         stream: the journal's bytes.
         records: decodes and checks the journal's records.
+        progress: called at the beginning of each file with its log offset.
 
     Attributes:
         gaps: the stretches that the walk skipped.
     """
 
-    def __init__(self, stream: JournalStream, records: JournalRecords) -> None:
-        self._stream = stream
+    def __init__(
+        self, stream: JournalStream, records: JournalRecords, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self._stream, self._progress = stream, progress
         self._records = records
         self._breaks = 0
         self.gaps = Gaps()
@@ -119,6 +123,8 @@ class JournalReader:
         file_end = self._file_end(place)
         while place < self._stream.size:
             if place >= file_end:
+                if self._progress is not None:
+                    self._progress(place)
                 place = self._check_first_record(place, sink)
                 file_end = self._file_end(place)
             if not every_record and place < stop:

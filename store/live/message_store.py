@@ -54,6 +54,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.outage import WatchedKeyValue
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.close_record import closed_journal, write_close_record
+from qstore.store.recovery.progress import StartProgress, TellProgress, not_told
 from qstore.store.repair.conversion import convert, mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
@@ -91,6 +92,7 @@ class MessageStore:
         """Do nothing yet: use `open` to get a usable store."""
         self._environment, self.parameters, self._log = environment, parameters, log
         self.directory = directory
+        self._progress = StartProgress()
         self._opened = contextlib.ExitStack()
         self._poller: select.epoll | None = None
 
@@ -103,6 +105,7 @@ class MessageStore:
         software_version: str,
         *,
         log: Callable[[LogLine], None],
+        progress: TellProgress = not_told,
     ) -> Self:
         """Open a store, and recover its content.
 
@@ -112,6 +115,7 @@ class MessageStore:
             parameters: the options.
             software_version: recorded in the STORE file.
             log: receives log lines.
+            progress: is told how far it is, again and again.
 
         Raises:
             StoreLockedError: another process has locked it.
@@ -119,6 +123,7 @@ class MessageStore:
             StoreError: it cannot be opened.
         """
         store = cls(environment, StoreDirectory(environment, path, software_version), parameters, log)
+        store._progress = StartProgress(progress)
         store._open()
         return store
 
@@ -154,7 +159,7 @@ class MessageStore:
             log(log_lines.store_truncated(directory.path))
         found = directory.look()
         if found is Found.VERSION_1:
-            convert(self._environment, directory, self.parameters, log)
+            convert(self._environment, directory, self.parameters, log, self._progress)
         elif found is Found.NOTHING:
             directory.create(self.parameters.tpl_geometry, self.parameters.flush_alignment)
         mark = directory.read_mark()
@@ -173,8 +178,11 @@ class MessageStore:
 
     def _started(self, catalogue: Catalogue, mark: StoreFile) -> StartedStore:
         """Recover the store's content: plan what each journal needs, and then apply the plan."""
-        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), mark)
-        return apply_start(self._environment, self.directory, catalogue, self.parameters, plan, log=self._log)
+        progress = self._progress
+        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), mark, progress)
+        return apply_start(
+            self._environment, self.directory, catalogue, self.parameters, plan, log=self._log, progress=progress
+        )
 
     def _sizes(self) -> tuple[LogLine, ...]:
         of = self.parameters

@@ -24,6 +24,7 @@ from qstore.store.recovery.close_record import Closing
 from qstore.store.recovery.contradictions import contradictions
 from qstore.store.recovery.ends import missing_seal, torn_tail, unexplained_end
 from qstore.store.recovery.prepared import PreparedTransaction, prepared_in
+from qstore.store.recovery.progress import StartProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class RecoveredJournal:
         return prepared_in(self.journal, self.recovery)
 
 
-def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal:
+def recover_directory(
+    disk: Disk, path: str, name: str, closing: Closing, progress: StartProgress | None = None
+) -> RecoveredJournal:
     """Open and recover the journal in a directory. Its files are closed again if it cannot be read.
 
     Args:
@@ -69,6 +72,7 @@ def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> Rec
         path: its directory.
         name: the queue's, or "TplStore".
         closing: how the store was closed.
+        progress: is told how far the walk is.
 
     Raises:
         NotAJournalError: there is no journal.
@@ -76,25 +80,35 @@ def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> Rec
     """
     journal = open_journal(disk, path, name)
     try:
-        return recover_journal(journal, closing)
+        return recover_journal(journal, closing, progress=progress)
     except BaseException:
         journal.close()
         raise
 
 
-def recover_journal(journal: Journal, closing: Closing, *, if_readable: bool = False) -> RecoveredJournal:
+def recover_journal(
+    journal: Journal, closing: Closing, *, if_readable: bool = False, progress: StartProgress | None = None
+) -> RecoveredJournal:
     """Recover an open journal.
 
     Args:
         journal: the journal.
         closing: how the store was closed.
         if_readable: report it as damage, and not as an error, if the system refuses to continue reading.
+        progress: is told how far the walk is.
 
     Raises:
         OSError: it cannot be read.
     """
     recovery = JournalRecovery()
-    end = walk_readable(journal, recovery) if if_readable else journal.walk(recovery)
+    if if_readable:
+        end = walk_readable(journal, recovery)
+    elif progress is None:
+        end = journal.walk(recovery)
+    else:
+        size = journal.stream.size
+        end = journal.walk(recovery, progress=lambda place: progress.walked(journal.name, place, size, recovery))
+        progress.ended(recovery)
     damage = damage_of(journal, recovery, end, closing)
     end_notices: list[str] = []
     if end is not None and end.torn:

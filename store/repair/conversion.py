@@ -57,6 +57,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.log_lines import Level, LogLine, journal_created
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described
+from qstore.store.recovery.progress import StartProgress
 from qstore.store.unfinished import CONVERTED, NEW
 
 Log = Callable[[LogLine], None]
@@ -99,7 +100,11 @@ class ConversionReport(NamedTuple):
 
 
 def convert(
-    environment: Environment, directory: StoreDirectory, parameters: StoreParameters, log: Log
+    environment: Environment,
+    directory: StoreDirectory,
+    parameters: StoreParameters,
+    log: Log,
+    progress: StartProgress | None = None,
 ) -> ConversionReport:
     """Convert the store of version 1 in `directory`, which is locked and without interrupted work, to version 2.
 
@@ -108,6 +113,7 @@ def convert(
         directory: the store's.
         parameters: the options: how to treat damage, and default sizes.
         log: receives log lines.
+        progress: is told how far it is.
 
     Raises:
         StoreDamagedError: the old store is damaged, and the option on-damage is set to refuse it.
@@ -128,7 +134,7 @@ def convert(
         raise _failure(directory, error) from error
     store_id = UUID(int=environment.random_bits(128), version=4)
     try:
-        conversion = _Conversion(environment, directory, parameters, log, source)
+        conversion = _Conversion(environment, directory, parameters, log, source, progress or StartProgress())
         new = conversion.build(store_id)
     except OSError as error:
         raise _failure(directory, error) from error
@@ -203,9 +209,10 @@ class _Conversion:
         parameters: StoreParameters,
         log: Log,
         source: OfflineStore,
+        progress: StartProgress,
     ) -> None:
         self._environment, self._directory = environment, directory
-        self._parameters, self._log = parameters, log
+        self._parameters, self._log, self._progress = parameters, log, progress
         self._disk = environment.disk
         self._source = source
         self._made: Counter[str] = Counter()
@@ -270,6 +277,7 @@ class _Conversion:
                 continue
             names.add(queue.name)
             numbers.add(number)
+            self._progress.converting(position + 1, len(recovered.queues), queue.name)
             build.queue(self._to_build(number, queue))
         self._made["queues"] = len(numbers)
         return numbers

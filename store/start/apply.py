@@ -48,6 +48,7 @@ from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.recovery.prepared import PreparedTransaction
+from qstore.store.recovery.progress import StartProgress
 from qstore.store.start.plan import (
     Need,
     PlannedJournal,
@@ -70,6 +71,7 @@ def apply_start(
     plan: StartPlan,
     *,
     log: Log,
+    progress: StartProgress | None = None,
 ) -> StartedStore:
     """Apply the plan, and resume the journals.
 
@@ -80,6 +82,7 @@ def apply_start(
         parameters: the store's options.
         plan: the plan, made from the present state. Its files are closed if it cannot be applied.
         log: receives log lines.
+        progress: is told how far it is.
 
     Raises:
         StoreDamagedError: something is damaged, and the option on-damage is set to refuse the store.
@@ -89,7 +92,8 @@ def apply_start(
     """
     with contextlib.ExitStack() as opened:
         opened.callback(plan.close)
-        started = _Start(environment, directory, catalogue, parameters, plan, log, opened).apply()
+        start = _Start(environment, directory, catalogue, parameters, plan, log, opened, progress or StartProgress())
+        started = start.apply()
         opened.pop_all()
     return started
 
@@ -106,11 +110,12 @@ class _Start:
         plan: StartPlan,
         log: Log,
         opened: contextlib.ExitStack,
+        progress: StartProgress,
     ) -> None:
         self._environment, self._directory, self._catalogue = environment, directory, catalogue
         self._disk = environment.disk
         self._parameters, self._plan, self._closing = parameters, plan, plan.closing
-        self._log = log
+        self._log, self._progress = log, progress
         self._opened = opened  # closes everything opened so far if the start fails
         self._damage: list[Damage] = []
         self._highest_rid = 0
@@ -125,7 +130,10 @@ class _Start:
         self._found_all(plan.damage)
         prepared_list, transactions = self._take_up_prepared_list(plan.prepared_list)
         outcomes = {transaction.xid: transaction.outcome for transaction in transactions}
-        queues = [self._take_up_queue(queue, outcomes) for queue in plan.queues]
+        queues = []
+        for number, each in enumerate(plan.queues, 1):
+            self._progress.preparing(number, len(plan.queues), each.record.name)
+            queues.append(self._take_up_queue(each, outcomes))
         self._clear_leftovers()
         for queue in plan.lost:
             self._catalogue.create_queue(queue.entry)
@@ -324,6 +332,7 @@ class _Start:
     def _rebuild(self, path: str, walked: RecoveredJournal, info: JournalInfo) -> None:
         """Rebuild a damaged journal from its readable content. The remains of an earlier attempt are removed."""
         self._found_all(walked.damage)
+        self._progress.rebuilding(walked.journal.path)
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, seal=True)

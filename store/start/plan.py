@@ -38,6 +38,7 @@ from qstore.store.journal.write.storage import is_withdrawn
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.recovery.close_record import Closing, read_closing
 from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
+from qstore.store.recovery.progress import StartProgress
 from qstore.store.start.leftovers import Leftovers, find_leftovers
 from qstore.store.unfinished import MAKING, Unfinished, unfinished_list
 
@@ -138,7 +139,13 @@ class StartPlan:
             queue.journal.close()
 
 
-def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEntry], mark: StoreFile) -> StartPlan:
+def plan_start(
+    disk: Disk,
+    directory: StoreDirectory,
+    entries: Sequence[QueueEntry],
+    mark: StoreFile,
+    progress: StartProgress | None = None,
+) -> StartPlan:
     """Read every journal of a locked store, and determine its need. Nothing is changed.
 
     Args:
@@ -146,6 +153,7 @@ def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEnt
         directory: the store's.
         entries: the queues in its catalogue, by number.
         mark: the content of its STORE file.
+        progress: is told how far it is.
 
     Returns:
         The plan. The journals that were read are open; `StartPlan.close` closes them.
@@ -160,8 +168,12 @@ def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEnt
         prepared_list = plan_prepared_list(disk, directory, closing)
         opened.callback(prepared_list.close)
         queues = []
+        if progress is not None:
+            progress.journals = len(entries)
         for entry in entries:
-            queues.append(plan_queue(disk, directory, entry, closing))
+            if progress is not None:
+                progress.begin()
+            queues.append(plan_queue(disk, directory, entry, closing, progress=progress))
             opened.callback(queues[-1].journal.close)
         leftovers = _plan_leftovers(disk, directory, queues, closing)
         lost = []
@@ -201,7 +213,12 @@ def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) 
 
 
 def plan_queue(
-    disk: Disk, directory: StoreDirectory, entry: QueueEntry, closing: Closing, renamed: Damage | None = None
+    disk: Disk,
+    directory: StoreDirectory,
+    entry: QueueEntry,
+    closing: Closing,
+    renamed: Damage | None = None,
+    progress: StartProgress | None = None,
 ) -> PlannedQueue:
     """Determine the need of a queue's journal.
 
@@ -211,6 +228,7 @@ def plan_queue(
         entry: its entry in the catalogue, or its future one.
         closing: how the store was closed.
         renamed: why the journal must be rebuilt under another name; None if it need not be.
+        progress: is told how far it is.
 
     Raises:
         StoreDamagedError: the queue's record cannot be decoded.
@@ -224,24 +242,32 @@ def plan_queue(
     if is_withdrawn(disk, path):
         return PlannedQueue(entry, record, PlannedJournal(path, record.name, Need.REPLACE))
     missing = Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name)
-    journal = _planned(disk, path, record.name, closing, missing, () if renamed is None else (renamed,))
+    journal = _planned(disk, path, record.name, closing, missing, () if renamed is None else (renamed,), progress)
     return PlannedQueue(entry, record, journal)
 
 
-def read_if_any(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal | None:
+def read_if_any(
+    disk: Disk, path: str, name: str, closing: Closing, progress: StartProgress | None = None
+) -> RecoveredJournal | None:
     """Read the journal in a directory; None if there is none. Raises OSError."""
     if not disk.is_directory(path):
         return None
     try:
-        return recover_directory(disk, path, name, closing)
+        return recover_directory(disk, path, name, closing, progress)
     except NotAJournalError:
         return None
 
 
 def _planned(
-    disk: Disk, path: str, name: str, closing: Closing, missing: Damage, besides: Sequence[Damage] = ()
+    disk: Disk,
+    path: str,
+    name: str,
+    closing: Closing,
+    missing: Damage,
+    besides: Sequence[Damage] = (),
+    progress: StartProgress | None = None,
 ) -> PlannedJournal:
-    found = read_if_any(disk, path, name, closing)
+    found = read_if_any(disk, path, name, closing, progress)
     if found is None:
         return PlannedJournal(path, name, Need.MAKE, missing=missing)
     found.damage.extend(besides)

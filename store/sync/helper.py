@@ -42,6 +42,8 @@ MAX_FILES: Final = 253
 """Maximum descriptors in one request: SCM_MAX_FD of Linux."""
 THREADS: Final = 16
 """Maximum number of concurrent requests."""
+_STACK_BYTES: Final = 512 << 10
+"""Of a thread, which calls little: the usual 8 MiB count under `ulimit -v`."""
 
 _SYNCFS_FILES: Final = 16
 """Above this number of files on one file system one `syncfs` is faster (tests/bench/bench_sync.py)."""
@@ -165,6 +167,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     helper = Helper(connection)
+    threading.stack_size(_STACK_BYTES)
     for _ in range(THREADS - 1):
         threading.Thread(target=helper.serve, daemon=True).start()
     connection.send(GREETING)

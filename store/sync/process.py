@@ -21,6 +21,7 @@ import array
 import contextlib
 import errno
 import itertools
+import os
 import resource
 import select
 import signal
@@ -50,6 +51,8 @@ _MAX_FILES_SENT: Final = 2 * helper.MAX_FILES
 """Maximum files at the helper: with its own they stay below 1,024, the usual limit on a process's open files."""
 _HANDLED_BY_PARENT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask this process to end, and that may reach the helper too: it must outlive the remaining writes."""
+_LITTLE_MEMORY: Final = {"MALLOC_ARENA_MAX": "1"}
+"""glibc reserves 64 MiB of addresses for each thread otherwise, which is too much under `ulimit -v`."""
 _MAX_ANSWER: Final = helper.MAX_FILES * helper.ANSWER.size
 _STATES: Final = (("T", " (stopped)"), ("t", " (being traced)"), ("D", " (waiting for the disk)"))
 """States of a thread (proc_pid_stat(5)) that explain why nothing is synced; the first match counts."""
@@ -180,6 +183,7 @@ class HelperProcessSync:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 cwd="/",
+                env={**os.environ, **_LITTLE_MEMORY},
             )
         except OSError as error:
             self._connection.close()

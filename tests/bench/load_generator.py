@@ -37,7 +37,7 @@ from tests.support.running_broker import cpu_seconds
 CHUNK: Final = 100
 """Transfers in one piece of a publisher."""
 _RECEIVE: Final = 512 << 10
-_BACKLOG: Final = 10
+BACKLOG: Final = 10
 _WARM_UP_SECONDS: Final = 1.0
 _COMPLETED: Final = b"\x02\x0a"
 _TIMELY_REPLY: Final = 2
@@ -81,10 +81,20 @@ class Link(Protocol):
         """Send what may be sent."""
 
 
-class Publisher:
-    """Keeps up to a window of messages unconfirmed, and up to ten in the queue that `consumer` takes from."""
+class Counted(Protocol):
+    """What has taken so many messages from a queue."""
 
-    def __init__(self, peer: RawPeer, queue: str, size: int, durable: bool, window: int, consumer: Consumer) -> None:
+    count: int
+
+
+class Publisher:
+    """Keeps up to a window of messages unconfirmed, and up to ten in the queue that `consumer` takes from.
+
+    Attributes:
+        completed: id of the first command that the broker has not completed.
+    """
+
+    def __init__(self, peer: RawPeer, queue: str, size: int, durable: bool, window: int, consumer: Counted) -> None:
         one, last = (
             transfer_frames(queue, b"x" * size, durable=durable, sync=sync, frame_limit=peer.frame_limit)
             for sync in (False, True)
@@ -93,7 +103,7 @@ class Publisher:
         self._chunk = memoryview(one * (CHUNK - 1) + last)
         self._rest = self._chunk[:0]
         self._reply = b""
-        self._sent = self._completed = self._base = peer.sent
+        self._sent = self.completed = self._base = peer.sent
         self._window = window
         self._left = b""
         self._consumer = consumer
@@ -101,7 +111,7 @@ class Publisher:
     def write(self) -> None:
         """Send while there is room in the window and in the socket."""
         taken = self._base + self._consumer.count
-        limit = min(self._completed + self._window, taken + _BACKLOG * self._window) - CHUNK
+        limit = min(self.completed + self._window, taken + BACKLOG * self._window) - CHUNK
         while self._rest or self._sent <= limit:
             if not self._rest:
                 self._rest = memoryview(self._reply + self._chunk) if self._reply else self._chunk
@@ -129,10 +139,10 @@ class Publisher:
 
     def _note_completed(self, flags: int, ranges: bytes) -> None:
         for first, last in _pairs_in(ranges):
-            if first <= self._completed <= last:
-                self._completed = last + 1
+            if first <= self.completed <= last:
+                self.completed = last + 1
         if flags & _TIMELY_REPLY:
-            known = encode_control("session.known-completed", commands=((0, self._completed - 1),))
+            known = encode_control("session.known-completed", commands=((0, self.completed - 1),))
             self._reply = encode_control_frame(1, known)
 
 

@@ -175,7 +175,8 @@ def test_a_service_manager_is_told(start: Start, tmp_path: Path) -> None:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE_SECONDS)
         process = start("-p0", "--no-data-dir", NOTIFY_SOCKET=str(tmp_path / "notify"))
-        assert manager.recv(100) == b"READY=1"
+        ready = manager.recv(100)
+        assert ready.startswith(b"READY=1\nSTATUS=Listening on port ")
         process.terminate()
         assert manager.recv(100) == b"STOPPING=1"
         assert ended(process)[0] == 0

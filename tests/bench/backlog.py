@@ -1,0 +1,93 @@
+"""A backlog: many messages are put on a queue, and taken from it again, as fast as one process can."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.bench.load_generator import BACKLOG, CHUNK, Consumer, Link, Publisher
+from tests.support.raw_peer import RawPeer
+
+WINDOW: Final = 4000
+_PATIENCE_SECONDS: Final = 120.0
+_TICK_SECONDS: Final = 0.05
+
+
+@dataclass
+class _Taken:
+    """Lets a publisher send a certain number of messages and no more."""
+
+    count: int
+
+
+def fill(port: int, queue: str, count: int, size: int, *, durable: bool = True) -> float:
+    """Publish messages and wait until all are completed. Returns the seconds.
+
+    Args:
+        port, queue: of the queue.
+        count: how many, a multiple of 100.
+        size: bytes of a body.
+        durable: whether they are persistent.
+    """
+    assert count % CHUNK == 0
+    with RawPeer(port) as peer:
+        wanted = peer.sent + count
+        publisher = Publisher(peer, queue, size, durable, WINDOW, _Taken(count - BACKLOG * WINDOW))
+        took = _drive(publisher, lambda: publisher.completed, wanted)
+        peer.socket.setblocking(True)
+        return took
+
+
+def drain(port: int, queue: str, count: int) -> float:
+    """Take and accept so many messages, and wait until the queue has none. Returns the seconds until the last came."""
+    with RawPeer(port) as peer:
+        peer.subscribe(queue, messages=WINDOW)
+        consumer = Consumer(peer)
+        took = _drive(consumer, lambda: consumer.count, count)
+        consumer.write()
+        with RawPeer(port) as other:
+            end = time.monotonic() + _PATIENCE_SECONDS
+            while other.message_count(queue):
+                assert time.monotonic() < end, "accepted messages stay on the queue"
+                time.sleep(0.05)
+        return took
+
+
+def _drive(link: Link, done: Callable[[], int], wanted: int) -> float:
+    """Read and write until so much is done. AssertionError if nothing happens for two minutes."""
+    selector = selectors.DefaultSelector()
+    link.socket.setblocking(False)
+    selector.register(link.socket, selectors.EVENT_READ, link)
+    began = changed = time.monotonic()
+    last = done()
+    while last < wanted:
+        link.write()
+        if selector.select(_TICK_SECONDS):
+            link.read()
+        now, at = time.monotonic(), done()
+        if at != last:
+            last, changed = at, now
+        assert now - changed < _PATIENCE_SECONDS, f"{wanted - at} of the messages do not come"
+    return time.monotonic() - began
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process ever held (VmHWM), shared pages of files included."""
+    return _status(pid, "VmHWM")
+
+
+def _status(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def files_below(directory: Path) -> tuple[int, int]:
+    """How many regular files are there, and the bytes they take on the disk."""
+    sizes = [path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)
