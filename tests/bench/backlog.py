@@ -24,7 +24,9 @@ class _Taken:
     count: int
 
 
-def fill(port: int, queue: str, count: int, size: int, *, durable: bool = True) -> float:
+def fill(
+    port: int, queue: str, count: int, size: int, *, durable: bool = True, meanwhile: Callable[[], None] | None = None
+) -> float:
     """Publish messages and wait until all are completed. Returns the seconds.
 
     Args:
@@ -32,12 +34,13 @@ def fill(port: int, queue: str, count: int, size: int, *, durable: bool = True) 
         count: how many, a multiple of 100.
         size: bytes of a body.
         durable: whether they are persistent.
+        meanwhile: called again and again.
     """
     assert count % CHUNK == 0
     with RawPeer(port) as peer:
         wanted = peer.sent + count
         publisher = Publisher(peer, queue, size, durable, WINDOW, _Taken(count - BACKLOG * WINDOW))
-        took = _drive(publisher, lambda: publisher.completed, wanted)
+        took = _drive(publisher, lambda: publisher.completed, wanted, meanwhile)
         peer.socket.setblocking(True)
         return took
 
@@ -57,7 +60,7 @@ def drain(port: int, queue: str, count: int) -> float:
         return took
 
 
-def _drive(link: Link, done: Callable[[], int], wanted: int) -> float:
+def _drive(link: Link, done: Callable[[], int], wanted: int, meanwhile: Callable[[], None] | None = None) -> float:
     """Read and write until so much is done. AssertionError if nothing happens for two minutes."""
     selector = selectors.DefaultSelector()
     link.socket.setblocking(False)
@@ -68,6 +71,8 @@ def _drive(link: Link, done: Callable[[], int], wanted: int) -> float:
         link.write()
         if selector.select(_TICK_SECONDS):
             link.read()
+        if meanwhile is not None:
+            meanwhile()
         now, at = time.monotonic(), done()
         if at != last:
             last, changed = at, now

@@ -115,8 +115,18 @@ class Consumers:
         self.declined += len(declined)
         return True
 
-    def offer_backlog(self, clock: Callable[[], float], drop_expired: Callable[[Entry], object]) -> bool:
+    def offer_backlog(
+        self,
+        clock: Callable[[], float],
+        drop_expired: Callable[[Entry], object],
+        awaits: Callable[[Entry], bool] | None,
+    ) -> bool:
         """Offer ready takers, in turn, the messages passed over that their kinds were not asked for.
+
+        Args:
+            clock: seconds since 1970.
+            drop_expired: removes an entry that has expired.
+            awaits: whether the message of an entry is being read back; None if all are in memory.
 
         Returns:
             Whether that was all; otherwise messages that follow must wait.
@@ -136,6 +146,9 @@ class Consumers:
                 drop_expired(entry)
                 backlog.appendleft(consumer)
                 continue
+            if awaits is not None and awaits(entry):
+                self.has_backlog = True
+                return False
             result = self._offer_passed_over(consumer, entry)
             if result == TAKEN:
                 backlog.append(consumer)
@@ -169,14 +182,19 @@ class Consumers:
             consumer.is_waiting = False
         return result
 
-    def show(self, limit: int, clock: Callable[[], float]) -> None:
-        """Show browsers the entries they have not seen, up to the position `limit`, while they accept them."""
+    def show(self, limit: int, clock: Callable[[], float], awaits: Callable[[Entry], bool] | None) -> None:
+        """Show browsers the entries they have not seen, up to the position `limit`, while they accept them.
+
+        Those whose message `awaits` says is being read back come later.
+        """
         for browser in list(self.browsers):
             while browser.is_waiting and self.declined < MAX_DECLINED:
                 entry = browser.cursor
                 if entry.state >= END or entry.position >= limit:
                     break
                 if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= clock()):
+                    if awaits is not None and awaits(entry):
+                        break
                     result = browser.deliver(entry)
                     if result == REFUSED:
                         browser.is_waiting = False

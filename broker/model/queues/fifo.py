@@ -114,6 +114,10 @@ class Fifo:
         """The position of the next message."""
         return self._end.position
 
+    def after(self, entry: Entry) -> Entry:
+        """The one that is probably next for the consumers after an available entry."""
+        return entry.next
+
     def first_to_discard(self) -> Entry | None:
         """The oldest message that is available or held by a consumer; None if there is none."""
         entry = self._head.next

@@ -77,7 +77,12 @@ class PerConsumerOrder(Fifo, ABC):
         return False
 
     def distribute(
-        self, consumers: Consumers, limit: int, clock: Callable[[], float], drop_expired: Callable[[Entry], object]
+        self,
+        consumers: Consumers,
+        limit: int,
+        clock: Callable[[], float],
+        drop_expired: Callable[[Entry], object],
+        awaits: Callable[[Entry], bool] | None,
     ) -> None:
         """Deliver while there are messages for ready consumers, and not very many are declined (`MAX_DECLINED`).
 
@@ -86,6 +91,7 @@ class PerConsumerOrder(Fifo, ABC):
             limit: nothing is delivered from this position on.
             clock: seconds since 1970.
             drop_expired: removes an entry that has expired.
+            awaits: whether the message of an entry is being read back; None if all are in memory.
         """
         consumers.taken = 0
         takers: dict[Consumer, None] = {}
@@ -104,6 +110,8 @@ class PerConsumerOrder(Fifo, ABC):
                     drop_expired(entry)
                     turn.appendleft(consumer)
                     continue
+                if awaits is not None and awaits(entry):
+                    break
                 result = self._offer(entry, consumer, consumers)
                 if result == NOT_FOR_ME:
                     turn.appendleft(consumer)

@@ -211,6 +211,11 @@ class PriorityOrder(PerConsumerOrder):
         del entry.older, entry.newer
         return super().remove(entry)
 
+    def after(self, entry: Entry) -> Entry:
+        """As `Fifo.after`: of the same level."""
+        assert isinstance(entry, LevelEntry)
+        return entry.newer
+
     def first_to_discard(self) -> Entry | None:
         """Of the messages that are available or held by a consumer, the oldest of the lowest level; None if none is."""
         for level in self._levels:
@@ -227,11 +232,16 @@ class PriorityOrder(PerConsumerOrder):
     # ---- delivery ----
 
     def distribute(
-        self, consumers: Consumers, limit: int, clock: Callable[[], float], drop_expired: Callable[[Entry], object]
+        self,
+        consumers: Consumers,
+        limit: int,
+        clock: Callable[[], float],
+        drop_expired: Callable[[Entry], object],
+        awaits: Callable[[Entry], bool] | None,
     ) -> None:
         """As `PerConsumerOrder.distribute`."""
         self._finished.clear()
-        super().distribute(consumers, limit, clock, drop_expired)
+        super().distribute(consumers, limit, clock, drop_expired, awaits)
         if self._share is not None and not self._has_more(limit):
             self._share.restart()
 

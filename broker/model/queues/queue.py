@@ -75,8 +75,7 @@ class Queue(Admitting):
         creator: the user who has declared it.
         counted_memory: its `memory` when growth was last counted.
         sequence_header: the header with each message's number (`numbering`); empty for none.
-        auto_delete_seconds: how long an unused auto-delete queue is kept; with `is_kept_until_empty`, at least until
-            it has no messages.
+        auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
         is_browse_only: whether all its consumers are browsers.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
@@ -119,8 +118,7 @@ class Queue(Admitting):
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
-        self._barriers, self._consumers = Barriers(), Consumers()
-        self.residency = residency
+        self._barriers, self._consumers, self.residency = Barriers(), Consumers(), residency
         if residency is not None:
             residency.attach(self, self._order, self._consumers, self._barriers, self._is_ready)
 
@@ -283,7 +281,7 @@ class Queue(Admitting):
         message = entry.message
         self.bytes_dequeued += message.size
         if self.residency is not None and isinstance(message, Reference):
-            self.residency.removed(message)
+            self.residency.references.removed(message)
         if message.is_persistent is not self.durable:
             self.counters.atypical_dequeue(message.size)
         if self.watch.is_high:
@@ -417,8 +415,8 @@ class Queue(Admitting):
 
     def begin_deletion(self) -> None:
         """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
-        consumers = self._consumers.takers + self._consumers.browsers
-        deletion = Deletion(consumers, self.exclusive_consumer, self.dequeue, self._tick.when_synced)
+        everybody = self._consumers.takers + self._consumers.browsers
+        deletion = Deletion(everybody, self.exclusive_consumer, self.dequeue, self._tick.when_synced)
         for consumer in deletion.consumers:
             self.remove_consumer(consumer)
         self.is_deleted, self.deletion = True, deletion
@@ -454,14 +452,15 @@ class Queue(Admitting):
         """
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
+        awaits = None if self.residency is None or self.residency.is_all_in else self.residency.references.awaits
         if consumers.browsers:
-            consumers.show(limit, self._clock)
+            consumers.show(limit, self._clock, awaits)
         if consumers.has_backlog or self._chooser is not None:
             try:
                 if self._chooser is not None:
-                    self._chooser.distribute(consumers, limit, self._clock, self._drop_expired)
+                    self._chooser.distribute(consumers, limit, self._clock, self._drop_expired, awaits)
                     limit = 0
-                elif not consumers.offer_backlog(self._clock, self._drop_expired):
+                elif not consumers.offer_backlog(self._clock, self._drop_expired, awaits):
                     limit = 0
             finally:
                 self._acquired += consumers.taken
@@ -473,6 +472,9 @@ class Queue(Admitting):
             if expires_at and expires_at <= self._clock():
                 self._drop_expired(entry)
                 continue
+            if awaits is not None and awaits(entry):
+                order.put_back(entry)
+                break
             entry.state = ACQUIRED
             self._acquired += 1
             result = waiting[0].deliver(entry)
@@ -494,6 +496,5 @@ class Queue(Admitting):
     @property
     def is_unfinished(self) -> bool:
         """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
-        if self._consumers.declined >= MAX_DECLINED:
-            return True
-        return self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
+        is_behind = self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
+        return is_behind or self._consumers.declined >= MAX_DECLINED

@@ -42,10 +42,11 @@ class Reference(Message):
         size, expires_at, is_persistent: as of any message.
 
     Attributes:
-        key, is_stored: as above.
+        key, is_stored, position: as above.
+        was_tried: it was to be read back for a consumer, and could not be.
     """
 
-    __slots__ = ("_position", "_reader", "is_stored", "key")
+    __slots__ = ("_reader", "is_stored", "key", "position", "was_tried")
 
     def __init__(
         self,
@@ -58,18 +59,19 @@ class Reference(Message):
         expires_at: float,
         is_persistent: bool,
     ) -> None:
-        self._reader, self.key, self._position, self.is_stored = reader, key, position, is_stored
+        self._reader, self.key, self.position, self.is_stored = reader, key, position, is_stored
+        self.was_tried = False
         self.size, self.expires_at, self.is_persistent = size, expires_at, is_persistent
 
     def whole(self) -> Message:
         """The message itself, read back. Raises InternalError: it cannot be read."""
         message = self._read()
         if message is None:
-            raise InternalError(f"message {self._position} of its queue cannot be read back from the disk")
+            raise InternalError(f"message {self.position} of its queue cannot be read back from the disk")
         return message
 
     def _read(self) -> Message | None:
-        message = self._reader.read(self.key, self._position, is_stored=self.is_stored)
+        message = self._reader.read(self.key, self.position, is_stored=self.is_stored)
         if message is not None and self.expires_at:  # what is stored is in whole seconds
             message.expires_at = self.expires_at
         return message

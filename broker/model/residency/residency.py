@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
-from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
+from qstore.broker.model.residency.references import References, Tally
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
     PORTIONS,
-    Item,
     Portions,
     Stretch,
     can_join,
@@ -39,7 +38,6 @@ from qstore.broker.model.residency.stretch import (
 )
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.barriers import Barriers
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 _by_position: Final = attrgetter("position")
 
 
-class Residency:
+class Residency(Tally):
     """What is out of memory, of one queue.
 
     Args:
@@ -64,16 +62,13 @@ class Residency:
     Attributes:
         budget: as above.
         stage_at: `stage` is called after a tick in which the queue has grown by more bytes.
-        messages_out, bytes_out: messages that have gone out of memory so far, and their size.
-        messages_in, bytes_in: those that have come back since, or have left the queue.
-        memory_out: bytes of memory that the queue does not take because they are out.
+        references: the messages that are out one by one.
     """
 
     __slots__ = (
-        "_barriers", "_cached", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_ready", "_referred_to", "_sequence_header", "_staged_to", "_staging", "_stored", "_stretches",
-        "_walk_at", "_was_urgent", "budget", "bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out",
-        "stage_at",
+        "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
+        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at",
+        "_was_urgent", "budget", "references", "stage_at",
     )  # fmt: skip
 
     _queue: Paged
@@ -92,18 +87,18 @@ class Residency:
         sequence_header: str = "",
         portions: Portions = PORTIONS,
     ) -> None:
+        super().__init__()
         self._portions = portions
+        self.references = References(stored, others, self, sequence_header)
         self._stored, self._others, self.budget = stored, others, budget
         self._staging = self.stage_at = staging or sys.maxsize
         self._staged_to = 0  # up to this position large messages have gone out
-        self._has_stretches, self._sequence_header = has_stretches, sequence_header
+        self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
         self._walk_at = 0  # how much must have happened for the next walk over the whole queue
         self._was_urgent = self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
-        self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
-        self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
 
     def attach(
         self, queue: Paged, order: Fifo, consumers: Consumers, barriers: Barriers, ready: Callable[[], None]
@@ -111,12 +106,14 @@ class Residency:
         """The queue is made; `ready` has it dispatched."""
         self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
         self._ready: Callable[[], None] = ready
+        self.references.attach(queue, order, ready)
         order.pager = self
 
     def close(self) -> None:
         """The queue was deleted."""
         self._order.pager = None
         self._stretches.clear()
+        self.references.close()
         for source in (self._stored, self._others):
             if source is not None:
                 source.close()
@@ -145,7 +142,7 @@ class Residency:
         newest = entry.position
         while entry.position > self._staged_to:
             if entry.state == AVAILABLE and entry.position < limit and entry.message.size > self._staging:
-                self._refer_to(entry)
+                self.references.put_out(entry)
             entry = entry.previous
         self._staged_to = max(self._staged_to, min(newest, limit - 1))
         self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: look again
@@ -163,6 +160,7 @@ class Residency:
         window, least, freed = self._portions.window, self._portions.largest, 0
         if is_urgent:
             least = self._portions.smallest
+            self.references.release_read_ahead()
             window = least if self._consumers.takers else 0
         if self._folds:
             if self._stretches:
@@ -325,68 +323,14 @@ class Residency:
             self._referred_to = 0
         while entry.position > self._referred_to and freed < excess:
             if entry.state == AVAILABLE and entry.position < limit:
-                freed += self._refer_to(entry)
+                freed += self.references.put_out(entry)
             entry = entry.previous
         if is_walk:
             self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 
-    def _refer_to(self, entry: Entry) -> int:
-        message = entry.message
-        source = self._stored if entry.rid else self._others
-        if source is None or isinstance(message, Reference) or message.size + MESSAGE_OVERHEAD <= REFERENCE_BYTES:
-            return 0
-        key = source.keep([entry])[0]
-        if not key:
-            return 0
-        entry.message = self._reference(
-            Item(key, entry.position, message.size, message.expires_at, False, message.is_persistent),
-            is_stored=entry.rid != 0,
-        )
-        freed = message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
-        self.messages_out += 1
-        self.bytes_out += message.size
-        self.memory_out += freed
-        return freed
-
-    def _reference(self, item: Item, *, is_stored: bool) -> Reference:
-        return Reference(
-            self,
-            item.key,
-            item.position,
-            is_stored=is_stored,
-            size=item.size,
-            expires_at=item.expires_at,
-            is_persistent=item.is_persistent,
-        )
-
-    def removed(self, reference: Reference) -> None:
-        """A message that is out has left the queue."""
-        self._has_come(reference.size, reference.size + MESSAGE_OVERHEAD - REFERENCE_BYTES)
-        if (source := self._stored if reference.is_stored else self._others) is not None:
-            source.forget([reference.key])
-
-    def _has_come(self, size: int, memory: int) -> None:
-        self.messages_in += 1
-        self.bytes_in += size
-        self.memory_out -= memory
-
     # ---- back in ----
-
-    def read(self, key: int, position: int, *, is_stored: bool) -> Message | None:
-        """Read one message back, while the event loop waits; None if it cannot be read."""
-        known, known_is_stored, message = self._cached
-        if known != key or known_is_stored is not is_stored or message is None:
-            source = self._stored if is_stored else self._others
-            message = None if source is None else self._numbered(source.load([key])[0], position)
-            self._cached = (key, is_stored, message)
-        return message
-
-    def _numbered(self, message: Message | None, position: int) -> Message | None:
-        if message is None or not self._sequence_header:
-            return message
-        return numbered(message, self._sequence_header, position)
 
     def serve(self) -> None:
         """After a dispatch: have the stretches read back that consumers wait for, or will soon."""
@@ -405,9 +349,11 @@ class Residency:
             self._fetch(stretch)
 
     def is_behind(self, *, is_ready: bool) -> bool:
-        """Whether a consumer waits for a stretch that is being read back, or was read at once and `is_ready`."""
+        """Whether a consumer waits for what is being read back, or was read at once and `is_ready`."""
         cursors = [self._order.cursor, *(each.cursor for each in self._consumers.browsers)]
-        return (is_ready and self._has_read) or any(isinstance(at, Stretch) and at.is_fetched for at in cursors)
+        if self.references.is_reading or (is_ready and self._has_read):
+            return True
+        return any(isinstance(at, Stretch) and at.is_fetched for at in cursors)
 
     def _fetch(self, stretch: Stretch) -> None:
         if stretch.is_fetched:
@@ -438,16 +384,16 @@ class Residency:
         entries: list[Entry] = []
         loaded: list[int] = []
         for number, item in enumerate(stretch.items()):
-            message = None if messages is None else self._numbered(messages[number], item.position)
+            message = None if messages is None else self.references.numbered(messages[number], item.position)
             if message is None:
-                message = self._reference(item, is_stored=is_stored)
+                message = self.references.reference(item, is_stored=is_stored)
                 self.memory_out -= REFERENCE_BYTES - BYTES_PER_MESSAGE
             else:
                 if item.expires_at:  # what is stored is in whole seconds
                     message.expires_at = item.expires_at
                 if message.size != item.size:  # estimated by a start
                     self._queue.bytes_enqueued += message.size - item.size
-                self._has_come(item.size, item.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
+                self.has_come(item.size, item.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
                 loaded.append(item.key)
             entries.append(entry_of(item, message, is_stored=is_stored))
         self._order.unfold(stretch, entries)
@@ -473,7 +419,7 @@ class Residency:
             former.state = GONE
         elif entry.state == AVAILABLE:
             if isinstance(entry.message, Reference) and not isinstance(former.message, Reference):
-                self.removed(entry.message)  # it is in memory again
+                self.references.removed(entry.message)  # it is in memory again
             else:
                 former.message = entry.message
             former.is_redelivered = entry.is_redelivered

@@ -1,0 +1,236 @@
+"""The messages of one queue that are out of memory one by one, while their entries stay (`reference`).
+
+Consumers are not offered such a message before it was read back: the dispatch of the queue ends there (`awaits`), and
+is continued when the message has come. It is read together with others that are probably next, in the order of their
+level or of arrival, and the system reads as many ahead that follow these. So the event loop does not wait for the disk.
+Only what is not a delivery reads a single message while the loop waits, such as a move to another queue (`read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.entry import AVAILABLE, END, OUT, Entry
+from qstore.broker.model.queues.numbering import numbered
+from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
+from qstore.broker.model.residency.stretch import PORTIONS, Item
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.fifo import Fifo
+    from qstore.broker.model.residency.paged import Paged
+    from qstore.broker.model.residency.source import ContentSource, Loaded
+
+_MAX_STEPS: Final = 2048
+"""Entries that are passed in search of the next references."""
+
+
+_Kept: TypeAlias = "tuple[frozenset[int], frozenset[int]]"  # positions of the last two portions that were read
+_NONE_KEPT: Final[_Kept] = (frozenset(), frozenset())
+
+
+class Tally:
+    """What has gone out of memory, of one queue, and come back.
+
+    Attributes:
+        messages_out, bytes_out: messages that have gone out of memory so far, and their size.
+        messages_in, bytes_in: those that have come back since, or have left the queue.
+        memory_out: bytes of memory that the queue does not take because they are out.
+    """
+
+    __slots__ = ("bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out")
+
+    def __init__(self) -> None:
+        self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
+
+    def has_gone(self, size: int, memory: int) -> None:
+        """A message of that size is out, and so many bytes of memory are free."""
+        self.messages_out += 1
+        self.bytes_out += size
+        self.memory_out += memory
+
+    def has_come(self, size: int, memory: int) -> None:
+        """The opposite."""
+        self.messages_in += 1
+        self.bytes_in += size
+        self.memory_out -= memory
+
+
+class References:
+    """The references of one queue.
+
+    Args:
+        stored: has the messages that are in the queue's journal; None if it has none.
+        others: has those that are not; None if they stay in memory.
+        tally: counts.
+        sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
+
+    Attributes:
+        is_reading: messages are being read back, and consumers may wait for them.
+    """
+
+    __slots__ = ("_cached", "_kept", "_order", "_others", "_queue", "_ready", "_sequence_header", "_stored", "_tally",
+                 "is_reading")  # fmt: skip
+
+    _queue: Paged
+    _order: Fifo
+
+    def __init__(
+        self, stored: ContentSource | None, others: ContentSource | None, tally: Tally, sequence_header: str
+    ) -> None:
+        self._stored, self._others, self._tally, self._sequence_header = stored, others, tally, sequence_header
+        self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
+        self._kept = _NONE_KEPT
+        self.is_reading = False
+
+    def attach(self, queue: Paged, order: Fifo, ready: Callable[[], None]) -> None:
+        """The queue is made; `ready` has it dispatched."""
+        self._queue, self._order, self._ready = queue, order, ready
+
+    def close(self) -> None:
+        """The queue was deleted."""
+        self._tally = Tally()  # the other one refers to this
+
+    def source(self, *, is_stored: bool) -> ContentSource | None:
+        """Where such messages are when they are out."""
+        return self._stored if is_stored else self._others
+
+    # ---- out ----
+
+    def release_read_ahead(self) -> None:
+        """Memory is short: what was read for consumers may go out again."""
+        self._kept = _NONE_KEPT
+
+    def put_out(self, entry: Entry) -> int:
+        """Let the message of an available entry go out, if it can and that helps. Returns the bytes freed."""
+        message = entry.message
+        source = self.source(is_stored=entry.rid != 0)
+        if source is None or isinstance(message, Reference) or message.size + MESSAGE_OVERHEAD <= REFERENCE_BYTES:
+            return 0
+        if entry.position in self._kept[0] or entry.position in self._kept[1]:
+            return 0  # it was just read for a consumer
+        key = source.keep([entry])[0]
+        if not key:
+            return 0
+        item = Item(key, entry.position, message.size, message.expires_at, False, message.is_persistent)
+        entry.message = self.reference(item, is_stored=entry.rid != 0)
+        freed = message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
+        self._tally.has_gone(message.size, freed)
+        return freed
+
+    def reference(self, item: Item, *, is_stored: bool) -> Reference:
+        """A reference to a message that is out."""
+        return Reference(
+            self,
+            item.key,
+            item.position,
+            is_stored=is_stored,
+            size=item.size,
+            expires_at=item.expires_at,
+            is_persistent=item.is_persistent,
+        )
+
+    def removed(self, reference: Reference) -> None:
+        """A message that is out has left the queue, or is in memory again."""
+        self._has_come(reference)
+        if (source := self.source(is_stored=reference.is_stored)) is not None:
+            source.forget([reference.key])
+
+    def _has_come(self, reference: Reference) -> None:
+        tally = self._tally
+        tally.has_come(reference.size, reference.size + MESSAGE_OVERHEAD - REFERENCE_BYTES)
+        if tally.messages_out == tally.messages_in:
+            self._kept = _NONE_KEPT
+
+    # ---- back in ----
+
+    def read(self, key: int, position: int, *, is_stored: bool) -> Message | None:
+        """Read one message back, while the event loop waits; None if it cannot be read."""
+        known, known_is_stored, message = self._cached
+        if known != key or known_is_stored is not is_stored or message is None:
+            source = self.source(is_stored=is_stored)
+            message = None if source is None else self.numbered(source.load([key])[0], position)
+            self._cached = (key, is_stored, message)
+        return message
+
+    def numbered(self, message: Message | None, position: int) -> Message | None:
+        """The message with its number, if the queue has such a header."""
+        if message is None or not self._sequence_header:
+            return message
+        return numbered(message, self._sequence_header, position)
+
+    def awaits(self, entry: Entry) -> bool:
+        """Whether the message of an available entry, which is next for a consumer, is out and being read back.
+
+        The queue is dispatched again when it has come. A message that cannot be read is not awaited: offered, it is
+        declined.
+        """
+        message = entry.message
+        if not isinstance(message, Reference) or message.was_tried:
+            return False
+        if not self.is_reading:
+            self._fetch(entry, message)
+            message = entry.message
+        return isinstance(message, Reference) and not message.was_tried
+
+    def _fetch(self, entry: Entry, first: Reference) -> None:
+        """Read a message back, with those that are probably next."""
+        source = self.source(is_stored=first.is_stored)
+        assert source is not None
+        entries, following = self._upcoming(entry, first)
+        keys = [reference.key for _, reference in entries]
+        self.is_reading = True
+        self._kept = (self._kept[1], frozenset(each.position for each, _ in entries))
+        source.fetch(keys, partial(self._fetched, entries))  # which may call back at once
+        if following:
+            source.will_need(following)
+
+    def _upcoming(self, entry: Entry, first: Reference) -> tuple[list[tuple[Entry, Reference]], Sequence[int]]:
+        """The references that are probably next, from the first on, and the keys of as many after these."""
+        entries: list[tuple[Entry, Reference]] = []
+        following: list[int] = []
+        size, order = 0, self._order
+        for _ in range(_MAX_STEPS):
+            message = entry.message
+            if (
+                entry.state == AVAILABLE
+                and isinstance(message, Reference)
+                and not message.was_tried
+                and message.is_stored is first.is_stored
+            ):
+                size += message.size
+                if entries and (size > 2 * PORTIONS.bytes or len(following) == PORTIONS.largest):
+                    break
+                if entries and (following or size > PORTIONS.bytes or len(entries) == PORTIONS.largest):
+                    following.append(message.key)
+                else:
+                    entries.append((entry, message))
+            entry = order.after(entry)
+            if entry.state in (END, OUT):
+                break
+        return entries, following
+
+    def _fetched(self, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
+        """Messages were read back, unless they have left the queue meanwhile, or it was deleted."""
+        self.is_reading = False
+        if self._order.pager is None:
+            return
+        keys: list[int] = []
+        for (entry, reference), loaded in zip(entries, messages, strict=True):
+            reference.was_tried = True
+            message = self.numbered(loaded, reference.position)
+            if message is None or entry.state != AVAILABLE or entry.message is not reference:
+                continue
+            if reference.expires_at:  # what is stored is in whole seconds
+                message.expires_at = reference.expires_at
+            if message.size != reference.size:  # estimated by a start
+                self._queue.bytes_enqueued += message.size - reference.size
+            entry.message = message
+            self._has_come(reference)
+            keys.append(reference.key)
+        if keys and (source := self.source(is_stored=entries[0][1].is_stored)) is not None:
+            source.forget(keys)
+        self._ready()
