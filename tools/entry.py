@@ -121,10 +121,11 @@ def private_files() -> Iterator[None]:
 
 
 @contextmanager
-def signals_wait() -> Iterator[None]:
-    """Defer the signals that end a command until the end of the block, in which child processes are started.
+def signals_wait() -> Iterator[list[int]]:
+    """Defer the signals that end a command until the end of the block. Yields the list of those that have come.
 
-    A signal between the fork and the moment when the child is registered would leave that child running.
+    It is for what must not be left in the middle: a signal between the fork of a child process and the moment when the
+    child is registered would leave that child running; one within a step of a store's writer would leave it undone.
     """
     came: list[int] = []
 
@@ -136,7 +137,7 @@ def signals_wait() -> Iterator[None]:
     try:
         for number in changed:
             signal.signal(number, note)
-        yield
+        yield came
     finally:
         for number, handler in changed.items():
             signal.signal(number, handler)

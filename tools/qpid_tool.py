@@ -15,7 +15,9 @@ from qstore.broker.management.console import Console
 from qstore.tools.console.broker_options import BrokerOptions, broker_options
 from qstore.tools.management.running import EXIT_CODES, EXIT_FAILED, main_of, run_on_console
 from qstore.tools.shell.commands import Shell
-from qstore.tools.shell.prompt import PROGRAM, run_lines, run_terminal
+from qstore.tools.shell.prompt import run_lines, run_terminal
+
+PROGRAM: Final = Shell.program
 
 _EPILOG: Final = f"""
 \b

@@ -285,6 +285,10 @@ class MessageStore:
         """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
         return queue.index(lambda rid: self._delivered.holds(queue.queue_id, rid))
 
+    def delivered(self, queue: StartedQueue) -> Iterator[int]:
+        """The messages of a recovered queue that may have been delivered before, by record id; none is read."""
+        return (rid for rid in queue.rids() if self._delivered.holds(queue.queue_id, rid))
+
     def end_recovery(self) -> None:
         """End the reading of recovered messages: close the readers."""
         for queue in self.recovered_queues:

@@ -106,6 +106,11 @@ class StartedQueue:
                 continue
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
+    def rids(self) -> Iterator[int]:
+        """The record ids of its messages, in order; none is read."""
+        for rid, _, _, _ in self._recovery.outstanding(self._reader.format):
+            yield rid
+
     def index(self, is_redelivered: Callable[[int], bool]) -> Iterator[IndexPortion] | None:
         """As `read`, but only where the messages are: none is read. None if they are few, or transactions hold some."""
         records = self.journal.writer.records

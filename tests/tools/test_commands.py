@@ -47,6 +47,7 @@ PATHS: Final = {
     "qstore-recover": ["PATH", "OUT"],
     "qstore-resize": ["PATH", "--auto"],
     "qstore-restore": ["PATH", "OUT"],
+    "qstore-shell": ["PATH", "-c", "list all"],
     "qstore-size": ["--from", "PATH"],
 }
 WITHOUT_PATHS: Final = {

@@ -47,6 +47,15 @@ def _yes(name: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda fields: "yes" if fields.get(name) else "no"
 
 
+def _share(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda fields: "" if fields.get(name) is None else f"{100 * fields[name]:.1f}%"
+
+
+def _in_doubt(fields: Mapping[str, Any]) -> str:
+    enqueues, dequeues = fields.get("in_doubt_enqueues"), fields.get("in_doubt_dequeues")
+    return "" if enqueues is None or dequeues is None else str(enqueues + dequeues)
+
+
 def _flags(fields: Mapping[str, Any]) -> str:
     return ",".join(fields["flags"])
 
@@ -131,6 +140,16 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("headers", 24, _pairs("headers"), long=True),
         Column("body", 0, _body, long=True),
         Column("xid", 0, _field("xid"), apart=True),
+    ),
+    "journal": (
+        Column("journal of", 24, _field("queue")),
+        Column("files", 5, _field("files"), number=True),
+        Column("file size", 10, _field("file_size"), number=True),
+        Column("messages", 10, _field("outstanding"), number=True),
+        Column("in doubt", 8, _in_doubt, number=True),
+        Column("fill", 6, _share("fill"), number=True),
+        Column("damage", 6, _field("damage"), number=True),
+        Column("path", 0, _field("path"), long=True),
     ),
     "transaction": (
         Column("state", 10, _field("state")),

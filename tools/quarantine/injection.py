@@ -11,27 +11,17 @@ Injected messages are marked as redelivered, as after a crash, because a consume
 from __future__ import annotations
 
 import contextlib
-import posixpath
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from qstore.formats.quarantine_index import Injection, QuarantineEntry
-from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import Kind
-from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
-from qstore.store.journal.write.step import JournalError
-from qstore.store.key_value import CatalogueError
-from qstore.store.live.message_store import MessageStore
-from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Enqueue
 from qstore.store.log_lines import LogLine
-from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineMarks
-from qstore.store.unfinished import Unfinished, unfinished_stores
+from qstore.store.repair.stopped_messages import StoppedMessages, UnknownOutcomeError
 from qstore.tools.quarantine.evidence import MAX_BYTES, Evidence, RecordFinder, data_of, judge
 
 MAX_MESSAGES: Final = 10_000  # of one entry
@@ -39,7 +29,7 @@ MAX_CONTENT: Final = 1 << 30  # bytes of one entry: compressed content may be la
 
 GAVE_UP: Final = "records appear to begin throughout it, nested in each other: the search was stopped"
 
-_ROOT: Final = "rhm"
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -117,12 +107,8 @@ def inject(
         held.callback(marks.release)
         quarantine = Quarantine(environment.disk, directory)
         entries = _entries(quarantine, request.numbers)
-        path = _store_directory(environment, store_path, version)
-        parameters = StoreParameters(on_damage=OnDamage.REFUSE)
-        store = MessageStore.open(environment, path, parameters, version, log=log)
-        delivered = _delivered(store)
-        held.callback(store.close, delivered)
-        return _Work(environment, quarantine, marks, store, request, delivered).do(entries)
+        store = held.enter_context(StoppedMessages(environment, store_path, version, log))
+        return _Work(environment, quarantine, marks, store, request).do(entries)
 
 
 def _entries(quarantine: Quarantine, numbers: Sequence[int]) -> list[QuarantineEntry]:
@@ -135,37 +121,6 @@ def _entries(quarantine: Quarantine, numbers: Sequence[int]) -> list[QuarantineE
     return [found[number] for number in dict.fromkeys(numbers)]
 
 
-def _store_directory(environment: Environment, path: str, version: str) -> str:
-    """The store directory for `path`, if it has a store of version 2."""
-    if posixpath.basename(path.rstrip("/")) == _ROOT and environment.disk.is_file(posixpath.join(path, "STORE")):
-        path = posixpath.dirname(path.rstrip("/")) or "."
-    directory = StoreDirectory(environment, path, version)
-    try:
-        is_there = environment.disk.is_directory(path) and _is_there(environment, directory)
-    except OSError as error:
-        raise StoreError(f"{error.filename or path}: {error.strerror}") from error
-    if not is_there:
-        raise StoreError(f"{path}: there is no qstore store here; qstore-recover builds one from other formats")
-    return path
-
-
-def _is_there(environment: Environment, directory: StoreDirectory) -> bool:
-    """Whether there is a store of version 2, or a complete one that gets its final name when it is opened."""
-    if directory.look() is Found.VERSION_2:
-        return True
-    return Unfinished.NEW_STORE in unfinished_stores(environment.disk, directory.path).values()
-
-
-def _delivered(store: MessageStore) -> dict[int, array[int]]:
-    """Queue id -> the messages that may have been delivered, and are marked so again. Ends recovery."""
-    delivered: dict[int, array[int]] = {}
-    for queue in store.recovered_queues:
-        rids = delivered[queue.queue_id] = array("Q")
-        rids.extend(message.rid for message in store.messages(queue) if message.redelivered)
-    store.end_recovery()
-    return delivered
-
-
 class _Work:
     """One run on an opened store."""
 
@@ -174,15 +129,13 @@ class _Work:
         environment: Environment,
         quarantine: Quarantine,
         marks: QuarantineMarks,
-        store: MessageStore,
+        store: StoppedMessages,
         request: InjectionRequest,
-        delivered: dict[int, array[int]],
     ) -> None:
         self._environment, self._quarantine, self._marks = environment, quarantine, marks
-        self._store, self._request, self._delivered = store, request, delivered
-        self._journals = {journal.name: journal for journal in store.journals.values()}
-        if request.queue is not None and request.queue not in self._journals:
-            raise StoreError(f'{store.directory.path}: there is no queue "{request.queue}"')
+        self._store, self._request = store, request
+        if request.queue is not None:
+            store.journal(request.queue)
 
     def do(self, entries: Iterable[QuarantineEntry]) -> list[Injected]:
         """Inject everything that can be injected."""
@@ -211,7 +164,7 @@ class _Work:
                 raise
             numbers = ", ".join(map(str, injected))
             which = f"entries {numbers} are" if len(injected) > 1 else f"entry {numbers} are"
-            text = f"the messages of {which} in {self._store.directory.path}, but the index could not be updated"
+            text = f"the messages of {which} in {self._store.path}, but the index could not be updated"
             raise QuarantineError(f"{error}; {text}: do not inject them again") from error
 
     def _queue(self, entry: QuarantineEntry) -> str:
@@ -219,7 +172,7 @@ class _Work:
 
     def _mark(self, entry: QuarantineEntry, messages: int, first_rid: int | None = None) -> Injection:
         now = self._environment.clock()
-        return Injection(self._store.directory.path, self._queue(entry), now, messages, first_rid)
+        return Injection(self._store.path, self._queue(entry), now, messages, first_rid)
 
     def _judge(self, entry: QuarantineEntry) -> Judged:
         """Analyze an entry and check whether it can be injected."""
@@ -228,7 +181,7 @@ class _Work:
             return judged
         if entry.injected is not None and not self._request.again:
             return judged._replace(failure=f"{injected_before(entry.injected)}; --again injects it again")
-        if self._queue(entry) not in self._journals:
+        if not self._store.has_queue(self._queue(entry)):
             return judged._replace(
                 failure=f'there is no queue "{self._queue(entry)}" in the store; --queue names another'
             )
@@ -240,31 +193,15 @@ class _Work:
         result = Injected(entry, self._queue(entry), (), judged.problems, judged.failure)
         if judged.failure is not None:
             return result
-        journal = self._journals[result.queue]
         try:
             raw = b"".join(self._quarantine.raw(entry))
-            messages = [_enqueued(journal, data_of(raw, each)) for each in judged.messages]
-            rids, error = self._commit(messages)
-        except (JournalError, CatalogueError, QuarantineError) as refusal:
+            messages = [data_of(raw, each) for each in judged.messages]
+            rids = self._store.add(result.queue, messages, is_redelivered=True)
+        except UnknownOutcomeError as error:
+            return result._replace(failure=str(error), is_known=False)
+        except (StoreError, QuarantineError) as refusal:
             return result._replace(failure=str(refusal))
-        if error is not None:
-            text = f"it is unknown whether it is in the queue now: {error}"
-            return result._replace(failure=text, is_known=False)
-        self._delivered.setdefault(journal.queue_id, array("Q")).extend(rids)
         return result._replace(rids=rids)
-
-    def _commit(self, messages: Sequence[Enqueue]) -> tuple[list[int], Exception | None]:
-        """Inject messages, and wait until they are durable."""
-        done: list[Exception | None] = []
-        rids = self._store.transactions.commit(messages, (), done.append)
-        while not done:
-            self._store.start(is_idle=True)
-            self._store.collect(None)
-        return rids, done[0]
-
-
-def _enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
-    return journal, (data,), len(data), data_crc((data,))
 
 
 # ---- objections to an entry ----

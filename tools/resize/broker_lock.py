@@ -1,7 +1,8 @@
 """Whether a broker has the store open that contains a journal in qpidd's format.
 
-Such a journal is at `<data-dir>/rhm/...`, and a broker locks `<data-dir>/lock` while it runs: qpidd with lockf(3),
-qstore's with flock(2). If the store is not in the data directory, a running broker cannot be detected.
+Such a journal is at `<data-dir>/rhm/...`, in a linearstore at `<data-dir>/qls/...`. A broker locks `<data-dir>/lock`
+while it runs: qpidd with lockf(3), qstore's with flock(2). If the store is not in the data directory, a running broker
+cannot be detected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from qstore.store.errors import StoreLockedError
 
-_ROOT: Final = "rhm"
+_ROOTS: Final = ("rhm", "qls")
 _LOCK: Final = "lock"
 
 
@@ -24,7 +25,7 @@ def without_broker(directory: str) -> Iterator[None]:
     """Keep brokers out while the block runs.
 
     Args:
-        directory: the journal's directory.
+        directory: the journal's directory, or another one below `rhm` or `qls`.
 
     Raises:
         StoreLockedError: a broker has the store open.
@@ -48,7 +49,7 @@ def without_broker(directory: str) -> Iterator[None]:
 
 def _lock_path(directory: str) -> str | None:
     for above in Path(directory).resolve().parents:
-        if above.name == _ROOT:
+        if above.name in _ROOTS:
             path = above.parent / _LOCK
             return str(path) if path.is_file() else None
     return None

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from qstore.broker.client import MessagingError
+from qstore.broker.client.errors import ConnectionFailedError
 from qstore.broker.management.console import (
     AgentError,
     AgentInfo,
@@ -44,6 +45,13 @@ class Shell:
         agent: the agent that is asked; None for the broker's own.
         has_ended: whether `quit` was given.
     """
+
+    program = "qpid-tool"
+    banner = "Management Tool for QPID"
+    farewell = "Exiting..."
+    prompt = "qpid: "
+    failures: tuple[type[Exception], ...] = (MessagingError,)
+    fatal: tuple[type[Exception], ...] = (ConnectionFailedError,)
 
     def __init__(self, console: Console, *, is_json: bool) -> None:
         self._console, self._is_json = console, is_json
@@ -91,14 +99,16 @@ class Shell:
                 self._schemas[name] = None
         return self._schemas[name]
 
+    def completions(self, before: Sequence[str], word: str) -> Iterator[str]:
+        """How a word may be completed, after those before it on its line."""
+        return completions(self, before, word)
+
     # ---- commands ----
 
     def help(self, _words: Sequence[str]) -> None:
         """Print what there is."""
         rows = [(f"{name} {each.syntax}".strip(), each.help) for name, each in COMMANDS.items()]
-        print_listing(
-            "Management Tool for QPID", (Column("Command"), Column("Purpose", folds=True)), rows, indent="    "
-        )
+        print_listing(self.banner, (Column("Command"), Column("Purpose", folds=True)), rows, indent="    ")
 
     def list(self, words: Sequence[str]) -> None:
         """Print a summary, or objects."""

@@ -1,4 +1,7 @@
-"""The loop of the shell: lines from a terminal, with history and completion, from a pipe, or from the command line."""
+"""The loop of a shell: lines from a terminal, with history and completion, from a pipe, or from the command line.
+
+The shells of `qpid-tool` and `qstore-shell` are run by it.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,70 @@ import os
 import readline
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import click
 
-from qstore.broker.client import MessagingError
-from qstore.broker.client.errors import ConnectionFailedError
 from qstore.tools.management.running import say
-from qstore.tools.shell.commands import Shell, completions
 
-PROGRAM: Final = "qpid-tool"
-_PROMPT: Final = "qpid: "
 _MOST_HISTORY: Final = 1000
 
 
-def run_lines(shell: Shell, lines: Iterable[str]) -> bool:
-    """Carry out commands until one of them is quit. Returns whether all of them succeeded.
+class Interpreter(Protocol):
+    """Carries out commands.
+
+    Attributes:
+        program: the command's name, for errors and the file of its history.
+        banner: printed when it starts on a terminal.
+        farewell: printed when it ends there; empty for nothing.
+        failures: the errors of a command: printed in one line.
+        fatal: those of them that end the shell.
+        has_ended: whether it was told to end.
+    """
+
+    program: str
+    banner: str
+    farewell: str
+    failures: tuple[type[Exception], ...]
+    fatal: tuple[type[Exception], ...]
+    has_ended: bool
+
+    @property
+    def prompt(self) -> str:
+        """What is shown in front of a line."""
+
+    def run(self, line: str) -> None:
+        """Carry out a command."""
+
+    def completions(self, before: Sequence[str], word: str) -> Iterable[str]:
+        """How a word may be completed, after those before it on its line."""
+
+
+def run_lines(shell: Interpreter, lines: Iterable[str], *, stops: bool = False) -> bool:
+    """Carry out commands until one of them ends the shell. Returns whether all of them succeeded.
+
+    Args:
+        shell: carries them out.
+        lines: the commands.
+        stops: whether to end at the first one that fails.
 
     Raises:
-        ConnectionFailedError: the connection has failed.
+        Exception: a fatal error of the shell.
     """
     is_fine = True
     for line in lines:
         try:
             shell.run(line)
             sys.stdout.flush()
-        except ConnectionFailedError:
+        except shell.fatal:
             raise
-        except MessagingError as error:
-            say(PROGRAM, str(error))
+        except shell.failures as error:
+            say(shell.program, str(error))
             is_fine = False
+            if stops:
+                break
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -48,18 +83,32 @@ def run_lines(shell: Shell, lines: Iterable[str]) -> bool:
     return is_fine
 
 
-def run_terminal(shell: Shell) -> None:
-    """Carry out what a person types. Raises ConnectionFailedError if the connection has failed."""
-    click.echo("Management Tool for QPID")
-    with _history(), _completion(shell):
-        run_lines(shell, _typed())
-    click.echo("Exiting...")
+def run_terminal(shell: Interpreter) -> None:
+    """Carry out what a person types. Raises as `run_lines`."""
+    click.echo(shell.banner)
+    with _history(shell.program), _completion(shell):
+        run_lines(shell, _typed(shell))
+    if shell.farewell:
+        click.echo(shell.farewell)
 
 
-def _typed() -> Iterator[str]:
+def ask(question: str) -> str:
+    """What a person answers; empty at the end of input. It is not kept in the history."""
+    before = readline.get_current_history_length()
+    try:
+        return input(question)
+    except EOFError:
+        click.echo()
+        return ""
+    finally:
+        if readline.get_current_history_length() > before:
+            readline.remove_history_item(before)
+
+
+def _typed(shell: Interpreter) -> Iterator[str]:
     while True:
         try:
-            yield input(_PROMPT)
+            yield input(shell.prompt)
         except EOFError:
             click.echo()
             return
@@ -68,10 +117,10 @@ def _typed() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _history() -> Iterator[None]:
+def _history(program: str) -> Iterator[None]:
     """Keeps what was typed in a file that only its user can read."""
     state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
-    path = Path(state, "qstore", "qpid-tool.history")
+    path = Path(state, "qstore", f"{program}.history")
     with contextlib.suppress(OSError):
         readline.read_history_file(path)
     readline.set_history_length(_MOST_HISTORY)
@@ -85,14 +134,14 @@ def _history() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _completion(shell: Shell) -> Iterator[None]:
+def _completion(shell: Interpreter) -> Iterator[None]:
     found: list[str] = []
 
     def complete(word: str, index: int) -> str | None:
         if index == 0:
             line = readline.get_line_buffer()[: readline.get_begidx()]
             with contextlib.suppress(ValueError):
-                found[:] = completions(shell, shlex.split(line), word)
+                found[:] = shell.completions(shlex.split(line), word)
         return f"{found[index]} " if index < len(found) else None
 
     before = readline.get_completer()

@@ -1,0 +1,329 @@
+"""`qstore-shell` on stopped stores: what it shows, what it changes, what it refuses, and its prompt."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.store.writable_disk import OsWritableDisk
+from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
+from tests.support.compressed_store import MESSAGES, make_store
+from tests.support.dump import dump
+from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.profiles import today
+from tests.support.quarantine_records import SALT, enqueue, message
+from tests.tools.interchange_runs import bring, export, held, of_kind
+from tests.tools.shell_runs import bodies, fails, made, objects, shell, text
+from tests.tools.test_commands import command
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return made(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("unchanged") / "store")
+
+
+# ---- looking ----
+
+
+@pytest.mark.parametrize("name", today(LEGACY_STORES + LINEAR_STORES, 3))
+def test_real_stores_are_read_and_not_changed(open_fixture: StoreOpener, name: str) -> None:
+    path = open_fixture(name).path
+    before = snapshot(path)
+    expected = dump(path, "--outstanding", "--json").lines()
+    shown = objects(path, "list all")
+    for kind in ("exchange", "queue", "binding", "transaction"):
+        assert of_kind(shown, kind) == of_kind(expected, kind)
+    assert of_kind(shown, "journal")
+    for queue in of_kind(shown, "queue"):
+        messages = [line for line in of_kind(expected, "message") if line["queue"] == queue["name"]]
+        found = objects(path, f"dump '{queue['name']}'")
+        assert [{k: v for k, v in line.items() if k != "redelivered"} for line in found] == messages
+    queue = of_kind(shown, "queue")[0]["name"]
+    assert "convert it with qstore-recover" in fails(path, f"purge '{queue}'", options=("--yes",))
+    assert snapshot(path) == before
+
+
+def test_selections(unchanged: Path) -> None:
+    rids = [line["rid"] for line in objects(unchanged, "show orders")]
+    assert len(rids) == 6
+
+    def found(*commands: str) -> list[str]:
+        return [line["body"] for line in objects(unchanged, *commands) if line["kind"] == "message"]
+
+    assert found(f"dump orders {rids[1]}..{rids[3]:#x}") == ["1", "2", "3"]
+    assert found(f"dump orders {rids[0]} {rids[4]}..") == ["0", "4", "5"]
+    assert found("dump orders first=2 where n > 2") == ["3", "4"]
+    assert found("select orders where n IN (1, 5); dump") == ["1", "5"]
+    assert found("select orders first=1; dump; clear; select orders first=2; dump") == ["0", "0", "1"]
+    assert found("select orders; dump where n = 3 OR JMSRedelivered = TRUE") == ["1", "3"]
+    assert "no messages" in text(unchanged, "show orders where n = 77")
+    shown = text(unchanged, "select orders where n < 3", "select", "show", "dump show=all first=1")
+    assert "selected: queue orders, where n < 3; the queue has 6 messages" in shown
+    assert "header n: 0 (int64)" in shown
+    assert "30  " in text(unchanged, "dump orders first=1 as=hex")
+    marks = {line["body"]: line["redelivered"] for line in objects(unchanged, "dump orders")}
+    assert marks == {str(number): number == 1 for number in range(6)}
+
+
+def test_lists(unchanged: Path) -> None:
+    assert [line["name"] for line in objects(unchanged, "list queues market")] == ["orders"]
+    (binding,) = objects(unchanged, "list bindings market")
+    assert (binding["exchange"], binding["queue"], binding["key"]) == ("market", "orders", "eu.#")
+    assert "no transactions" in text(unchanged, "list transactions")
+    journals = objects(unchanged, "list journals")
+    assert {line["queue"]: line["outstanding"] for line in journals} == {"TplStore": 0, "orders": 6, "old": 0}
+    assert "there is no exchange" in fails(unchanged, "list queues nosuch")
+
+
+def test_help(unchanged: Path) -> None:
+    shown = text(unchanged, "help", "help list")
+    assert "Available Commands" in shown
+    assert "Usage: list queues [EXCHANGE] | exchanges | bindings [EXCHANGE] | transactions | journals | all" in shown
+    for name in ("dump", "load", "clear", "show", "select", "list", "help", "quit", "copy", "move", "delete", "purge"):
+        assert f"\n{name} " in shown
+        assert f"Usage: {name}" in text(unchanged, f"help {name}")
+
+
+# ---- changing ----
+
+
+def test_copies_and_moves_keep_everything(tmp_path: Path, store: Path) -> None:
+    before = {line["body"]: line for line in of_kind(held(store, tmp_path), "message")}
+    assert "copy 2 messages" in text(store, "copy orders first=2 to old")
+    assert "done, as record" in text(store, "move orders to old where n > 3")
+    assert bodies(store, "old") == ["0", "1", "4", "5"]
+    assert bodies(store, "orders") == ["0", "1", "2", "3"]
+    after = of_kind(held(store, tmp_path), "message")
+    assert len(after) == 8
+    for line in after:
+        expected = before[line["body"]] | {"queue": line["queue"]}
+        assert line == expected  # all bytes of its header, and whether it was delivered
+    assert dump(store, "--outstanding", "--json").code == 0
+    (change,) = objects(store, "move old to orders")
+    assert (change["change"], change["messages"], change["done"]) == ("move", 4, True)
+    assert change["last_rid"] - change["first_rid"] >= 3
+
+
+def test_compressed_and_branches_in_doubt(tmp_path: Path, dtx: StoreFixture) -> None:
+    path = make_store(tmp_path / "compressed")
+    assert text(path, "inject orders body=x", "copy orders to orders")
+    assert len(objects(path, "show orders")) == 2 * (len(MESSAGES) + 1)
+    assert export(dtx.path, tmp_path / "e.tar.zst").exit_code == 0
+    assert bring(tmp_path / "e.tar.zst", tmp_path / "dtx").exit_code == 0
+    transactions = objects(tmp_path / "dtx", "list transactions")
+    queue = next(
+        line["queue"] for line in of_kind(held(dtx.path, tmp_path), "message") if line["state"] != "outstanding"
+    )
+    count = len([line for line in objects(tmp_path / "dtx", f"show {queue}") if line["state"] != "outstanding"])
+    result = shell(tmp_path / "dtx", f"purge {queue}", options=("--yes",))
+    assert f"notice: {count} messages of transactions in doubt are left out" in result.stderr
+    assert len(objects(tmp_path / "dtx", f"show {queue}")) == count
+    for number, transaction in enumerate(transactions):
+        outcome = ("commit", "rollback")[number % 2]
+        text(tmp_path / "dtx", f"resolve {transaction['xid']} {outcome}", options=("--yes",))
+    assert objects(tmp_path / "dtx", "list transactions") == []
+    assert "no transaction" in fails(tmp_path / "dtx", f"resolve {transactions[0]['xid']} commit", options=("--yes",))
+
+
+def test_removals_are_asked_for(store: Path) -> None:
+    assert "--yes permits it" in fails(store, "purge orders; list queues")
+    assert "delete 3 messages" in fails(store, "delete orders where n < 3")
+    assert len(bodies(store, "orders")) == 6
+    text(store, "delete orders where n < 3", options=("--yes",))
+    assert bodies(store, "orders") == ["3", "4", "5"]
+    (change,) = objects(store, "purge orders", options=("--yes",))
+    assert (change["change"], change["messages"], change["done"]) == ("purge", 3, True)
+    assert "nothing to do: purge 0 messages" in text(store, "purge orders", options=("--yes",))
+
+
+def test_new_messages(tmp_path: Path, store: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\xff\x00binary")
+    text(store, "inject old body='hello; world' priority=7 header.region=EU header.n=3 content_type=text/plain")
+    text(store, f"inject old file={tmp_path / 'body'} routing_key=key exchange=market reply_to=amq.direct/back")
+    first, second = objects(store, "dump old where region = 'EU' AND n = 3; dump old where region IS NULL")
+    assert (first["body"], first["priority"], first["headers"]) == ("hello; world", 7, {"region": "EU", "n": 3})
+    assert first["properties"]["content_type"] == "text/plain"
+    assert (second["body_base64"], second["exchange"], second["routing_key"]) == ("/wBiaW5hcnk=", "market", "key")
+    assert second["delivery_mode"] == 2
+    for words, told in (
+        ("old", "a message has a body"),
+        ("old body", "is not NAME=VALUE"),
+        ("old body=x priority=high", "priority is a number"),
+        ("old body=x colour=red", "has no field 'colour'"),
+        ("old body=x message_id=no", "is not valid"),
+        ("nosuch body=x", "there is no queue"),
+        (f"old file={tmp_path / 'nosuch'}", "No such file"),
+        ("quarantine all", "no such directory"),
+    ):
+        assert told in fails(store, f"inject {words}"), words
+
+
+def test_messages_of_a_quarantine(tmp_path: Path, store: Path) -> None:
+    kept = tmp_path / "kept"
+    writer = QuarantineWriter(OsWritableDisk(), str(kept))
+    for number in range(2):
+        raw = enqueue("version 2", message(b"kept %d" % number), number + 1)
+        writer.add("orders", "/f", 0, raw, "broken", None, salt=SALT)
+    writer.close()
+    text(store, f"inject quarantine 1 from {kept} to old")
+    text(store, f"inject quarantine 2 from {kept}")
+    assert (bodies(store, "old"), bodies(store, "orders")[-1]) == (["kept 0"], "kept 1")
+    assert objects(store, "show old")[0]["redelivered"] is True
+    assert "--again injects it again" in fails(store, f"inject quarantine all from {kept}")
+    assert "there is no entry 3" in fails(store, f"inject quarantine 3 from {kept}")
+
+
+def test_another_store(tmp_path: Path, store: Path) -> None:
+    other = made(tmp_path / "other", 2)
+    found = objects(store, f"load {other}; show orders")
+    assert [line["kind"] for line in found] == ["opened", "message", "message"]
+    assert "no such" in fails(store, f"load {tmp_path}/nosuch").lower()
+
+
+# ---- what is refused ----
+
+
+def test_a_store_in_use_is_refused(store: Path) -> None:
+    with (store / "rhm.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert f"process {os.getpid()} has this store open: stop the broker first" in fails(store, "list all", code=2)
+    assert objects(store, "list queues")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("nonsense", "unknown command 'nonsense'"),
+        ("list", "list what?"),
+        ("list things", "list what?"),
+        ("select 5", "select which queue?"),
+        ("select nosuch", 'there is no queue "nosuch"'),
+        ("select orders where", "where is followed by a selector"),
+        ("select orders where n >", "this is not a selector"),
+        ("select orders 9..1", "below its beginning"),
+        ("show orders 'x", "no closing quotation"),
+        ("list queues where n = 1", "does not take a selector"),
+        ("dump orders show=feet", "dump shows content, headers, all"),
+        ("move orders", "move to which queue?"),
+        ("move orders to orders", "both source and destination"),
+        ("copy orders to nosuch", 'there is no queue "nosuch"'),
+        ("purge", "purge which queue?"),
+        ("resolve 12 maybe", "resolve which transaction"),
+        ("resolve xyz commit", "not a transaction id"),
+        ("resolve 1234 commit", "there is no transaction 1234 in doubt"),
+        ("inject", "inject what?"),
+        ("inject quarantine", "inject quarantine NUMBER"),
+        ("inject quarantine 3", "no such directory"),
+        ("load", "load what?"),
+        ("quit now", "quit takes no arguments"),
+        ("help nosuch", "unknown command"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(unchanged: Path, line: str, told: str) -> None:
+    assert told.lower() in fails(unchanged, line).lower()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 4096, b"RHMs" + b"\xff" * 600])
+def test_hostile_stores(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rhm").mkdir()
+    (tmp_path / "rhm" / "STORE").write_bytes(content)
+    result = shell(tmp_path, "list all; purge x", options=("--yes",))
+    assert result.exit_code in (1, 2)
+    assert result.stderr.strip()
+    assert "qstore-shell: " in fails(tmp_path / "nosuch", "list all", code=2)
+
+
+def test_scripts(tmp_path: Path, store: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("# what is old goes\nselect orders where n < 2; move to old\n\nquit\nnonsense\n")
+    assert shell(store, options=("-f", str(script))).exit_code == 0
+    assert bodies(store, "old") == ["0", "1"]
+    result = shell(store, stdin="list queues\nnonsense\npurge old\n", options=("--yes",))
+    assert (result.exit_code, "orders" in result.stdout) == (1, True)
+    assert bodies(store, "old") == ["0", "1"]  # what follows a failure is not done
+
+
+# ---- the prompt ----
+
+
+def test_on_a_terminal(tmp_path: Path, store: Path) -> None:
+    master, slave = pty.openpty()
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TERM": "dumb", "PAGER": "cat"}
+    process = subprocess.Popen(
+        [*command("qstore-shell"), str(store)], stdin=slave, stdout=slave, stderr=slave, env=environment,
+        close_fds=True, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    seen = ""
+
+    def read_until(wanted: str) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while wanted not in seen:
+            assert time.monotonic() < deadline, seen
+            if select.select([master], [], [], 0.1)[0]:
+                seen += os.read(master, 65536).decode()
+        seen = seen.partition(wanted)[2]
+
+    try:
+        read_until("for examining and changing message stores")
+        read_until("qstore$ ")
+        os.write(master, b"sel\torde\t\n")
+        read_until("selected: queue orders; the queue has 6 messages")
+        read_until("qstore:orders$ ")
+        os.write(master, b"delete first=2\n")
+        read_until("this cannot be undone. Do it? [y/N] ")
+        os.write(master, b"no\n")
+        read_until("nothing was changed")
+        read_until("qstore:orders$ ")
+        os.write(master, b"delete first=2\n")
+        read_until("[y/N] ")
+        os.write(master, b"yes\n")
+        read_until("done")
+        read_until("qstore:orders$ ")
+        os.write(master, b"show\n")
+        read_until("0x")
+        read_until("qstore:orders$ ")
+        os.write(master, b"quit\n")
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    assert bodies(store, "orders") == ["2", "3", "4", "5"]
+    (history,) = tmp_path.rglob("*.history")
+    assert history.name == "qstore-shell.history"
+    assert history.stat().st_mode & 0o077 == 0
+    kept = history.read_text().split("\n")
+    assert "delete first=2" in kept
+    assert "yes" not in kept
+
+
+# ---- parts ----
+
+
+def test_words() -> None:
+    assert split_commands("a 'b;c' ; d\ne \"f;\" ;; ") == ["a 'b;c'", "d", 'e "f;"']
+    line = read_line("select orders  Where region = 'it''s' AND where_ = 1")
+    assert (line.words, line.where) == (["select", "orders"], "region = 'it''s' AND where_ = 1")
+    assert read_line("inject q body='no where here' # comment").words == ["inject", "q", "body=no where here"]
+    wanted = read_wanted(["q", "0x10..", "7", "first=3"], None, None)
+    assert (wanted.queue, wanted.rids[1], wanted.first) == ("q", (7, 7), 3)
+    assert wanted.text == "queue q, records 0x10..0xffffffffffffffff, 0x7, the first 3 messages"
+    assert read_wanted(["first=1"], None, wanted).queue == "q"
+    with pytest.raises(ShellError):
+        read_wanted(["q", "r"], None, None)

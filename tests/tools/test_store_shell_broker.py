@@ -1,0 +1,104 @@
+"""`qstore-shell` on a running broker: what it shows is what clients see, what it changes too."""
+
+from __future__ import annotations
+
+import pytest
+
+from qstore.broker.client import Connection, Message
+from qstore.formats.amqp_0_10.structs import BranchId
+from tests.support.running_broker import RunningBroker, one_broker
+from tests.tools.shell_runs import bodies, fails, objects, shell, text
+
+broker = pytest.fixture(one_broker, scope="module")
+
+
+@pytest.fixture
+def url(broker: RunningBroker) -> str:
+    return f"amqp://127.0.0.1:{broker.port}"
+
+
+@pytest.fixture
+def queue(url: str, request: pytest.FixtureRequest) -> str:
+    """A queue with six messages, and another one, its name with `.old`."""
+    name = request.node.name
+    with Connection(url.removeprefix("amqp://")) as connection:
+        session = connection.session()
+        for each in (name, f"{name}.old"):
+            session.invoke("queue.declare", queue=each, durable=True)
+        session.invoke("exchange.bind", exchange="amq.topic", queue=name, binding_key=f"{name}.#")
+        sender = session.sender(name)
+        for number in range(6):
+            message = Message(
+                f"{number}", properties={"n": number}, durable=True, priority=number, subject=f"s{number}"
+            )
+            sender.send(message)
+    return name
+
+
+def test_lists(url: str, queue: str) -> None:
+    found = {line["name"]: line for line in objects(url, "list queues")}
+    assert (found[queue]["messages"], found[f"{queue}.old"]["messages"]) == (6, 0)
+    assert queue in [line["name"] for line in objects(url, "list queues amq.topic")]
+    assert f"{queue}.old" not in [line["name"] for line in objects(url, "list queues amq.topic")]
+    assert any(line["key"] == f"{queue}.#" for line in objects(url, "list bindings amq.topic"))
+    assert queue in [line["queue"] for line in objects(url, "list journals")]
+    shown = text(url, "list all", f"select {queue}; show; dump show=all")
+    assert "amq.topic" in shown
+    assert "header n: 0" in shown
+
+
+def test_selections_and_changes(url: str, queue: str) -> None:
+    old = f"{queue}.old"
+    before = {line["body"]: line for line in objects(url, f"dump {queue}")}
+    text(url, f"copy {queue} first=1 to {old}")
+    text(url, f"copy {queue} to {old} where n = 5")
+    text(url, f"move {queue} to {old} where n IN (2, 3)")
+    text(url, f"move {queue} first=1 to {old}")
+    assert bodies(url, queue) == ["1", "4", "5"]
+    assert bodies(url, old) == ["0", "5", "2", "3", "0"]
+    for line in objects(url, f"dump {old}"):
+        for field in ("headers", "header_types", "priority", "delivery_mode", "properties", "body_sha256"):
+            assert line[field] == before[line["body"]][field]
+    assert "--yes permits it" in fails(url, f"delete {old} where n = 5")
+    text(url, f"delete {old} where n = 5; delete {old} first=1", options=("--yes",))
+    assert bodies(url, old) == ["2", "3", "0"]
+    text(url, f"move {old} to {queue}")
+    assert bodies(url, queue) == ["1", "4", "5", "2", "3", "0"]
+    (change,) = objects(url, f"purge {queue}", options=("--yes",))
+    assert (change["messages"], change["done"]) == (6, True)
+    text(url, f"inject {old} body=new header.region=EU priority=3")
+    (line,) = objects(url, f"dump {old} where region = 'EU'")
+    assert (line["body"], line["priority"], line["delivery_mode"]) == ("new", 3, 2)
+
+
+def test_branches_in_doubt(url: str, queue: str) -> None:
+    with Connection(url.removeprefix("amqp://")) as connection:
+        session = connection.session()
+        xid = BranchId(7, b"g", b"b")
+        session.invoke("dtx.select")
+        session.invoke("dtx.start", xid=xid)
+        session.sender(f"{queue}.old").send(Message("in doubt", durable=True))
+        session.invoke("dtx.end", xid=xid)
+        session.invoke("dtx.prepare", xid=xid)
+    (found,) = objects(url, "list transactions")
+    assert (found["state"], found["format"], found["global_id"]) == ("in-doubt", 7, b"g".hex())
+    assert "this cannot be undone" in fails(url, f"resolve {found['xid']} commit")
+    text(url, f"resolve {found['xid']} commit", options=("--yes",))
+    assert objects(url, "list transactions") == []
+    assert bodies(url, f"{queue}.old") == ["in doubt"]
+
+
+def test_what_is_refused(url: str, queue: str, broker: RunningBroker) -> None:
+    for line, told in (
+        (f"show {queue} 0x10", "does not tell record ids"),
+        ("select nosuch", 'there is no queue "nosuch"'),
+        (f"move {queue} to nosuch", 'there is no queue "nosuch"'),
+        (f"move {queue} to {queue}", "both source and destination"),
+        ("list queues nosuch", "there is no exchange"),
+        ("inject quarantine all", "has to be stopped"),
+        ("resolve 12 commit", "there is no transaction 12"),
+    ):
+        assert told in fails(url, line), line
+    data = broker.data_directory
+    assert "has this store open: stop the broker first" in fails(data, "list all", code=2)
+    assert shell("amqp://127.0.0.1:1", "list all").exit_code == 2

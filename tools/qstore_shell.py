@@ -1,0 +1,118 @@
+"""`qstore-shell`: examine and change the messages of a stopped store, or of a running broker.
+
+Exit codes: 0 fine, 1 a command has failed, 2 the store, the broker or the command line is unusable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from qstore import __version__
+from qstore.broker.client.errors import ConnectionFailedError
+from qstore.store.errors import advice
+from qstore.store.log_lines import Level, LogLine
+from qstore.tools.console.broker_options import BrokerOptions, OptionMap, security_options, take_security
+from qstore.tools.console.text import printable
+from qstore.tools.entry import PathName, failing, private_files, run
+from qstore.tools.shell.prompt import run_lines, run_terminal
+from qstore.tools.store_shell.broker import BrokerPlace
+from qstore.tools.store_shell.commands import FAILURES, PROGRAM, Settings, Shell
+from qstore.tools.store_shell.place import Place
+from qstore.tools.store_shell.store import StorePlace
+
+EXIT_FAILED: Final = 1
+_SCHEME: Final = "amqp://"
+_HEARTBEAT: Final = 10
+
+_EPILOG: Final = """
+\b
+Examples:
+qstore-shell /var/lib/qstore                                 type help
+qstore-shell /var/lib/qstore -c 'list queues; show orders'
+qstore-shell /var/lib/qpidd --json -c 'dump orders' | jq .body
+qstore-shell /var/lib/qstore -c "move orders to late where age > 60"
+qstore-shell /var/lib/qstore --yes -c 'purge test; delete orders 0x10..0x1f'
+qstore-shell /var/lib/qstore -f cleanup.txt                  a script: a command on each line
+qstore-shell amqp://guest/guest@localhost -c 'list all'      a running broker
+
+\b
+STORE is a store of qstore, or of qpidd (legacystore, linearstore), on which no broker is running: it is locked as long
+as the shell has it. qpidd's can be read; to change one, convert it with qstore-recover. Every change is shown before
+it is made, takes effect as a whole, and is on the disk when the prompt is back; moves and removals of very many
+messages take effect in portions. What cannot be undone is asked for, unless --yes is given.
+
+\b
+Exit codes: 0 fine, 1 a command has failed (the ones after it are not carried out), 2 the store, the broker or the
+command line is unusable.
+"""
+
+
+@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("where", required=False, metavar="[STORE|URL]", type=PathName(readable=False))
+@click.option("-c", "--command", "lines", multiple=True, metavar="COMMANDS", help="Carry out these commands, and end.")
+@click.option("-f", "--file", "script", metavar="FILE", type=PathName(), help="Carry out the commands in this file.")
+@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("-y", "--yes", "agrees", is_flag=True, help="Do what cannot be undone without asking.")
+@click.option("--pager/--no-pager", "pages", default=True, help="Show long output on a terminal by a pager (PAGER).")
+@security_options
+@click.option("--connection-options", type=OptionMap(), default=dict, help="Connection options: {heartbeat: 5}.")
+@click.option(
+    "-t", "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="SECONDS",
+    help="Time limit for connecting to a broker, and for each of its answers.",
+)  # fmt: skip
+@click.version_option(__version__, prog_name=PROGRAM)
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> None:
+    """Examine and change the messages of a store, or of a running broker: amqp://[user/password@]host[:port].
+
+    Commands are typed, piped, or given with -c or -f. help lists them.
+    """
+    timeout, security = values["timeout"], take_security(values)
+    connection = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT, **security, **values["connection_options"]}
+
+    def open_place(where: str) -> Place:
+        if where.startswith(_SCHEME):
+            return BrokerPlace(BrokerOptions(where.removeprefix(_SCHEME), connection, timeout))
+        return StorePlace(where, _warn)
+
+    shell = Shell(open_place, Settings(values["is_json"], values["agrees"], values["pages"]))
+    is_fine = True
+    try:
+        with failing(PROGRAM, *FAILURES, advise=advice), private_files():
+            if values["where"] is not None:
+                shell.open(values["where"])
+        with failing(PROGRAM, ConnectionFailedError), private_files():
+            if not values["lines"] and values["script"] is None and sys.stdin.isatty():
+                run_terminal(shell)
+            else:
+                is_fine = run_lines(shell, _lines(values["lines"], values["script"]), stops=True)
+    finally:
+        shell.close()
+    context.exit(0 if is_fine else EXIT_FAILED)
+
+
+def _lines(given: tuple[str, ...], script: str | None) -> Iterator[str]:
+    yield from given
+    if script is not None:
+        yield from Path(script).read_text(errors="surrogateescape").splitlines()
+    elif not given:
+        yield from sys.stdin
+
+
+def _warn(line: LogLine) -> None:
+    if line.level >= Level.WARNING:
+        click.echo(f"{PROGRAM}: {printable(line.text)}", err=True)
+
+
+def main() -> None:
+    """Console script entry point."""
+    run(PROGRAM, command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,434 @@
+"""The commands of the shell.
+
+Each is a row of `COMMANDS`: what may follow it, what it does, and the function that does it. Those that change
+something plan it, show the plan, ask if it destroys something, and make it: durable before the next prompt.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import MofNCompleteColumn
+
+from qstore.broker.client import MessagingError
+from qstore.broker.client.errors import ConnectionFailedError
+from qstore.formats.wording import plural
+from qstore.store.errors import StoreError, advice
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.repair.quarantine import QuarantineError
+from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.progress import progress_bar
+from qstore.tools.console.tables import Column, print_table
+from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.dump.selection import BodyForm
+from qstore.tools.interchange.items import InterchangeError
+from qstore.tools.shell.prompt import ask
+from qstore.tools.store_shell.message import message_of
+from qstore.tools.store_shell.paging import paged
+from qstore.tools.store_shell.place import Object, Place, Plan
+from qstore.tools.store_shell.show import show_content, show_objects
+from qstore.tools.store_shell.words import Line, ShellError, Wanted, read_line, read_wanted, split_commands
+
+PROGRAM: Final = "qstore-shell"
+FAILURES: Final = (ShellError, StoreError, UnusableInputError, QuarantineError, InterchangeError, MessagingError)
+_LISTS: Final = ("queues", "exchanges", "bindings", "transactions", "journals", "all")
+_SHOWS: Final = ("content", "headers", "all")
+_AGREED: Final = ("y", "yes")
+
+
+class Settings(NamedTuple):
+    """How the shell behaves.
+
+    Attributes:
+        is_json: whether to print JSON lines.
+        agrees: whether to do what destroys something without asking.
+        pages: whether to show long output by a pager.
+    """
+
+    is_json: bool = False
+    agrees: bool = False
+    pages: bool = True
+
+
+class Shell:
+    """What the commands share.
+
+    Args:
+        open_place: opens a store or a broker by its path or URL.
+        settings: how it behaves.
+
+    Attributes:
+        place: the store or the broker; None if there is none.
+        wanted: the messages that are selected; None if there are none.
+        has_ended: whether `quit` was given.
+    """
+
+    program = PROGRAM
+    banner = "qstore-shell - for examining and changing message stores; help lists the commands"
+    farewell = ""
+    failures: tuple[type[Exception], ...] = (*FAILURES, OSError)
+    fatal: tuple[type[Exception], ...] = (ConnectionFailedError,)
+
+    def __init__(self, open_place: Callable[[str], Place], settings: Settings) -> None:
+        self._open_place, self._settings = open_place, settings
+        self.place: Place | None = None
+        self.wanted: Wanted | None = None
+        self.has_ended = False
+
+    @property
+    def prompt(self) -> str:
+        """What is shown in front of a line: the selected queue."""
+        return "qstore$ " if self.wanted is None else f"qstore:{printable(self.wanted.queue, 40)}$ "
+
+    def open(self, where: str) -> None:
+        """Open a store or a broker. Raises what `Place` raises."""
+        place, before = self._open_place(where), self.place
+        self.place, self.wanted = place, None
+        if before is not None:
+            before.close()
+        self._tell_notices()
+
+    def close(self) -> None:
+        """Close the store or the broker."""
+        if self.place is not None:
+            self.place.close()
+            self.place = None
+
+    def run(self, line: str) -> None:
+        """Carry out the commands of a line. Raises one of `failures`."""
+        for each in split_commands(line):
+            command = read_line(each)
+            if not command.words or self.has_ended:
+                continue
+            name, *rest = command.words
+            found = COMMANDS.get(name.lower())
+            if found is None:
+                raise ShellError(f"unknown command {name!r}; help lists the commands")
+            if command.where is not None and not found.has_where:
+                raise ShellError(f"{name} does not take a selector (where)")
+            try:
+                with paged(is_wanted=found.is_long and self._settings.pages and not self._settings.is_json):
+                    found.work(self, Line(rest, command.where))
+            except OSError as error:
+                if isinstance(error, BrokenPipeError) or error.filename is None:
+                    raise
+                raise ShellError(f"{error.filename}: {error.strerror or error}{advice(error)}") from error
+            self._tell_notices()
+
+    def _tell_notices(self) -> None:
+        if self.place is not None:
+            for notice in self.place.notices:
+                click.echo(f"notice: {printable(notice)}", err=True)
+            self.place.notices.clear()
+
+    def completions(self, before: Sequence[str], word: str) -> Iterator[str]:
+        """How a word may be completed, after those before it on its line."""
+        try:
+            candidates = [] if self.place is None and before else _candidates(self, before)
+        except (*FAILURES, OSError):
+            return
+        for each in candidates:
+            if each.startswith(word):
+                yield each
+
+    # ---- what the commands need ----
+
+    def opened(self) -> Place:
+        """The store or the broker. Raises ShellError if there is none."""
+        if self.place is None:
+            raise ShellError("there is no store: load PATH opens one, or load amqp://HOST a broker")
+        return self.place
+
+    def selected(self, line: Line) -> Wanted:
+        """The messages that a command is about: those its words describe, or those that are selected."""
+        if not line.words and line.where is None and self.wanted is not None:
+            return self.wanted
+        return read_wanted(line.words, line.where, self.wanted)
+
+    def _split_target(self, line: Line, verb: str) -> tuple[Line, str]:
+        """A command's words in front of `to QUEUE`, and the queue."""
+        *front, to, target = line.words if len(line.words) >= 2 else ("", "", "")
+        if to != "to":
+            raise ShellError(f"{verb} to which queue? {verb} {COMMANDS[verb].syntax}")
+        return Line(front, line.where), unescape_name(target)
+
+    def _show(self, objects: Iterable[Object]) -> int:
+        return show_objects(objects, is_json=self._settings.is_json)
+
+    def _say(self, text: str, fields: Mapping[str, Any]) -> None:
+        if self._settings.is_json:
+            output = JsonLines(sys.stdout.buffer)
+            output.show(dict(fields))
+            output.flush()
+        else:
+            click.echo(printable(text))
+
+    # ---- commands that look ----
+
+    def help(self, line: Line) -> None:
+        """Print the commands, or one of them."""
+        if line.words:
+            name = line.words[0].lower()
+            if name not in COMMANDS:
+                raise ShellError(f"unknown command {name!r}; help lists the commands")
+            command = COMMANDS[name]
+            click.echo(f"{command.help}.\nUsage: {name} {command.syntax}".rstrip())
+            for each in command.more:
+                click.echo(f"  {each}")
+            return
+        click.echo("Available Commands")
+        rows = [(name, each.help) for name, each in COMMANDS.items()]
+        print_table(Console(highlight=False), (Column("Command"), Column("Description", folds=True)), rows)
+        click.echo("help COMMAND tells what may follow it.")
+
+    def list(self, line: Line) -> None:
+        """Print queues, exchanges and so on."""
+        what, exchange = (*line.words, None, None)[:2] if line.words else ("", None)
+        if what not in _LISTS or len(line.words) > (2 if what in ("queues", "bindings") else 1):
+            raise ShellError(f"list what? Usage: list {COMMANDS['list'].syntax}")
+        place, named = self.opened(), None if exchange is None else unescape_name(exchange)
+        lists: dict[str, Callable[[], Iterable[Object]]] = {
+            "exchanges": place.exchanges,
+            "queues": lambda: place.queues(named),
+            "bindings": lambda: place.bindings(named),
+            "transactions": place.transactions,
+            "journals": place.journals,
+        }
+        for name, of in lists.items():
+            if what == "all":
+                self._show(of())
+            elif name == what and not self._show(of()) and not self._settings.is_json:
+                click.echo(f"no {what}")
+
+    def select(self, line: Line) -> None:
+        """Select messages."""
+        place = self.opened()
+        if not line.words and line.where is None:
+            text = "nothing is selected" if self.wanted is None else f"selected: {self.wanted.text}"
+            self._say(text, {"kind": "selection", "text": None if self.wanted is None else self.wanted.text})
+            return
+        wanted = read_wanted(line.words, line.where, self.wanted)
+        count = place.check(wanted)
+        self.wanted = wanted
+        text = f"selected: {wanted.text}; the queue has {plural(count, 'message')}"
+        self._say(text, {"kind": "selection", "queue": wanted.queue, "text": wanted.text, "queue_messages": count})
+
+    def clear(self, line: Line) -> None:
+        """Select nothing."""
+        _no_words("clear", line)
+        self.wanted = None
+
+    def show(self, line: Line) -> None:
+        """Print the headers of messages."""
+        place, wanted = self.opened(), self.selected(line)
+        place.check(wanted)
+        if not self._show(place.messages(wanted, BodyForm.NONE)) and not self._settings.is_json:
+            click.echo("no messages")
+
+    def dump(self, line: Line) -> None:
+        """Print the content of messages."""
+        shown, is_hex, rest = "content", False, []
+        for word in line.words:
+            if word.startswith("show="):
+                shown = word.removeprefix("show=")
+            elif word == "as=hex":
+                is_hex = True
+            else:
+                rest.append(word)
+        if shown not in _SHOWS:
+            raise ShellError(f"{shown!r}: dump shows {', '.join(_SHOWS)}: show=all")
+        place, wanted = self.opened(), self.selected(Line(rest, line.where))
+        place.check(wanted)
+        messages = place.messages(wanted, BodyForm.NONE if shown == "headers" else BodyForm.TEXT)
+        if self._settings.is_json:
+            self._show(messages)
+            return
+        for each in messages:
+            show_content(each, headers=shown != "content", body=shown != "headers", is_hex=is_hex)
+
+    # ---- commands that change ----
+
+    def load(self, line: Line) -> None:
+        """Open another store or broker."""
+        if len(line.words) != 1:
+            raise ShellError(f"load what? Usage: load {COMMANDS['load'].syntax}")
+        self.open(line.words[0])
+        assert self.place is not None
+        self._say(self.place.title, {"kind": "opened", "title": self.place.title})
+
+    def copy(self, line: Line) -> None:
+        """Copy messages to a queue."""
+        front, target = self._split_target(line, "copy")
+        self._change(self.opened().plan_copy(self.selected(front), target, removes=False))
+
+    def move(self, line: Line) -> None:
+        """Move messages to a queue."""
+        front, target = self._split_target(line, "move")
+        self._change(self.opened().plan_copy(self.selected(front), target, removes=True))
+
+    def delete(self, line: Line) -> None:
+        """Remove messages."""
+        self._change(self.opened().plan_removal(self.selected(line), "delete"))
+
+    def purge(self, line: Line) -> None:
+        """Remove all messages of a queue."""
+        if len(line.words) != 1:
+            raise ShellError(f"purge which queue? Usage: purge {COMMANDS['purge'].syntax}")
+        self._change(self.opened().plan_removal(Wanted(unescape_name(line.words[0])), "purge"))
+
+    def inject(self, line: Line) -> None:
+        """Add a message, or messages of a quarantine, to a queue."""
+        place = self.opened()
+        if line.words[:1] == ["quarantine"]:
+            self._change(place.plan_quarantine(*_quarantine_words(line.words[1:])))
+            return
+        if not line.words:
+            raise ShellError(f"inject what? Usage: inject {COMMANDS['inject'].syntax}")
+        queue, *fields = line.words
+        self._change(place.plan_message(message_of(unescape_name(queue), fields)))
+
+    def resolve(self, line: Line) -> None:
+        """Commit a transaction in doubt, or roll it back."""
+        outcomes = {"commit": True, "rollback": False}
+        if len(line.words) != 2 or line.words[1] not in outcomes:
+            raise ShellError(f"resolve which transaction, and how? Usage: resolve {COMMANDS['resolve'].syntax}")
+        try:
+            xid = bytes.fromhex(line.words[0])
+        except ValueError:
+            raise ShellError(f"{line.words[0]!r} is not a transaction id in hexadecimal") from None
+        self._change(self.opened().plan_resolution(xid, commits=outcomes[line.words[1]]))
+
+    def _change(self, plan: Plan) -> None:
+        """Show a plan, ask if needed, and make the change."""
+        for notice in plan.notices:
+            click.echo(f"notice: {printable(notice)}", err=True)
+        base = {"kind": "change", **plan.fields}
+        if not plan.count:
+            self._say(f"nothing to do: {plan.text}", {**base, "done": False})
+            return
+        if plan.destroys and not self._settings.agrees:
+            if not sys.stdin.isatty() or self._settings.is_json:
+                raise ShellError(f"{plan.text}: this cannot be undone; --yes permits it without asking")
+            if ask(f"{printable(plan.text)}: this cannot be undone. Do it? [y/N] ").strip().lower() not in _AGREED:
+                raise ShellError("nothing was changed")
+        elif not self._settings.is_json:
+            click.echo(f"{printable(plan.text)} …")
+        with progress_bar(str(plan.fields["change"]), MofNCompleteColumn(), total=plan.count) as bar:
+            more = plan.apply((lambda _: None) if bar is None else bar.advance)
+        rids = ""
+        if "first_rid" in more:
+            first, last = more["first_rid"], more["last_rid"]
+            rids = f", as record 0x{first:x}" + (f" to 0x{last:x}" if last != first else "")
+        told = f" ({plural(more['messages'], 'message')})" if "messages" in more else ""
+        self._say(f"done{told}{rids}", {**base, **more, "done": True})
+
+    def quit(self, line: Line) -> None:
+        """End the shell."""
+        _no_words("quit", line)
+        self.has_ended = True
+
+
+def _no_words(name: str, line: Line) -> None:
+    if line.words:
+        raise ShellError(f"{name} takes no arguments")
+
+
+def _quarantine_words(words: Sequence[str]) -> tuple[str | None, list[int], str | None]:
+    """`[NUMBER ...|all] [from DIR] [to QUEUE]`: the directory, the numbers, the queue. Raises ShellError."""
+    rest, named = list(words), dict[str, str]()
+    while len(rest) >= 2 and rest[-2] in ("from", "to") and rest[-2] not in named:
+        named[rest[-2]] = rest[-1]
+        del rest[-2:]
+    numbers = [] if rest == ["all"] else [int(each) for each in rest if each.isascii() and each.isdecimal()]
+    if not rest or (rest != ["all"] and len(numbers) != len(rest)):
+        raise ShellError("inject quarantine NUMBER ...|all [from DIR] [to QUEUE]: give the numbers of entries, or all")
+    return named.get("from"), numbers, unescape_name(named["to"]) if "to" in named else None
+
+
+class _Command(NamedTuple):
+    """A command."""
+
+    syntax: str
+    help: str
+    work: Callable[[Shell, Line], None]
+    more: tuple[str, ...] = ()
+    has_where: bool = False
+    is_long: bool = False
+
+
+_SELECTION: Final = "[QUEUE] [RID ...] [first=N] [where SELECTOR]"
+_TRANSFER: Final = "[QUEUE] [RID ...] [first=N] to QUEUE [where SELECTOR]"
+_SELECTION_HELP: Final = (
+    "without words: what is selected. RID is a record id or a range: 0x10, 0x10..0x20, 0x10.. (stores only)",
+    "SELECTOR is as of JMS, and comes last: where region = 'EU' AND priority > 4",
+)
+
+COMMANDS: Final = {
+    "help": _Command("[COMMAND]", "Print the commands, or what may follow one", Shell.help),
+    "list": _Command(
+        "queues [EXCHANGE] | exchanges | bindings [EXCHANGE] | transactions | journals | all",
+        "List available items",
+        Shell.list,
+        is_long=True,
+    ),
+    "select": _Command(
+        _SELECTION, "Perform a selection: the messages for the other commands", Shell.select, _SELECTION_HELP, True
+    ),
+    "clear": _Command("", "Clear the selection", Shell.clear),
+    "show": _Command(_SELECTION, "Show the headers of messages", Shell.show, _SELECTION_HELP, True, True),
+    "dump": _Command(
+        f"[show=content|headers|all] [as=hex] {_SELECTION}",
+        "Dump the content of messages",
+        Shell.dump,
+        _SELECTION_HELP,
+        True,
+        True,
+    ),
+    "copy": _Command(_TRANSFER, "Copy messages to a queue", Shell.copy, _SELECTION_HELP, True),
+    "move": _Command(_TRANSFER, "Move messages to a queue", Shell.move, _SELECTION_HELP, True),
+    "delete": _Command(_SELECTION, "Remove messages", Shell.delete, _SELECTION_HELP, True),
+    "purge": _Command("QUEUE", "Remove all messages of a queue", Shell.purge),
+    "inject": _Command(
+        "QUEUE body=TEXT|file=PATH [NAME=VALUE ...] | quarantine NUMBER ...|all [from DIR] [to QUEUE]",
+        "Add a message to a queue, or those of a store's quarantine",
+        Shell.inject,
+        (
+            "NAME is routing_key, exchange, message_id, priority, content_type, correlation_id, reply_to,",
+            "user_id, app_id, expiration, timestamp, or header.NAME; a message is persistent",
+        ),
+    ),
+    "resolve": _Command("XID commit|rollback", "Decide a transaction in doubt", Shell.resolve),
+    "load": _Command("PATH | amqp://[user/password@]host[:port]", "Open another store or broker", Shell.load),
+    "quit": _Command("", "Quit the shell, as ^D does", Shell.quit),
+    "exit": _Command("", "The same", Shell.quit),
+}
+
+
+_MORE_WORDS: Final[Mapping[str, Sequence[str]]] = {
+    "dump": ("show=content", "show=headers", "show=all"),
+    "inject": ("quarantine",),
+    "copy": ("to",),
+    "move": ("to",),
+}
+
+
+def _candidates(shell: Shell, before: Sequence[str]) -> list[str]:
+    """The words that may follow others."""
+    if not before:
+        return list(COMMANDS)
+    name, count = before[0].lower(), len(before)
+    place = shell.opened()
+    if name == "help":
+        return list(COMMANDS)
+    if name == "list":
+        return list(_LISTS) if count == 1 else [escape_name(each["name"]) for each in place.exchanges()]
+    if name == "resolve":
+        return [each["xid"] for each in place.transactions()] if count == 1 else ["commit", "rollback"]
+    queues = [escape_name(each["name"]) for each in place.queues(None)]
+    if before[-1] == "to" or count == 1:
+        return [*queues, *(_MORE_WORDS.get(name, ()) if before[-1] != "to" else ())]
+    return ["to", "first="] if name in ("copy", "move") else ["first=", "where"]

@@ -1,0 +1,153 @@
+"""A line as commands and words, and the words that select messages.
+
+Commands are separated by semicolons. What follows the word `where` is a selector, verbatim: its quotes are its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qstore.formats.wording import plural
+from qstore.tools.console.text import escape_name, unescape_name
+from qstore.tools.dump.selection import parse_rids
+
+if TYPE_CHECKING:
+    from qstore.broker.model.selectors.selector import Selector
+
+_QUOTES: Final = "'\""
+_WHERE: Final = re.compile(r"\swhere\s", re.IGNORECASE)
+_FIRST: Final = re.compile(r"first=([0-9]{1,12})")
+
+
+class ShellError(Exception):
+    """A command cannot be carried out: one line that says why."""
+
+
+class Line(NamedTuple):
+    """A command.
+
+    Attributes:
+        words: its words, without quotes.
+        where: the selector behind `where`; None if there is none.
+    """
+
+    words: list[str]
+    where: str | None
+
+
+def split_commands(text: str) -> list[str]:
+    """The commands in a text: separated by semicolons and line ends that are not within quotes."""
+    commands, begin, quote = [], 0, ""
+    for index, each in enumerate(text):
+        if quote:
+            quote = "" if each == quote else quote
+        elif each in _QUOTES:
+            quote = each
+        elif each in ";\n":
+            commands.append(text[begin:index])
+            begin = index + 1
+    commands.append(text[begin:])
+    return [command.strip() for command in commands if command.strip()]
+
+
+def read_line(command: str) -> Line:
+    """The words of a command. Raises ShellError: a quote is not closed, or nothing follows `where`."""
+    where = None
+    for found in _WHERE.finditer(f"{command} "):
+        if sum(command[: found.start()].count(quote) % 2 for quote in _QUOTES) == 0:
+            command, where = command[: found.start()], command[found.end() :].strip()
+            if not where:
+                raise ShellError("where is followed by a selector, such as: where priority > 4 AND region = 'EU'")
+            break
+    try:
+        return Line(shlex.split(command, comments=True), where)
+    except ValueError as error:
+        raise ShellError(f"{command.strip()}: {str(error).lower()}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages of which queue are selected.
+
+    Attributes:
+        queue: its name.
+        rids: ranges of record ids; empty for all.
+        first: only so many of those that match; None for all.
+        selector: only those that it selects; None for all.
+    """
+
+    queue: str
+    rids: tuple[tuple[int, int], ...] = ()
+    first: int | None = None
+    selector: Selector | None = None
+
+    def has_rid(self, rid: int) -> bool:
+        """Whether a record id is in one of the ranges."""
+        return not self.rids or any(low <= rid <= high for low, high in self.rids)
+
+    @property
+    def text(self) -> str:
+        """The selection in words."""
+        ranges = [f"0x{low:x}" if low == high else f"0x{low:x}..0x{high:x}" for low, high in self.rids]
+        parts = [
+            *([f"records {', '.join(ranges)}"] if ranges else []),
+            *([f"where {self.selector.text}"] if self.selector is not None else []),
+            *([f"the first {plural(self.first, 'message')}"] if self.first is not None else []),
+        ]
+        return f"queue {escape_name(self.queue)}{''.join(f', {each}' for each in parts)}"
+
+
+def read_wanted(words: Sequence[str], where: str | None, before: Wanted | None) -> Wanted:
+    """The selection that words describe: `[QUEUE] [RID ...] [first=N]`, and a selector.
+
+    Args:
+        words: the words.
+        where: the selector.
+        before: what is selected so far, whose queue is meant if words name none.
+
+    Raises:
+        ShellError: they are not valid.
+    """
+    rest = list(words)
+    if rest and not _is_detail(rest[0]):
+        queue = unescape_name(rest.pop(0))
+    elif before is not None:
+        queue = before.queue
+    else:
+        raise ShellError("select which queue? Give its name: select QUEUE [RID ...] [first=N] [where SELECTOR]")
+    ranges, first = [], None
+    for word in rest:
+        found = _FIRST.fullmatch(word)
+        if found is not None:
+            first = int(found[1])
+            continue
+        try:
+            ranges.append(parse_rids(word))
+        except ValueError as error:
+            raise ShellError(str(error)) from None
+    return Wanted(queue, tuple(ranges), first, None if where is None else _selector(where))
+
+
+def _is_detail(word: str) -> bool:
+    if _FIRST.fullmatch(word):
+        return True
+    try:
+        parse_rids(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _selector(text: str) -> Selector:
+    # Selectors need a parser generator, whose grammar takes a moment to load.
+    from qstore.broker.model.errors import InvalidArgumentError
+    from qstore.broker.model.selectors.selector import compile_selector
+
+    try:
+        return compile_selector(text)
+    except InvalidArgumentError as error:
+        raise ShellError(f"this is not a selector{error}") from None
