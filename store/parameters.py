@@ -31,9 +31,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.rhm.geometry import MAX_FILES, MAX_RING_FILES, PAGE_SIZE, Geometry
+from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, MAX_RING_FILES, PAGE_SIZE, Geometry
 from qstore.formats.wording import printable
-from qstore.store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
 from qstore.store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
 from qstore.store.sync.choice import AUTO, SYNC_DRIVERS
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from optparse import Values
 from typing import Final
 
-from qstore.formats.rhm.geometry import MAX_FILES
+from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
-from qstore.store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
 from qstore.tools.drop_in import JournalOptions, exit_code, shown
 from qstore.tools.entry import run_drop_in
 from qstore.tools.resize.drop_in import Resizer, Wanted

@@ -16,11 +16,10 @@ import click
 from rich.console import Console
 
 from qstore import __version__
-from qstore.formats.rhm.geometry import MAX_FILES
+from qstore.formats.rhm.geometry import MAX_FILES, MAX_PAGES
 from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.store.inspect.sizing import MAX_PAGES
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import Choose, JournalPlan

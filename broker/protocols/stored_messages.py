@@ -33,7 +33,7 @@ def restore_message(data: bytes) -> Message:
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
-    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + MARK_BYTES] == _MARK:
+    if data.startswith(_MARK, HEADER_SIZE_BYTES):
         return StoredSections(data)
     return restore_transfer(data)
 

@@ -10,8 +10,10 @@ PAGE_SIZE = 65536  # bytes: the unit of jfile-size-pgs
 FILE_HEADER_SIZE = SECTOR_SIZE
 DATA_OFFSET = FILE_HEADER_SIZE
 MAX_FILES = 64  # of num-jfiles
+DEFAULT_FILES = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
+MAX_PAGES = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
 MAX_RING_FILES = 1 << 16  # of version 2: a file's number has 16 bits
-MAX_FILE_SIZE = FILE_HEADER_SIZE + 32768 * PAGE_SIZE  # bytes: jfile-size-pgs is 32768 at most
+MAX_FILE_SIZE = FILE_HEADER_SIZE + MAX_PAGES * PAGE_SIZE  # bytes
 
 
 def padded(size: int) -> int:

@@ -40,14 +40,21 @@ from typing import Final, NamedTuple, TypeAlias
 
 import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
-from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry, padded
+from qstore.formats.rhm.geometry import (
+    BLOCK_SIZE,
+    DEFAULT_FILES,
+    MAX_FILES,
+    MAX_PAGES,
+    PAGE_SIZE,
+    SECTOR_SIZE,
+    Geometry,
+    padded,
+)
 from qstore.formats.rhm.records import Kind
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.records import MAX_XID_SIZE
 from qstore.store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
 
-DEFAULT_FILES: Final = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
-MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
 MAX_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
 DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)
 LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id

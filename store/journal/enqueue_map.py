@@ -1,10 +1,13 @@
 """The index of the messages in a journal: record id → log offset, in packed arrays.
 
 Record ids arrive almost in ascending order: they are taken from one counter, and only transactions and concurrent
-publishers reorder them slightly. So the index consists of three parallel arrays sorted by rid (17 bytes a record), to
+publishers reorder them slightly. So the index consists of four parallel arrays sorted by rid (18 bytes a record), to
 which ascending rids are appended; late ones are collected in a small dict and merged in when it grows. Dequeues from a
 queue are mostly in order too, so the search for a rid first looks right after the last one found. Removed entries are
 swept when they outnumber the live ones.
+
+The fourth array has the blocks of records that are short and were passed with their size; 0 for all others. It saves a
+start from reading all records once more.
 
 States: a record is GONE, LIVE, LOCKED (dequeued by a transaction that is still open) or PENDING (enqueued by one).
 """
@@ -24,6 +27,7 @@ LIVE: Final = 1
 LOCKED: Final = 2
 PENDING: Final = 3
 
+MAX_KNOWN: Final = 255  # blocks of a record that are kept
 MAX_DUPLICATES: Final = 1000  # a sound journal has none; a forged one may have any number
 _SWEEP_AT: Final = 4096  # removed entries before a sweep is considered
 _MERGE_AT: Final = 1024  # minimum of late rids to merge
@@ -42,6 +46,7 @@ class EnqueueMap:
     """Record id → (log offset, state) for one journal."""
 
     __slots__ = (
+        "_blocks",
         "_gone",
         "_hint",
         "_last",
@@ -58,6 +63,7 @@ class EnqueueMap:
         self._rids = array("Q")
         self._places = array("Q")
         self._states = bytearray()
+        self._blocks = bytearray()
         self._last = -1  # highest rid in the arrays
         self._late: dict[int, tuple[int, int]] = {}
         self._gone = 0
@@ -83,7 +89,7 @@ class EnqueueMap:
     @property
     def memory(self) -> int:
         """Bytes used by the index: arrays and late entries."""
-        arrays = self._rids.__sizeof__() + self._places.__sizeof__() + self._states.__sizeof__()
+        arrays = self._rids.__sizeof__() + self._places.__sizeof__() + 2 * self._states.__sizeof__()
         return arrays + self._late.__sizeof__() + 200 * len(self._late)
 
     # ---- changes ----
@@ -94,9 +100,21 @@ class EnqueueMap:
             self._rids.append(rid)
             self._places.append(place)
             self._states.append(state)
+            self._blocks.append(0)
             self._last = rid
         else:
             self._add_late(rid, place, state)
+
+    def add_live(self, rid: int, place: int, blocks: int = 0) -> None:
+        """As `add`, of a live record that takes so many blocks; 0 if unknown."""
+        if rid > self._last:
+            self._rids.append(rid)
+            self._places.append(place)
+            self._states.append(LIVE)
+            self._blocks.append(blocks if blocks <= MAX_KNOWN else 0)
+            self._last = rid
+        else:
+            self._add_late(rid, place, LIVE)
 
     def _add_late(self, rid: int, place: int, state: int) -> None:
         index = self._find(rid)
@@ -107,6 +125,7 @@ class EnqueueMap:
         elif index >= 0:
             self._places[index] = place
             self._states[index] = state
+            self._blocks[index] = 0
             self._gone -= 1
             self._swept += 1  # the earlier record with this id
         else:
@@ -121,6 +140,7 @@ class EnqueueMap:
             self._late[rid] = (place, self._late[rid][1])
         elif index >= 0 and self._states[index] != GONE:
             self._places[index] = place
+            self._blocks[index] = 0
         else:
             self.add(rid, place)
 
@@ -207,6 +227,13 @@ class EnqueueMap:
         for index in order:
             yield rids[index], places[index], states[index]
 
+    def portions(self, count: int) -> Iterator[tuple[array[int], array[int], bytearray]]:
+        """Rids, log offsets and blocks, 0 for unknown, of the records that are not gone, by rid, `count` at a time."""
+        self._consolidate()
+        for begin in range(0, len(self._rids), count):
+            part = slice(begin, begin + count)
+            yield self._rids[part], self._places[part], self._blocks[part]
+
     # ---- upkeep ----
 
     def _find(self, rid: int) -> int:
@@ -223,6 +250,7 @@ class EnqueueMap:
         states = self._states
         self._rids = array("Q", compress(self._rids, states))
         self._places = array("Q", compress(self._places, states))
+        self._blocks = bytearray(compress(self._blocks, states))
         self._states = bytearray(compress(states, states))
         self._swept += self._gone
         self._gone = 0
@@ -236,6 +264,7 @@ class EnqueueMap:
         _splice(self._rids, before, [rid for rid, _ in late])
         _splice(self._places, before, [place for place, _ in waiting])
         _splice(self._states, before, [state for _, state in waiting])
+        _splice(self._blocks, before, [0] * len(waiting))
         self._last = max(self._last, self._rids[-1])
         self._hint = 0
 

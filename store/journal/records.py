@@ -33,8 +33,8 @@ RecordHeader: TypeAlias = rhm.RecordHeader | qls.RecordHeader
 class RecordSink(Protocol):
     """Receives the results of a walk, in order of writing."""
 
-    def enqueue(self, rid: int, place: int) -> None:
-        """A persistent message outside of any transaction."""
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
+        """A persistent message outside of any transaction, whose record takes so many blocks; 0 if unknown."""
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """A dequeue outside of any transaction."""

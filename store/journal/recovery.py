@@ -107,7 +107,7 @@ class JournalRecovery:
         self._in_doubt: dict[int, bytes] = {}
         self._targetless: list[Unfounded] = []  # transactions' dequeues of messages that were not enqueued before
         #: Called for each plain enqueue: adds it directly to the index.
-        self.enqueue = self.messages.add
+        self.enqueue = self.messages.add_live
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """A plain dequeue."""

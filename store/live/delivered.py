@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -51,6 +51,13 @@ class Delivered:
     def holds(self, queue_id: int, rid: int) -> bool:
         """Whether that message may have been delivered."""
         return self.queues is None or rid in self.queues.get(queue_id, ())
+
+    def among(self, queue_id: int, rids: Sequence[int]) -> Sequence[int]:
+        """Which of a queue's messages may have been delivered, by number from 0."""
+        if self.queues is None:
+            return range(len(rids))
+        delivered = self.queues.get(queue_id)
+        return [number for number, rid in enumerate(rids) if rid in delivered] if delivered else ()
 
 
 def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]) -> None:

@@ -55,7 +55,7 @@ from qstore.store.outage import WatchedKeyValue
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.close_record import closed_journal, write_close_record
 from qstore.store.recovery.progress import StartProgress, TellProgress, not_told
-from qstore.store.repair.conversion import convert, mark_converted
+from qstore.store.repair.converted import mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
 from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore
@@ -159,6 +159,8 @@ class MessageStore:
             log(log_lines.store_truncated(directory.path))
         found = directory.look()
         if found is Found.VERSION_1:
+            from qstore.store.repair.conversion import convert  # other starts do not wait for its imports
+
             convert(self._environment, directory, self.parameters, log, self._progress)
         elif found is Found.NOTHING:
             directory.create(self.parameters.tpl_geometry, self.parameters.flush_alignment)
@@ -283,7 +285,7 @@ class MessageStore:
 
     def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
         """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
-        return queue.index(lambda rid: self._delivered.holds(queue.queue_id, rid))
+        return queue.index(lambda rids: self._delivered.among(queue.queue_id, rids))
 
     def delivered(self, queue: StartedQueue) -> Iterator[int]:
         """The messages of a recovered queue that may have been delivered before, by record id; none is read."""

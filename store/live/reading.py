@@ -9,14 +9,15 @@ from where it is by then. Only that last attempt tells whether it is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, HEADER_2, MAGIC_MASK
-from qstore.formats.rhm.records import COMPRESSED, TAIL, TAIL_SIZE, Kind, version_2_check
+from qstore.formats.rhm.records import COMPRESSED, SALT, TAIL, TAIL_SIZE, Kind
 from qstore.store.background import Background
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.step import JournalError
@@ -26,25 +27,36 @@ from qstore.store.live.queue_journal import QueueJournal
 MessageData: TypeAlias = "list[bytes | Exception]"
 
 MAX_SPAN: Final = 2 << 20  # bytes of a span, unless a single record is longer
-_MAX_HOLE: Final = 64 << 10  # bytes between two records of a span that are read and dropped
+_MAX_HOLE: Final = (64 << 10) // BLOCK_SIZE  # blocks between two records of a span that are read and dropped
+_MAX_SPAN_BLOCKS: Final = MAX_SPAN // BLOCK_SIZE
 _HEADER: Final = HEADER_2.size
+_ENQUEUE: Final = int(Kind.ENQUEUE)
 
 
-class Wanted(NamedTuple):
-    """A record to be read.
+class Span:
+    """Records that are read together.
 
     Attributes:
-        number: its place in the result.
-        rid: its id.
-        place, blocks: where it is.
-        salt: of its file.
+        numbers: their places in the result.
+        rids: their ids.
+        places: where they are: log offset and blocks, packed.
+        salt: of their file.
+        start, end: log offsets of the first, and after the last.
     """
 
-    number: int
-    rid: int
-    place: int
-    blocks: int
-    salt: int
+    __slots__ = ("end", "numbers", "places", "rids", "salt", "start")
+
+    def __init__(self, start: int, salt: bytes) -> None:
+        self.start = self.end = start
+        self.salt = salt
+        self.numbers: list[int] = []
+        self.rids: list[int] = []
+        self.places: list[int] = []
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Log offset and bytes."""
+        return self.start, (self.end - self.start) * BLOCK_SIZE
 
 
 def read_messages(
@@ -67,7 +79,7 @@ def read_messages(
         done(_complete(journal, rids, found))
         return
     journal.slow_reads += 1
-    work = journal.storage.reader([_extent(span) for span in spans])
+    work = journal.storage.reader([span.extent for span in spans])
 
     def read(contents: Sequence[bytes | None]) -> None:
         _take(spans, contents, found)
@@ -79,78 +91,79 @@ def read_messages(
 def will_read(journal: QueueJournal, rids: Sequence[int]) -> None:
     """Have the system read these messages into its page cache."""
     for span in _spans(journal, rids):
-        journal.storage.read_ahead(*_extent(span))
+        journal.storage.read_ahead(*span.extent)
 
 
-def _spans(journal: QueueJournal, rids: Sequence[int]) -> list[list[Wanted]]:
-    """The records that are on the disk, neighbours together."""
+def _spans(journal: QueueJournal, rids: Sequence[int]) -> list[Span]:
+    """The records that are on the disk, neighbours of one file together."""
     writer = journal.writer
-    where, salt_at, synced = writer.records.where, writer.salt_at, writer.unsynced_place
-    wanted = []
-    for number, rid in enumerate(rids):
-        packed = where(rid)
-        if packed is not None and packed >> SIZE_BITS < synced:
-            place = packed >> SIZE_BITS
-            wanted.append(Wanted(number, rid, place, packed & SIZE_MASK, salt_at(place)))
-    wanted.sort(key=lambda each: each.place)
-    spans: list[list[Wanted]] = []
-    end = limit = 0
-    for each in wanted:
-        if not spans or (each.place - end) * BLOCK_SIZE > _MAX_HOLE or each.place + each.blocks > limit:
-            spans.append([])
-            limit = each.place + max(each.blocks, MAX_SPAN // BLOCK_SIZE)
-        spans[-1].append(each)
-        end = each.place + each.blocks
+    file, synced = writer.space.file, writer.unsynced_place
+    where = writer.records.where_all(rids)
+    order: Sequence[int] = range(len(where))
+    if any(before > after for before, after in pairwise(where)):  # compaction has moved some
+        order = sorted(order, key=where.__getitem__)
+    spans: list[Span] = []
+    span = Span(0, b"")
+    limit = file_end = 0  # the span's next record ends before the one, and begins before the other
+    for number in order:
+        packed = where[number]
+        place = packed >> SIZE_BITS
+        if not packed or place >= synced:
+            continue
+        end = place + (packed & SIZE_MASK)
+        if place >= file_end or end > limit or place - span.end > _MAX_HOLE:
+            span = Span(place, SALT.pack(writer.salt_at(place)))
+            spans.append(span)
+            file_end = (place // file + 1) * file
+            limit = max(end, place + _MAX_SPAN_BLOCKS)
+        span.numbers.append(number)
+        span.rids.append(rids[number])
+        span.places.append(place)
+        span.end = end
     return spans
 
 
-def _extent(span: Sequence[Wanted]) -> tuple[int, int]:
-    """Log offset and bytes of a span."""
-    first, last = span[0].place, span[-1].place + span[-1].blocks
-    return first, (last - first) * BLOCK_SIZE
-
-
-def _cached(journal: QueueJournal, span: Sequence[Wanted]) -> bytes | None:
+def _cached(journal: QueueJournal, span: Span) -> bytes | None:
     try:
-        return journal.storage.read_cached(*_extent(span))
+        return journal.storage.read_cached(*span.extent)
     except OSError:
         return b""  # its records are read one by one
 
 
-def _take(
-    spans: Sequence[Sequence[Wanted]], contents: Sequence[bytes | None], found: list[bytes | Exception | None]
-) -> None:
+def _take(spans: Sequence[Span], contents: Sequence[bytes | None], found: list[bytes | Exception | None]) -> None:
     """Take the good records out of what was read."""
     decompressor = Decompressor()
     for span, content in zip(spans, contents, strict=True):
         if content:
-            start = span[0].place
-            for each in span:
-                found[each.number] = _data(content, (each.place - start) * BLOCK_SIZE, each, decompressor)
+            _take_span(span, content.ljust(span.extent[1], b"\0"), found, decompressor)
 
 
-def _data(content: bytes, at: int, wanted: Wanted, decompressor: Decompressor) -> bytes | None:
-    """The data of a message; None if the record is not the one that should be there."""
-    end = at + wanted.blocks * BLOCK_SIZE
-    if end > len(content):
-        return None
-    first, rid, xid_size, _, size = HEADER_2.unpack_from(content, at)
-    start = at + _HEADER + xid_size
-    tail = start + size
-    if first & MAGIC_MASK != Kind.ENQUEUE or rid != wanted.rid or tail + TAIL_SIZE > end:
-        return None
-    data = content[start:tail]
-    check = version_2_check(
-        content[at : at + _HEADER], content[at + _HEADER : start], extend_crc32c(0, data), wanted.salt
-    )
-    if TAIL.unpack_from(content, tail)[0] != check:
-        return None
-    if first >> FLAGS_SHIFT & COMPRESSED:
-        try:
-            return decompressor.restore(data)
-        except RhmError:
-            return None  # the last attempt tells why
-    return data
+def _take_span(span: Span, content: bytes, found: list[bytes | Exception | None], decompressor: Decompressor) -> None:
+    """Take the good records out of one span: those that are where they should be, with their checksums."""
+    unpack_header, unpack_tail, extend = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c
+    numbers, rids, places = span.numbers, span.rids, span.places
+    start, salt, last = span.start, span.salt, len(content) - TAIL_SIZE
+    for index in range(len(numbers)):
+        rid, at = rids[index], (places[index] - start) * BLOCK_SIZE
+        first: int
+        xid_size: int
+        size: int
+        first, found_rid, xid_size, _, size = unpack_header(content, at)
+        begin = at + _HEADER + xid_size
+        tail = begin + size
+        if found_rid != rid or tail > last or first & MAGIC_MASK != _ENQUEUE:
+            continue
+        data, head = content[begin:tail], content[at:begin]
+        if xid_size:
+            head = head[_HEADER:] + head[:_HEADER]
+        if unpack_tail(content, tail) != (extend(extend(0, data), head + salt), rid):
+            continue
+        if first >> FLAGS_SHIFT & COMPRESSED:
+            try:
+                data = decompressor.restore(data)
+            except RhmError:
+                continue  # the last attempt tells why
+        found[numbers[index]] = data
 
 
 def _complete(journal: QueueJournal, rids: Sequence[int], found: Sequence[bytes | Exception | None]) -> MessageData:

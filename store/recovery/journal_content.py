@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import record_blocks
 from qstore.formats.wording import plural, printable
 from qstore.store.errors import StoreError
-from qstore.store.inspect.sizing import MAX_PAGES
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.transaction_map import Operation, Transaction

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from qstore.formats.catalogue import QueueEntry
-from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.disk import Disk
 from qstore.store.errors import StoreDamagedError
-from qstore.store.inspect.sizing import MAX_PAGES
 from qstore.store.journal.directory import NotAJournalError
 from qstore.store.recovery.close_record import Closing
 from qstore.store.recovery.journal_content import JournalContent, content_of, fitting_geometry, larger_files

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from qstore.formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
 from qstore.store.builders.journal_build import JournalBuild
@@ -36,7 +36,6 @@ from qstore.store.damage import Damage
 from qstore.store.disk import Disk, read_whole
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError
-from qstore.store.inspect.sizing import MAX_PAGES
 from qstore.store.journal.directory import INFO_SUFFIX, data_path
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader as AnyHeader
@@ -64,7 +63,7 @@ class _Commits:
         self._xids = xids
         self.last: dict[bytes, tuple[int, int]] = {}
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         """Ignored."""
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:

@@ -111,25 +111,27 @@ class StartedQueue:
         for rid, _, _, _ in self._recovery.outstanding(self._reader.format):
             yield rid
 
-    def index(self, is_redelivered: Callable[[int], bool]) -> Iterator[IndexPortion] | None:
-        """As `read`, but only where the messages are: none is read. None if they are few, or transactions hold some."""
+    def index(self, redelivered: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[IndexPortion] | None:
+        """Where the messages are; none is read. None if they are few, or transactions hold some.
+
+        Args:
+            redelivered: which of the messages with these record ids may have been delivered, by number from 0.
+        """
         records = self.journal.writer.records
         if self.in_doubt or records.live or not records.resting:
             return None
-        return map(partial(_portion, is_redelivered), records.resting.portions())
+        return map(partial(_portion, redelivered), records.resting.portions())
 
     def close(self) -> None:
         """Close the reader: the messages are read."""
         self._reader.close()
 
 
-def _portion(is_redelivered: Callable[[int], bool], records: tuple[Sequence[int], Sequence[int]]) -> IndexPortion:
+def _portion(
+    redelivered: Callable[[Sequence[int]], Sequence[int]], records: tuple[Sequence[int], Sequence[int]]
+) -> IndexPortion:
     rids, packed = records
-    return IndexPortion(
-        rids,
-        [(each & SIZE_MASK) * BLOCK_SIZE for each in packed],
-        [number for number, rid in enumerate(rids) if is_redelivered(rid)],
-    )
+    return IndexPortion(rids, [(each & SIZE_MASK) * BLOCK_SIZE for each in packed], redelivered(rids))
 
 
 class StartedStore(NamedTuple):

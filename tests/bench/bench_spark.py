@@ -66,7 +66,7 @@ class _Counting:
     def __init__(self) -> None:
         self.records = 0
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         self.records += 1
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:

@@ -47,7 +47,7 @@ class Everything:
         self.xids: dict[int, bytes] = {}
         self.damage: list[Damage] = []
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         self.places.append(place)
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:

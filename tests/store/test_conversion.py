@@ -28,7 +28,7 @@ from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.key_value import RocksKeyValue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
-from qstore.store.repair.conversion import MARK, mark_converted
+from qstore.store.repair.converted import MARK, mark_converted
 from qstore.store.unfinished import CONVERTED
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreCopy, StoreFixture, snapshot

@@ -26,6 +26,7 @@ class EnqueueMapMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.index = EnqueueMap()
         self.model: dict[int, tuple[int, int]] = {}
+        self.blocks: dict[int, int] = {}  # place -> blocks of the record there
         self.duplicates: list[Entry] = []
         self.highest = 0
         self.place = 0
@@ -41,7 +42,11 @@ class EnqueueMapMachine(RuleBasedStateMachine):
 
     def _add(self, rid: int, state: int) -> None:
         self.place += 128
-        self.index.add(rid, self.place, state)
+        if state == LIVE and self.place % 3:
+            self.blocks[self.place] = self.place // 128
+            self.index.add_live(rid, self.place, self.blocks[self.place])
+        else:
+            self.index.add(rid, self.place, state)
         self.highest = max(self.highest, rid)
         if rid in self.model:
             self.duplicates.append(Entry(rid, self.place, state))
@@ -87,6 +92,11 @@ class EnqueueMapMachine(RuleBasedStateMachine):
         entries = [Entry(rid, *value) for rid, value in self.model.items()]
         assert list(self.index.in_rid_order()) == sorted(entries)
         assert list(self.index.in_place_order()) == sorted(entries, key=lambda entry: entry.place)
+        portions = list(self.index.portions(3))
+        assert [rid for rids, _, _ in portions for rid in rids] == sorted(self.model)
+        for _, places, blocks in portions:
+            for place, size in zip(places, blocks, strict=True):
+                assert size in (0, self.blocks.get(place, 0))
 
     @invariant()
     def agrees(self) -> None:
@@ -171,6 +181,17 @@ def test_memory_is_bounded_by_what_is_outstanding() -> None:
             assert index.remove(rid - 100)
     assert len(index) == 100
     assert index.memory < 1_000_000
+
+
+def test_sizes_of_short_records_are_kept() -> None:
+    """Until the record is moved; those of late and of long records are not."""
+    index = EnqueueMap()
+    for rid, blocks in ((1, 1), (2, 255), (4, 256), (5, 7), (3, 9), (6, 8)):
+        index.add_live(rid, rid * 128, blocks)
+    index.move(5, 9999)
+    assert index.remove(1)
+    parts = [tuple(map(list, part)) for part in index.portions(4)]
+    assert parts == [([2, 3, 4, 5], [256, 384, 512, 9999], [255, 0, 0, 0]), ([6], [768], [8])]
 
 
 def test_places_need_all_64_bits() -> None:

@@ -39,7 +39,7 @@ class EveryRecord:
         self.records: list[tuple[RecordHeader, int, bytes]] = []
         self.damage: list[object] = []
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         raise AssertionError("every record was asked for")
 
     def dequeue(self, rid: int, dequeued_rid: int) -> None:

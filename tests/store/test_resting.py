@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -31,6 +34,18 @@ class RestingMachine(RuleBasedStateMachine):
         assert 0 <= taken <= len(rids)
         assert taken or self.known
         self.known.update(zip(rids[:taken], packed[:taken], strict=True))
+
+    @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=20), place=st.integers(0, 1000))
+    def extend(self, steps: list[int], place: int) -> None:
+        rids = array("Q", accumulate(steps, initial=max(self.known, default=200) + 1))
+        packed = array("Q", [place + number << SIZE_BITS | 3 for number in range(len(rids))])
+        self.known.update(zip(rids, packed, strict=True))
+        self.resting.extend(rids, packed)
+
+    @rule(first=st.integers(0, 220), steps=st.lists(st.integers(1, 3), max_size=30), is_known=st.booleans())
+    def look_up(self, first: int, steps: list[int], is_known: bool) -> None:
+        rids = [rid for rid in accumulate(steps, initial=first) if not is_known or rid in self.known]
+        assert list(self.resting.get_all(rids)) == [self.known.get(rid, 0) for rid in rids]
 
     @rule(which=st.integers(0, 1000), count=st.integers(1, 10))
     def pop(self, which: int, count: int) -> None:

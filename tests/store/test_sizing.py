@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry, padded
 from qstore.store.inspect.sizing import (
-    DEFAULT_FILES,
     MAX_DEPTH,
-    MAX_PAGES,
     MAX_RING,
     JournalTooLargeError,
     LineSize,

@@ -394,7 +394,7 @@ class Replay:
         else:
             self.writer.abort(header.rid, xid)
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         raise AssertionError
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
@@ -420,7 +420,7 @@ class Listed:
         elif header.kind is Kind.DEQUEUE:
             self.dequeued.add(header.dequeued_rid)
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         raise AssertionError
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:

@@ -77,7 +77,7 @@ def all_records(journal: Journal) -> list[tuple[int, RecordHeader]]:
         def __init__(self) -> None:
             self.met: list[tuple[int, RecordHeader]] = []
 
-        def enqueue(self, rid: int, place: int) -> None:
+        def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
             raise AssertionError("every record was asked for")
 
         def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:

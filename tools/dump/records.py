@@ -61,7 +61,7 @@ class RecordLister:
         self._selection = selection
         self._form = form
 
-    def enqueue(self, rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:  # noqa: ARG002
         """Never called: the walk passes every record to `record`."""
         raise AssertionError(rid, place)
 

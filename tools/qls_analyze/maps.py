@@ -10,7 +10,7 @@
     abort                     discards the pending operations
     commit, abort             of an unknown transaction: a warning
 
-A file's number of enqueued records includes pending ones. Both maps hold places, not records: 17 bytes for each that
+A file's number of enqueued records includes pending ones. Both maps hold places, not records: 18 bytes for each that
 remains.
 """
 

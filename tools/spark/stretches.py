@@ -61,7 +61,7 @@ class _Collecting:
         self.xids: dict[int, bytes] = {}
         self.damage: list[Damage] = []
 
-    def enqueue(self, _rid: int, place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:  # noqa: ARG002
         """A message."""
         self.places.append(place)
 
@@ -84,7 +84,7 @@ class _Collecting:
 class _Discarding:
     """A `RecordSink` that discards everything: damage before a stretch is reported by the previous one."""
 
-    def enqueue(self, _rid: int, _place: int) -> None:
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         """A message."""
 
     def dequeue(self, _rid: int, _dequeued_rid: int, _place: int) -> None:

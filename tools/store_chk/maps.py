@@ -10,7 +10,7 @@
     abort                     discards the pending operations; its dequeues unlock: not locked, or not found: an error
     commit, abort             of an unknown transaction: a warning
 
-Both maps hold places, not records: 17 bytes for each that remains.
+Both maps hold places, not records: 18 bytes for each that remains.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ before the cursor is released.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, GONE, OUT, Entry, end_entry
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumer import Consumer
-
-_new_entry: Final = Entry.__new__
 
 
 class Pager(Protocol):
@@ -141,7 +139,7 @@ class Fifo:
             MemoryError: nothing was changed: all allocations come first.
         """
         entry = self._end
-        end = _new_entry(Entry)
+        end = Entry()
         end.position = entry.position + 1
         end.state = END
         end.is_redelivered = False

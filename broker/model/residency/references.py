@@ -69,11 +69,12 @@ class References:
         sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
 
     Attributes:
+        are_numbered: whether messages have that header.
         is_reading: messages are being read back, and consumers may wait for them.
     """
 
     __slots__ = ("_cached", "_kept", "_order", "_others", "_queue", "_ready", "_sequence_header", "_stored", "_tally",
-                 "is_reading")  # fmt: skip
+                 "are_numbered", "is_reading")  # fmt: skip
 
     _queue: Paged
     _order: Fifo
@@ -84,7 +85,7 @@ class References:
         self._stored, self._others, self._tally, self._sequence_header = stored, others, tally, sequence_header
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self._kept = _NONE_KEPT
-        self.is_reading = False
+        self.are_numbered, self.is_reading = bool(sequence_header), False
 
     def attach(self, queue: Paged, order: Fifo, ready: Callable[[], None]) -> None:
         """The queue is made; `ready` has it dispatched."""

@@ -34,10 +34,11 @@ from qstore.broker.model.residency.stretch import (
     Portions,
     Stretch,
     can_join,
-    entry_of,
+    index_stretches,
 )
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.barriers import Barriers
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
@@ -289,20 +290,8 @@ class Residency(Tally):
         return 0 if message is None else stored - message.size
 
     def recover(self, rids: Sequence[int], sizes: Sequence[int], redelivered: Sequence[int]) -> None:
-        """Append messages that a start has found in the journal, and not read.
-
-        Args:
-            rids: their record ids.
-            sizes: their sizes, as estimated.
-            redelivered: those that were delivered before, by number from 0.
-        """
-        largest = self._portions.largest
-        marked = set(redelivered)
-        for begin in range(0, len(rids), largest):
-            end = begin + largest
-            stretch = Stretch(self._order.next_position, rids[begin:end], sizes[begin:end], is_stored=True)
-            if marked:
-                stretch.set_redelivered([each for each in range(stretch.count) if begin + each in marked])
+        """Append messages that a start has found in the journal, and not read (`index_stretches`)."""
+        for stretch in index_stretches(self._order.next_position, rids, sizes, redelivered, self._portions.largest):
             self.messages_out += stretch.count
             self.bytes_out += stretch.size
             self.memory_out += stretch.size + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * stretch.count
@@ -380,29 +369,42 @@ class Residency(Tally):
         Returns:
             The first of them.
         """
-        is_stored = stretch.is_stored
-        entries: list[Entry] = []
-        loaded: list[int] = []
-        for number, item in enumerate(stretch.items()):
-            message = None if messages is None else self.references.numbered(messages[number], item.position)
-            if message is None:
-                message = self.references.reference(item, is_stored=is_stored)
-                self.memory_out -= REFERENCE_BYTES - BYTES_PER_MESSAGE
-            else:
-                if item.expires_at:  # what is stored is in whole seconds
-                    message.expires_at = item.expires_at
-                if message.size != item.size:  # estimated by a start
-                    self._queue.bytes_enqueued += message.size - item.size
-                self.has_come(item.size, item.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
-                loaded.append(item.key)
-            entries.append(entry_of(item, message, is_stored=is_stored))
+        entries = stretch.entries(self._messages_of(stretch, messages or [None] * stretch.count))
         self._order.unfold(stretch, entries)
         del self._stretches[bisect_left(self._stretches, stretch.position, key=_by_position)]
         stretch.state = GONE
         self._consumers.removed(stretch, entries[0])
-        if loaded and (source := self._stored if is_stored else self._others) is not None:
-            source.forget(loaded)
         return entries[0]
+
+    def _messages_of(self, stretch: Stretch, loaded: Loaded) -> list[Message]:
+        """Count the messages of a stretch that is unfolded, and return them; references for those that are None."""
+        is_stored, expiries, references = stretch.is_stored, stretch.expiries, self.references
+        are_numbered = references.are_numbered
+        messages: list[Message] = []
+        missing: set[int] = set()
+        size, came = 0, stretch.size
+        for number, message in enumerate(loaded):
+            if message is None:
+                item = stretch.item(number)
+                message = references.reference(item, is_stored=is_stored)
+                missing.add(number)
+                came -= item.size
+            else:
+                if are_numbered:
+                    message = references.numbered(message, stretch.item(number).position) or message
+                if expiries is not None and expiries[number]:  # what is stored is in whole seconds
+                    message.expires_at = expiries[number]
+                size += message.size
+            messages.append(message)
+        count = stretch.count - len(missing)
+        self._queue.bytes_enqueued += size - came  # a start has estimated it
+        self.messages_in += count
+        self.bytes_in += came
+        self.memory_out -= came + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * count
+        self.memory_out -= (REFERENCE_BYTES - BYTES_PER_MESSAGE) * len(missing)
+        if count and (source := self._stored if is_stored else self._others) is not None:
+            source.forget([key for number, key in enumerate(stretch.keys) if number not in missing])
+        return messages
 
     def revive(self, former: Entry) -> None:
         """Put an entry that was folded in its place again, if its message is available; or tell that it is GONE."""

@@ -13,6 +13,7 @@ needs, in packed arrays: 12 bytes, and a little more for what few messages have.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,8 +54,6 @@ ATYPICAL: Final = 2  # a message that is not persistent in a journal's stretch, 
 _MAX_SIZE: Final = 0xFFFFFFFF
 _MAX_SPAN: Final = 0xFFFFFFFF  # of positions
 
-_new_entry: Final = Entry.__new__
-
 
 class Item(NamedTuple):
     """What is known of one message of a stretch.
@@ -81,12 +80,13 @@ class Stretch(Entry):
         keys: of its messages, in order.
         sizes: of its messages.
         count, size: how many they are, and the sum of their sizes.
+        expiries: when each of them expires, in seconds since 1970, 0.0 for never; None if none does.
         first_expiry: when the first of them expires, in seconds since 1970; 0.0 if none does.
         is_fetched: they are being read back.
     """
 
     __slots__ = (
-        "_expiries", "_flags", "_offsets", "count", "first_expiry", "is_fetched", "is_stored", "keys", "size", "sizes",
+        "_flags", "_offsets", "count", "expiries", "first_expiry", "is_fetched", "is_stored", "keys", "size", "sizes",
     )  # fmt: skip
 
     def __init__(self, position: int, keys: Sequence[int], sizes: Sequence[int], *, is_stored: bool) -> None:
@@ -96,7 +96,7 @@ class Stretch(Entry):
         self.count, self.size = len(self.keys), sum(sizes)
         self.first_expiry = 0.0
         self._offsets: array[int] | None = None
-        self._expiries: array[float] | None = None
+        self.expiries: array[float] | None = None
         self._flags: bytearray | None = None
 
     def set_redelivered(self, numbers: Sequence[int]) -> None:
@@ -115,7 +115,7 @@ class Stretch(Entry):
             self._offsets = array("I", [entry.position - first for entry in entries])
         expiries = [entry.message.expires_at for entry in entries]
         if any(expiries):
-            self._expiries = array("d", expiries)
+            self.expiries = array("d", expiries)
             self.first_expiry = min(each for each in expiries if each)
         is_stored = self.is_stored
         flags = bytearray(
@@ -125,19 +125,32 @@ class Stretch(Entry):
         if any(flags):
             self._flags = flags
 
-    def items(self) -> Iterator[Item]:
-        """What is known of its messages, in order."""
-        offsets, expiries, flags, is_stored = self._offsets, self._expiries, self._flags, self.is_stored
-        for number in range(self.count):
-            flag = 0 if flags is None else flags[number]
-            yield Item(
-                self.keys[number],
-                self.position + (number if offsets is None else offsets[number]),
-                self.sizes[number],
-                0.0 if expiries is None else expiries[number],
-                bool(flag & REDELIVERED),
-                is_stored is not bool(flag & ATYPICAL),
-            )
+    def item(self, number: int) -> Item:
+        """What is known of one of its messages, by number from 0."""
+        offsets, expiries, flags = self._offsets, self.expiries, self._flags
+        flag = 0 if flags is None else flags[number]
+        return Item(
+            self.keys[number],
+            self.position + (number if offsets is None else offsets[number]),
+            self.sizes[number],
+            0.0 if expiries is None else expiries[number],
+            bool(flag & REDELIVERED),
+            self.is_stored is not bool(flag & ATYPICAL),
+        )
+
+    def entries(self, messages: Sequence[Message]) -> list[Entry]:
+        """Entries for all its messages, in order: available, and not linked yet."""
+        keys, position, is_stored, offsets, flags = self.keys, self.position, self.is_stored, self._offsets, self._flags
+        entries: list[Entry] = []
+        for number, message in enumerate(messages):
+            entry = Entry()
+            entry.message = message
+            entry.position = position + (number if offsets is None else offsets[number])
+            entry.state = AVAILABLE
+            entry.rid = keys[number] if is_stored else 0
+            entry.is_redelivered = flags is not None and flags[number] & REDELIVERED != 0
+            entries.append(entry)
+        return entries
 
     @property
     def last(self) -> int:
@@ -160,10 +173,22 @@ def can_join(entry: Entry, first: Entry) -> bool:
     )
 
 
-def entry_of(item: Item, message: Message, *, is_stored: bool) -> Entry:
-    """An available entry for a message of a stretch, not linked yet."""
-    entry = _new_entry(Entry)
-    entry.message, entry.position, entry.state = message, item.position, AVAILABLE
-    entry.rid = item.key if is_stored else 0
-    entry.is_redelivered = item.is_redelivered
-    return entry
+def index_stretches(
+    position: int, rids: Sequence[int], sizes: Sequence[int], redelivered: Sequence[int], largest: int
+) -> Iterator[Stretch]:
+    """Stretches of messages that a start has found in a journal, and not read.
+
+    Args:
+        position: of the first.
+        rids: their record ids.
+        sizes: their sizes, as estimated.
+        redelivered: those that were delivered before, by number from 0, ascending.
+        largest: messages in a stretch.
+    """
+    for begin in range(0, len(rids), largest):
+        end = begin + largest
+        stretch = Stretch(position + begin, rids[begin:end], sizes[begin:end], is_stored=True)
+        marked = redelivered[bisect_left(redelivered, begin) : bisect_left(redelivered, end)]
+        if marked:
+            stretch.set_redelivered([number - begin for number in marked])
+        yield stretch

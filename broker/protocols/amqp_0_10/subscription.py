@@ -209,7 +209,10 @@ class Subscription:
             self.message_credit = credit = credit - 1
         else:
             self._unlimited += 1
-        if entry.is_redelivered or message.expires_at:
+        if not message.expires_at:
+            if entry.is_redelivered:
+                header = message.header_for_redelivery()
+        else:
             header = message.header_for_delivery(is_redelivered=entry.is_redelivered, now=session.clock())
         number = session.sent
         if session.is_resumable or size > session.max_plain_bytes or not message.has_body:

@@ -16,6 +16,7 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
@@ -54,6 +55,7 @@ _DELIVERY: Final = 0x0401
 _MESSAGE: Final = 0x0403
 _FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
 _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties, like those that follow
+_MARKED: Final = tuple(bytes((flags | _REDELIVERED,)) for flags in range(256))
 _BEFORE_TIMES: Final = (0x08, 0x10)  # priority and delivery mode: a byte each
 _EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
 _TIMES: Final = 0xC0  # timestamp and expiration
@@ -212,10 +214,11 @@ class TransferMessage(Message):
         header = self.header
         if self.expires_at:
             header = _with_ttl(header, min(max(1, ceil((self.expires_at - now) * 1000)), _MAX_TTL))
-        if is_redelivered:
-            flags = header[_FLAGS_AT] | _REDELIVERED
-            header = b"%b%c%b" % (header[:_FLAGS_AT], flags, header[_FLAGS_AT + 1 :])
-        return header
+        return _with_mark(header) if is_redelivered else header
+
+    def header_for_redelivery(self) -> bytes:
+        """Its header for a consumer if it was delivered before, and does not expire."""
+        return _with_mark(self.header)
 
 
 # ---- header segments ----
@@ -294,6 +297,10 @@ def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
         resume_id=values.get("resume_id"),
         resume_ttl=values.get("resume_ttl") or 0,
     )
+
+
+def _with_mark(header: bytes) -> bytes:
+    return b"".join((header[:_FLAGS_AT], _MARKED[header[_FLAGS_AT]], header[_FLAGS_AT + 1 :]))
 
 
 def _with_ttl(header: bytes, milliseconds: int) -> bytes:
@@ -413,12 +420,61 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
     return (len(method) + len(head) + length).to_bytes(HEADER_SIZE_BYTES, "big") + method + head
 
 
+class _Beginning:
+    """How stored messages begin that differ only after their delivery-properties, and never expire.
+
+    Attributes:
+        encoded: their bytes up to there: header size, frame headers, delivery-properties.
+        header_at, header_end: where the structs of their headers begin and end.
+        may_lack_body: whether they have no body segment if nothing follows the header.
+        exchange, properties: as of each of them.
+    """
+
+    __slots__ = ("encoded", "exchange", "header_at", "header_end", "may_lack_body", "properties")
+
+    def __init__(
+        self,
+        encoded: bytes,
+        header_at: int,
+        header_end: int,
+        exchange: str,
+        properties: DeliveryProperties,
+        *,
+        may_lack_body: bool,
+    ) -> None:
+        self.encoded, self.header_at, self.header_end = encoded, header_at, header_end
+        self.exchange, self.properties, self.may_lack_body = exchange, properties, may_lack_body
+
+
+class _Recent:
+    """The beginning of the message that was decoded last. One queue's messages are decoded one after the other."""
+
+    __slots__ = ("beginning",)
+
+    def __init__(self) -> None:
+        nothing = DeliveryProperties(b"", "", False, Handling(), None, 0)
+        self.beginning = _Beginning(b"", 0, sys.maxsize, "", nothing, may_lack_body=False)
+
+
+_RECENT: Final = _Recent()
+
+
 def restore_transfer(data: bytes) -> TransferMessage:
     """Decode a stored 0-10 message, written by this broker or by qpidd.
 
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
+    known = _RECENT.beginning
+    if data.startswith(known.encoded):
+        at, end, size = len(known.encoded), known.header_end, len(data)
+        if end <= size and (at == end or (at + 8 <= end and at + 4 + _u32(data, at)[0] == end)):
+            body = None if known.may_lack_body and end == size else data[end:]
+            return TransferMessage(data[known.header_at : end], body, known.exchange, known.properties, 0.0)
+    return _restore_any(data)
+
+
+def _restore_any(data: bytes) -> TransferMessage:
     size = len(data)
     header_end = HEADER_SIZE_BYTES + header_size(data)
     if header_end > size:
@@ -431,10 +487,15 @@ def restore_transfer(data: bytes) -> TransferMessage:
         exchange, properties = (_properties_alike if len(given) <= _MAX_CACHED_BYTES else _stored_properties)(given)
     except Amqp010Error as error:
         raise BrokerRecordError(error.what, 0) from error
-    body = None if flags & LAST_SEGMENT and header_end == size else data[header_end:]
+    may_lack_body = flags & LAST_SEGMENT != 0
+    body = None if may_lack_body and header_end == size else data[header_end:]
     encoded, expiration = properties.encoded, properties.expiration
     if times is not None:
         encoded, expiration = times.put_into(encoded), times.expiration
+    elif not expiration and encoded + others == data[header_at:header_end]:
+        _RECENT.beginning = _Beginning(
+            data[: header_at + len(encoded)], header_at, header_end, exchange, properties, may_lack_body=may_lack_body
+        )
     return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
 
 

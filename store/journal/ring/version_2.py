@@ -40,6 +40,7 @@ from qstore.store.journal.stream import JournalStream
 _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
 _WORK: Final = 8  # a walk checksums at most this many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most this size
+_HEADER: Final = HEADER_2.size
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
 _USUAL: Final = (LAST_OF_FLUSH | COMPRESSED) << FLAGS_SHIFT
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
@@ -181,18 +182,18 @@ class Version2Records(JournalRecords):
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
         enqueue, dequeue, flush = sink.enqueue, sink.dequeue, self._flush
         salt = SALT.pack(header.salt)
-        header_size, unpack_header, unpack_tail, extend = (
-            HEADER_2.size,
-            HEADER_2.unpack_from,
-            TAIL.unpack_from,
-            extend_crc32c,
-        )
-        number, complete, last_head = flush.number, flush.complete, 0
+        unpack_header, unpack_tail, extend = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c
+        number, complete, last_head = flush.number, int(flush.complete), 0
         due = (number + complete) & 0xFFFFFFFF
+        head: int  # numbers that have a type are faster when compiled
+        rid: int
+        xid_size: int
+        record_flush: int
+        datum: int
         while at < stop:
             head, rid, xid_size, record_flush, datum = unpack_header(window, at)
             kind = head & ~_USUAL
-            data = tail = at + header_size
+            data = tail = at + _HEADER
             if kind == _ENQUEUE:
                 tail += datum
             elif kind != _DEQUEUE:
@@ -206,16 +207,16 @@ class Version2Records(JournalRecords):
             if record_flush != due:
                 break
             number += complete
-            complete = head & _LAST != 0
+            complete = 1 if head & _LAST else 0
             due = (number + complete) & 0xFFFFFFFF
             if kind == _ENQUEUE:
-                enqueue(rid, base + at)
+                enqueue(rid, base + at, (after - at) // BLOCK_SIZE)
             else:
                 dequeue(rid, datum, base + at)
             last_head = head
             at = after
         if last_head:
-            flush.number, flush.complete, flush.sealed, flush.begun = number, complete, False, True
+            flush.number, flush.complete, flush.sealed, flush.begun = number, bool(complete), False, True
         return base + at
 
     # ---- breaks, and the end ----

@@ -93,6 +93,14 @@ class LiveRecords:
         packed = self.live.get(rid)
         return self.resting.get(rid) if packed is None else packed
 
+    def where_all(self, rids: Sequence[int]) -> Sequence[int]:
+        """As `where`, of many records, fast if they rest; 0 for each that is not live."""
+        live = self.live
+        found = self.resting.get_all(rids)
+        if live and not all(found):
+            return [packed or live.get(rid, 0) for rid, packed in zip(rids, found, strict=True)]
+        return found
+
     @property
     def messages(self) -> int:
         """Messages that still need a dequeue, those of open transactions included."""

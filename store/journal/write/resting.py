@@ -66,14 +66,14 @@ class RestingRecords:
         for chunk in self._chunks:
             yield chunk.rids, chunk.packed
 
-    def append(self, rid: int, packed: int) -> None:
-        """Add a record with the highest id."""
-        chunks = self._chunks
-        if not chunks or len(chunks[-1].rids) >= MAX_CHUNK:
-            chunks.append(_Chunk())
-            self._firsts.append(rid)
-        chunks[-1].append(rid, packed)
-        self._count += 1
+    def extend(self, rids: array[int], packed: array[int]) -> None:
+        """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others."""
+        chunk = _Chunk()
+        chunk.rids, chunk.packed, chunk.left = rids, packed, len(rids)
+        chunk.oldest = min(packed) >> SIZE_BITS
+        self._chunks.append(chunk)
+        self._firsts.append(rids[0])
+        self._count += chunk.left
 
     def add(self, rids: Sequence[int], packed: Sequence[int]) -> int:
         """Add records with ascending ids. Returns how many, from the first, were taken."""
@@ -98,6 +98,25 @@ class RestingRecords:
         """Log offset and blocks, packed, of a record; None if it does not rest here."""
         number, index = self._find(rid)
         return self._chunks[number].packed[index] if number >= 0 else None
+
+    def get_all(self, rids: Sequence[int]) -> Sequence[int]:
+        """As `get`, of many records; 0 for each that does not rest here. Ids that rest one after the other are fast."""
+        found = array("Q")
+        count, at = len(rids), 0
+        wanted = rids if isinstance(rids, array) else array("Q", rids)
+        while at < count:
+            number, index = self._place_of(wanted[at])
+            if number >= 0:
+                chunk = self._chunks[number]
+                several = min(count - at, len(chunk.rids) - index)
+                while several > 1 and chunk.rids[index : index + several] != wanted[at : at + several]:
+                    several //= 2
+                found += chunk.packed[index : index + several]
+                at += several
+            else:
+                found.append(0)
+                at += 1
+        return found
 
     def pop(self, rid: int) -> int:
         """As `get`; the record leaves. Raises KeyError if it does not rest here."""
@@ -155,10 +174,15 @@ class RestingRecords:
             chunk = self._chunks[number]
             if index < len(chunk.rids) and chunk.rids[index] == rid and chunk.packed[index]:
                 return number, index
+        number, index = self._place_of(rid)
+        return (number, index) if number >= 0 and self._chunks[number].packed[index] else (-1, 0)
+
+    def _place_of(self, rid: int) -> tuple[int, int]:
+        """As `_find`, also of a record that has left."""
         number = bisect_right(self._firsts, rid) - 1
         if number >= 0:
-            chunk = self._chunks[number]
-            index = bisect_left(chunk.rids, rid)
-            if index < len(chunk.rids) and chunk.rids[index] == rid and chunk.packed[index]:
+            rids = self._chunks[number].rids
+            index = bisect_left(rids, rid)
+            if index < len(rids) and rids[index] == rid:
                 return number, index
         return -1, 0

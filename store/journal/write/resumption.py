@@ -6,6 +6,7 @@ laps. The lap number matters only for the overwrite indicator: its parity.
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
@@ -15,7 +16,7 @@ from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
 from qstore.store.journal.ring.order import RingFile
-from qstore.store.journal.write.resting import RestingRecords
+from qstore.store.journal.write.resting import MAX_CHUNK, RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.journal.write.writer_state import OpenTransaction, WriterState, new_state
 
@@ -93,10 +94,14 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
 
 
 def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingRecords:
-    """The live records of a journal without open transactions. Only the size of each is read: there are many."""
+    """The live records of a journal without open transactions. Only sizes are read that the walk has not kept."""
     resting = RestingRecords()
-    for rid, place, _ in recovery.messages.in_rid_order():
-        resting.append(rid, base + place // BLOCK_SIZE << SIZE_BITS | _blocks(journal, place))
+    for rids, places, blocks in recovery.messages.portions(MAX_CHUNK):
+        packed = array("Q")
+        for number, place in enumerate(places):
+            size = blocks[number] or _blocks(journal, place)
+            packed.append(base + place // BLOCK_SIZE << SIZE_BITS | size)
+        resting.extend(rids, packed)
     return resting
 
 

@@ -17,14 +17,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
+from qstore.formats.rhm.geometry import MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.store.builders.store_build import JournalSource, QueueToBuild
 from qstore.store.catalogue.topology import LOST_AND_FOUND, Topology
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
-from qstore.store.inspect.sizing import MAX_PAGES
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome

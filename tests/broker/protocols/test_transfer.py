@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.protocols.amqp_0_10 import transfer
 from qstore.broker.protocols.amqp_0_10.transfer import (
     MAX_HEADER_BYTES,
     TransferMessage,
@@ -323,6 +324,38 @@ def test_damaged_messages_are_read_or_refused(body: bytes, place: int, value: in
         return
     message.headers()
     message.header_for_delivery(is_redelivered=True, now=NOW)
+
+
+def stored_like(kind: int, body: bytes, place: int, value: int) -> bytes:
+    """Stored messages of which many begin alike; some are damaged."""
+    data = bytearray(
+        encode_message(
+            body if kind % 5 else b"",
+            destination="e",
+            delivery_properties={"exchange": "e", "routing_key": "key" if kind % 3 else "other"},
+            message_properties={"message_id": UUID(int=len(body))} if kind % 2 else {},
+        )
+    )
+    data = bytearray(b"".join(restore_transfer(bytes(data)).stored_form()[0]))  # as this broker stores it
+    if value:
+        data[place % len(data)] = value
+    return bytes(data)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 29), st.binary(max_size=3), st.integers(0, 150), st.integers(0, 30)), max_size=9)
+)
+def test_messages_that_begin_alike_are_read_as_each_by_itself(kinds: list[tuple[int, bytes, int, int]]) -> None:
+    def seen(restore: Callable[[bytes], TransferMessage], data: bytes) -> object:
+        try:
+            found = restore(data)
+        except BrokerRecordError:
+            return None
+        names = ("header", "body", "has_body", "exchange", "routing_key", "handling", "is_persistent", "expires_at")
+        return [getattr(found, name) for name in names]
+
+    stored = [stored_like(*kind) for kind in kinds]
+    assert [seen(restore_transfer, data) for data in stored] == [seen(transfer._restore_any, data) for data in stored]
 
 
 def test_a_message_without_delivery_properties_that_qpidd_left() -> None:
