@@ -13,9 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 
@@ -23,11 +24,20 @@ MAX_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
 MAX_BROWSED: Final = 65_536  # browsed deliveries of one session; beyond it, the oldest is forgotten
 
 
-class Delivery(NamedTuple):
-    """A message that was delivered."""
+class Delivery:
+    """A message that was delivered.
 
-    subscription: Subscription
-    entry: Entry
+    Args:
+        subscription, entry: to which subscription, and the message's entry on its queue.
+
+    Attributes:
+        subscription, entry: as above.
+    """
+
+    __slots__ = ("entry", "subscription")
+
+    def __init__(self, subscription: Subscription, entry: Entry) -> None:
+        self.subscription, self.entry = subscription, entry
 
 
 class _Run:
@@ -119,28 +129,31 @@ class Deliveries:
 
     # ---- settlement by the client ----
 
-    def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
-        """Remove and return settled deliveries; browsed ones are forgotten.
+    def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
+        """Remove settled deliveries, and return their queues and entries; browsed ones are forgotten.
 
         Args:
             ranges: of transfers, as received.
             near: the number of the next transfer.
         """
         wanted = merge_ranges(unwrap_ranges(ranges or (), near))
-        unsettled = self.unsettled
+        unsettled, accepted = self.unsettled, self._accepted
         for number in _numbers(wanted, unsettled):
-            self._accepted.discard(number)
-            yield unsettled.pop(number)
+            if accepted:
+                accepted.discard(number)
+            delivery = unsettled.pop(number)
+            yield delivery.subscription.queue, delivery.entry
         if self.browsed:
             for number in _numbers(wanted, self.browsed):
                 del self.browsed[number]
 
-    def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
-        """Deliveries accepted in a transaction; they stay unsettled until the commit."""
+    def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
+        """Queues and entries of deliveries accepted in a transaction; they stay unsettled until the commit."""
         for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled):
             if number not in self._accepted:
                 self._accepted.add(number)
-                yield self.unsettled[number]
+                delivery = self.unsettled[number]
+                yield delivery.subscription.queue, delivery.entry
 
     def commit(self) -> dict[int, Delivery]:
         """Remove and return the deliveries accepted in the transaction, by number."""

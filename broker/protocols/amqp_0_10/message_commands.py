@@ -15,7 +15,7 @@ Source: AMQP 0-10, class message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector
 from qstore.broker.model.settlement import Settled, accept, purge, reject, release, subscribe
-from qstore.broker.protocols.amqp_0_10.deliveries import Delivery
 from qstore.broker.protocols.amqp_0_10.selective_subscription import SELECTOR, SelectiveSubscription
 from qstore.broker.protocols.amqp_0_10.sequence import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
@@ -56,15 +55,15 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
     transaction, deliveries = session.transaction, session.deliveries
     if transaction is not None:
         take = deliveries.accept_at_commit if session.branches is None else deliveries.settle
-        for delivery in take(values["transfers"], session.sent):
-            transaction.accept(delivery.subscription.queue, delivery.entry)
+        for queue, entry in take(values["transfers"], session.sent):
+            transaction.accept(queue, entry)
         return
-    acquired = _acquired(deliveries.settle(values["transfers"], session.sent))
+    acquired = deliveries.settle(values["transfers"], session.sent)
     _complete(session, number, accept(session.broker.tick, acquired, partial(_settled, session, number)))
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
-    acquired = _acquired(_take_back(session, values))
+    acquired = _take_back(session, values)
     _complete(session, number, reject(session.broker, acquired, partial(_settled, session, number)))
 
 
@@ -85,21 +84,15 @@ def _settled(session: ServerSession, number: int, error: Exception | None) -> No
 
 
 def _release(session: ServerSession, _number: int, values: _Values) -> None:
-    release(_acquired(_take_back(session, values)), is_redelivered=bool(values["set_redelivered"]))
+    release(_take_back(session, values), is_redelivered=bool(values["set_redelivered"]))
 
 
-def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
-    """The queues and entries of deliveries."""
-    for delivery in deliveries:
-        yield delivery.subscription.queue, delivery.entry
-
-
-def _take_back(session: ServerSession, values: _Values) -> Iterator[Delivery]:
-    """Deliveries that the client releases or rejects, including those it has accepted in the open transaction."""
-    for delivery in session.deliveries.settle(values["transfers"], session.sent):
+def _take_back(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
+    """Queues and entries of what the client releases or rejects, even if it has accepted it in the open transaction."""
+    for queue, entry in session.deliveries.settle(values["transfers"], session.sent):
         if session.transaction is not None:
-            session.transaction.withdraw(delivery.entry)
-        yield delivery
+            session.transaction.withdraw(entry)
+        yield queue, entry
 
 
 def _acquire(session: ServerSession, number: int, values: _Values) -> None:

@@ -473,7 +473,8 @@ class ServerSession(DeliveringSession[SessionConnection]):
             self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
-        for subscription, entry in self.deliveries.take_all():
+        for delivery in self.deliveries.take_all():
+            subscription, entry = delivery.subscription, delivery.entry
             if not subscription.queue.is_gone and entry.state == ACQUIRED:
                 subscription.queue.release(entry, is_redelivered=True)
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
