@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from qstore.broker.process.qpidd import kind_of_modules
+from qstore.broker.process.command import kind_of_modules
 from tests.support import compiled, profiles, temporary
 from tests.support.fixtures import (
     LEGACY_STORES,

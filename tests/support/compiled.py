@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from qstore.broker.process.qpidd import kind_of_modules
+from qstore.broker.process.command import kind_of_modules
 
 REASON: Final = "replaces what is compiled"
 _REFUSED: Final = re.compile(

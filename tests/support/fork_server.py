@@ -56,7 +56,7 @@ def _import() -> None:
     """Import what the broker and the commands are made of, but leave each command to be run."""
     commands = [f"qstore.tools.{path.stem}" for path in sorted((ROOT / "tools").glob("q*.py"))]
     commands.append("qstore.broker.process.qpidd")
-    for name in ("qstore.store.module", *commands):
+    for name in ("qstore.store.module", "qstore.broker.process.command", *commands):
         importlib.import_module(name)
     for name in commands:
         package, _, module = name.rpartition(".")
