@@ -2,7 +2,7 @@
 
     form                                                     decoder
     -------------------------------------------------------  ------------------------------------------------
-    AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.transfer.restore_transfer`
+    AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.restoring.restore_transfer`
     AMQP 1.0: sections                                       `StoredSections`: keeps the sections, and is
                                                              converted to the consumer's own protocol
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
-from qstore.broker.protocols.amqp_0_10.transfer import restore_transfer
+from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
 from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
 from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
 from qstore.formats.broker_records.errors import BrokerRecordError

@@ -474,9 +474,8 @@ class ServerSession(DeliveringSession[SessionConnection]):
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for delivery in self.deliveries.take_all():
-            subscription, entry = delivery.subscription, delivery.entry
-            if not subscription.queue.is_gone and entry.state == ACQUIRED:
-                subscription.queue.release(entry, is_redelivered=True)
+            if not delivery.subscription.queue.is_gone and delivery.entry.state == ACQUIRED:
+                delivery.subscription.queue.release(delivery.entry, is_redelivered=True)
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
             self._disown(queue)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10 import transfer
+from qstore.broker.protocols.amqp_0_10 import restoring
+from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
 from qstore.broker.protocols.amqp_0_10.transfer import (
     MAX_HEADER_BYTES,
     TransferMessage,
     find_struct,
     read_delivery_properties,
-    restore_transfer,
     split_header,
     user_id_of,
     with_property,
@@ -355,7 +355,7 @@ def test_messages_that_begin_alike_are_read_as_each_by_itself(kinds: list[tuple[
         return [getattr(found, name) for name in names]
 
     stored = [stored_like(*kind) for kind in kinds]
-    assert [seen(restore_transfer, data) for data in stored] == [seen(transfer._restore_any, data) for data in stored]
+    assert [seen(restore_transfer, data) for data in stored] == [seen(restoring._restore_any, data) for data in stored]
 
 
 def test_a_message_without_delivery_properties_that_qpidd_left() -> None:
