@@ -23,6 +23,10 @@ from qstore.store.disk import Disk, OsDisk, OsFile, ReadableFile
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
+_MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once: as many as the file has, within limits
+_MAX_FILL: Final = 256 * 1024
+_ZEROS: Final = memoryview(bytes(_MAX_FILL))
+
 
 class WritableFile(ReadableFile, Protocol):
     """An open file that is read and written by position."""
@@ -38,6 +42,9 @@ class WritableFile(ReadableFile, Protocol):
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
         """Write all of `content` at `offset` to the page cache. Raises OSError; a part may have been written then."""
+
+    def fill_ahead(self, offset: int) -> None:
+        """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change."""
 
     def sync(self) -> None:
         """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
@@ -90,10 +97,11 @@ class WritableDisk(Disk, Protocol):
 class OsWritableFile(OsFile):
     """A `WritableFile` on the operating system."""
 
-    __slots__ = ()
+    __slots__ = ("_filled",)
 
     def __init__(self, path: str, flags: int = os.O_RDWR) -> None:
         super().__init__(path, flags)
+        self._filled = 0  # up to there `fill_ahead` has nothing to do
 
     def fileno(self) -> int:
         """The open descriptor."""
@@ -125,6 +133,37 @@ class OsWritableFile(OsFile):
         """Have the system read a part of the file into its page cache."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def fill_ahead(self, offset: int) -> None:
+        """Write zeros over the next blocks that are allocated, but were never written.
+
+        The first write to such a block changes the file's metadata, and the next sync waits for the file system's own
+        journal as well. Zeros that are written for many small writes at once save that: they are part of the next sync.
+
+        Only what the file system knows to have no data is overwritten (`SEEK_HOLE`), by the zeros that it would be read
+        as. Nobody else may write to this part of the file at the same time.
+        """
+        if offset < self._filled:
+            return
+        end = (offset + min(max(offset, _MIN_FILL), _MAX_FILL)) // _MIN_FILL * _MIN_FILL
+        end = min(end, self._size)
+        try:
+            hole = os.lseek(self._descriptor, offset, os.SEEK_HOLE)
+            if hole < end:
+                end = min(end, self._next_data(hole))
+                os.pwrite(self._descriptor, _ZEROS[: end - hole], hole)
+            self._filled = max(hole, end)
+        except OSError:  # the blocks stay as they are; a disk that fails reports it to the next write or sync
+            self._filled = self._size
+
+    def _next_data(self, hole: int) -> int:
+        """Where the data after a hole begins; the file's end if there is none."""
+        try:
+            return os.lseek(self._descriptor, hole, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return self._size
 
     def sync(self) -> None:
         """Make everything written so far durable."""

@@ -153,6 +153,7 @@ class Tick:
         flushes_under_way: batches that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
         is_idle: returns whether the event loop has nothing else to do, so that a flush may block.
+        ended: called when a tick has ended and nothing waits for the disk.
         is_urgent: a peer waits for everything written so far, including lingering records.
     """
 
@@ -183,6 +184,7 @@ class Tick:
         self.flushes_under_way = 0
         self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: False
+        self.ended: Callable[[], None] = lambda: None
 
     def schedule(self) -> None:
         """Schedule the end of the tick."""
@@ -229,6 +231,8 @@ class Tick:
             self.schedule()
         if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):
             self._start_timer()
+        if not self.flushes_under_way:
+            self.ended()
 
     def _answer_awaited(self) -> None:
         """Answer peers that wait, before messages are delivered: they go on while that is done."""

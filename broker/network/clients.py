@@ -19,6 +19,7 @@ from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
 from qstore.broker.network.backpressure import Pressure, Reader
+from qstore.broker.network.busy_poll import BusyPoll
 from qstore.broker.network.half_open import HalfOpen
 from qstore.broker.protocols.machine import Machine
 from qstore.broker.protocols.table import Protocols
@@ -79,6 +80,7 @@ class Clients:
         foreign: log lines about clients of unsupported protocols, and failed TLS handshakes.
         held_publishers: publishers that are not read because memory is short -> since when.
         pressure: stops publishers that outrun the disk.
+        busy_poll: keeps the event loop awake between a client's messages.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Clients:
         self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
         self.foreign = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self.pressure = Pressure(broker.tick, loop.call_soon)
+        self.busy_poll = BusyPoll(loop.call_soon)
         self._last_work = 0.0
         self._is_first = False
 
@@ -102,6 +105,7 @@ class Clients:
         now = time.perf_counter()
         self._is_first = now - self._last_work > _IDLE_GAP
         self._last_work = now
+        self.busy_poll.begins(now)
 
     def worked(self) -> None:
         """The event loop has done some work."""

@@ -103,6 +103,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.is_idle
+        broker.tick.ended = self.clients.busy_poll.ends
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed

@@ -378,6 +378,10 @@ class SimulatedWritableFile(SimulatedFile):
         """Which are in memory does not change."""
         self._check_open()
 
+    def fill_ahead(self, offset: int) -> None:
+        """No content changes."""
+        self._check_open()
+
     def fileno(self) -> int:
         """-1: there is no descriptor."""
         return -1

@@ -90,6 +90,21 @@ class TestFiles:
         assert (file.size, file.read(0, 99)) == (8, b"cd\0\0\0\0ab")
         file.close()
 
+    def test_filling_ahead_changes_no_content(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 200_000)
+        file.write(150_000, b"later")
+        for offset in (0, 512, 70_000, 149_000, 150_005, 199_999, 200_000):
+            file.write(offset, b"ab"[: 200_000 - offset])
+            file.fill_ahead(min(offset + 2, 200_000))
+        expected = bytearray(200_000)
+        expected[150_000:150_005] = b"later"
+        for offset in (0, 512, 70_000, 149_000, 150_005, 199_998):
+            expected[offset : offset + 2] = b"ab"
+        expected[199_998:] = b"\0a"
+        assert file.size == 200_000
+        assert file.read(0, 300_000) == bytes(expected)
+        file.close()
+
     def test_what_is_written_is_kept_by_value(self, place: Place) -> None:
         file = place.disk.create(place("file"), 0)
         content = bytearray(b"abc")
@@ -349,6 +364,53 @@ class TestOperatingSystem:
             OsWritableDisk().create(str(tmp_path / "file"), 10)
         assert caught.value.errno == errno.ENOSPC
         assert list(tmp_path.iterdir()) == []
+
+    def test_blocks_that_were_never_written_are_filled_ahead(self, tmp_path: Path) -> None:
+        file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)
+        file.write(512, b"record")
+        if os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 << 20:
+            pytest.skip("this file system does not distinguish allocated blocks from written ones")
+        file.fill_ahead(518)
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 16 << 10
+        file.write(512 << 10, b"record")
+        for offset in (16 << 10, (512 << 10) - 1, (512 << 10) + 6, 1 << 20):
+            file.fill_ahead(offset)
+        holes = [os.lseek(file.fileno(), offset, os.SEEK_HOLE) for offset in (0, 32 << 10, 508 << 10)]
+        assert holes == [32 << 10, 32 << 10, 768 << 10]
+        assert file.read(0, 1 << 20).translate(None, b"\0") == b"recordrecord"
+        file.close()
+
+    def test_a_file_that_was_written_is_examined_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = OsWritableDisk().create(str(tmp_path / "file"), 0)
+        file.write(0, b"x" * 300_000)
+        lseek, calls = os.lseek, []
+
+        def counted(descriptor: int, offset: int, how: int) -> int:
+            calls.append(offset)
+            return lseek(descriptor, offset, how)
+
+        monkeypatch.setattr(os, "lseek", counted)
+        monkeypatch.setattr(os, "pwrite", None)
+        for offset in range(1000, 300_000, 1000):
+            file.fill_ahead(offset)
+        assert calls == [1000]
+        file.close()
+
+    @pytest.mark.parametrize("name", ["lseek", "pwrite"])
+    def test_blocks_that_cannot_be_filled_stay_as_they_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        def fail(descriptor: int, *_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)
+        file.write(512, b"record")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, fail)
+            file.fill_ahead(518)
+        file.write(518, b"another")
+        assert file.read(512, 99) == b"recordanother" + bytes(86)
+        file.close()
 
     def test_short_writes_are_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pwrite, calls = os.pwrite, []

@@ -20,6 +20,7 @@ from qstore.store.journal.write.step import Step
 from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
+_SMALL = 16 * 1024  # bytes of a write that is followed by more into the same blocks, or the next ones
 
 
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
@@ -149,7 +150,10 @@ class JournalStorage:
     def write(self, step: Step) -> list[WritableFile]:
         """Do the writes of a step. Returns the files to sync. Raises OSError."""
         for number, offset, content in step.writes:
-            self.file(number).write(offset, content)
+            file = self.file(number)
+            file.write(offset, content)
+        if len(step.writes) == 1 and len(content) <= _SMALL and offset >= DATA_OFFSET:
+            file.fill_ahead(offset + len(content))
         return [self.file(number) for number in step.files]
 
     def reopen(self, step: Step) -> None:
