@@ -28,6 +28,8 @@
     BUILT_RECOVERY    `RECOVERED`                                  a complete store built by qstore-recover: the mark is
                                                                    removed. It may not have its final name yet
 
+A start also removes `rhm.snapshots`, the remains of snapshots that another process was reading.
+
 None of this is damage, except an incomplete recovery, which lacks an unknown part. Nothing counts twice: of a queue's
 journals, of two lists, of two stores a reader uses one. The content of `resized.new`, `resized`, `orphans` and
 `quarantine` is never read as a part of the store.
@@ -49,6 +51,7 @@ from qstore.store.journal.journal import Journal
 ROOT: Final = "rhm"
 STORE: Final = "STORE"
 NEW, DISCARDED, CONVERTED = "rhm.new", "rhm.discarded", "rhm.version-1"
+SNAPSHOTS: Final = "rhm.snapshots"
 LIST: Final = "tpl"
 NEW_LIST: Final = "tpl.new"
 MAKING: Final = ".making"  # suffix of a journal's directory: an empty one that replaces a lost one

@@ -1,32 +1,39 @@
-"""`qstore-backup`: back up a store that is not running, completely or what is new.
+"""`qstore-backup`: back up a store, or that of a running broker, completely or what is new.
 
-Exit codes: 0 there is a new backup, 2 the store, the place or the command line is unusable.
+Exit codes: 0 there is a new backup, 2 the store, the broker, the place or the command line is unusable.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from qstore import __version__
+from qstore.broker.client import MessagingError
+from qstore.broker.management.console import Console
 from qstore.formats.wording import plural
 from qstore.store.backup.create import BackupResult, StoreBackup
 from qstore.store.backup.retention import Removed, keep_latest
+from qstore.store.backup.stopped import stopped_store
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError, find_layout
+from qstore.store.repair.stopped_store import told_errors
 from qstore.tools.backup.places import open_repository, workers
+from qstore.tools.backup.running import BrokerBackup
+from qstore.tools.console.broker_options import security_options, take_security
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.text import printable
 from qstore.tools.entry import PathName, failing, private_files, run
 
 _PROGRAM: Final = "qstore-backup"
+_SCHEME: Final = "amqp://"
 
 _EPILOG = """
 \b
@@ -35,55 +42,90 @@ qstore-backup /var/lib/qstore /backup/qstore               what is new since ear
 qstore-backup /var/lib/qstore /backup/qstore --keep 14     and keep the latest 14 backups of this store
 qstore-backup /var/lib/qstore /backup/qstore --full --verify
 qstore-backup /var/lib/qpidd s3://bucket/qpidd
+qstore-backup amqp://admin/secret@localhost /backup/qstore  a running broker, on this machine
 qstore-restore /backup/qstore --list
 
 \b
 STORE is a store of qpidd (legacystore, linearstore) or of qstore; no broker may be running on it, and nothing in it is
-changed. PLACE is a directory, or a URL that fsspec knows; it may have backups of many stores. Every backup can be
+changed. Or it is the URL of a running qstore broker: all queues are backed up as they are at one moment, and the broker
+goes on. This command reads the broker's files itself, so run it on the same machine, as the same user or as root.
+PLACE is a directory, or a URL that fsspec knows; it may have backups of many stores. Every backup can be
 restored by itself. After a kill run the same command again: what was written is used. Backups are compressed, and not
 encrypted: choose a medium that is.
 
 \b
-Exit codes: 0 there is a new backup, 2 STORE, PLACE or the command line is unusable: there is no new backup.
+Exit codes: 0 there is a new backup, 2 STORE, the broker, PLACE or the command line is unusable: there is no new backup.
 """
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("store", metavar="STORE", type=PathName(readable=False))
+@click.argument("store", metavar="STORE|URL", type=PathName(readable=False))
 @click.argument("place", metavar="PLACE", type=PathName(readable=False))
-@click.option(
-    "--full", is_flag=True, help="Read all journals, also those that were not written to since the last backup."
-)
+@click.option("--full", is_flag=True, help="Read everything, also what was not written to since the last backup.")
 @click.option("--verify", is_flag=True, help="Read all chunks of the backup back before it counts.")
 @click.option(
     "--keep", type=click.IntRange(1), metavar="N", help="Afterwards keep only the latest N backups of this store."
 )
+@click.option(
+    "--store-dir",
+    metavar="DIR",
+    type=PathName(readable=False),
+    help="Where a running broker's store directory is on this machine.  [default: where the broker says]",
+)
+@click.option(
+    "-t",
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="Time limit for connecting, and for each answer of a broker.",
+)
+@security_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a report.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
 @click.version_option(__version__, prog_name=_PROGRAM)
-def command(store: str, place: str, *, full: bool, verify: bool, keep: int | None, as_json: bool, quiet: bool) -> None:
-    """Back up STORE to PLACE."""
+def command(
+    store: str,
+    place: str,
+    *,
+    full: bool,
+    verify: bool,
+    keep: int | None,
+    store_dir: str | None,
+    timeout: float,
+    as_json: bool,
+    quiet: bool,
+    **values: Any,
+) -> None:
+    """Back up STORE, or the store of the running broker at URL (amqp://[user/password@]host[:port]), to PLACE."""
     began = time.monotonic()
     removed: Removed | None = None
-    with failing(_PROGRAM, StoreError, UnusableInputError, advise=advice), private_files():
+    is_running = store.startswith(_SCHEME)
+    security = take_security(values)
+    if not is_running and (store_dir is not None or security):
+        raise click.UsageError("--store-dir and the options of SASL and TLS apply to a running broker.")
+    with failing(_PROGRAM, StoreError, UnusableInputError, MessagingError, advise=advice), private_files():
         environment = tool_environment()
-        holder = holder_of_store(find_layout(OsDisk(), store))
+        holder = None if is_running else holder_of_store(find_layout(OsDisk(), store))
         if holder is not None:
-            raise StoreError(f"{store}: process {holder} has this store open: stop the broker first")
+            text = "stop the broker first, or back it up by its URL, amqp://HOST:PORT"
+            raise StoreError(f"{store}: process {holder} has this store open: {text}")
         repository = open_repository(environment.disk, place)
         lock = repository.lock()
         try:
             with bytes_progress() as (stage, advance):
-                result = StoreBackup(
-                    environment,
-                    OsDisk(),
-                    store,
-                    repository,
-                    __version__,
-                    workers=workers(),
-                    stage=stage,
-                    advance=advance,
-                ).run(full=full, verify=verify)
+                backup = StoreBackup(
+                    environment, repository, __version__, workers=workers(), stage=stage, advance=advance
+                )
+                if is_running:
+                    url = store.removeprefix(_SCHEME)
+                    with Console(url, timeout=timeout, connect_timeout=timeout, **security) as console:
+                        where = _SCHEME + url.rpartition("@")[2]  # no password
+                        result = BrokerBackup(console, where, store_dir).run(backup, full=full, verify=verify)
+                else:
+                    with told_errors(store), stopped_store(environment, OsDisk(), store) as source:
+                        result = backup.run(source, full=full, verify=verify)
             if keep is not None:
                 removed = keep_latest(repository, result.manifest.store, keep)
         finally:
@@ -105,6 +147,7 @@ def _show_json(result: BackupResult, removed: Removed | None) -> None:
             "store": manifest.store,
             "format": manifest.kind,
             "created": manifest.created,
+            "running": manifest.live,
             "based_on": manifest.based_on,
             "files": len(manifest.files),
             "bytes": manifest.size,

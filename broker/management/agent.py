@@ -152,6 +152,8 @@ class Agent:
         """Something has happened in the broker."""
         if isinstance(event, ClientDisconnect):
             self._agents.disconnected(event.remote_host)
+            if self._managed.snapshots is not None:
+                self._managed.snapshots.disconnected(event.remote_host)
         elif isinstance(event, Bind) and event.exchange in (TOPIC, VERSION_1):
             self._bound(event)
         of, now = EVENTS.get(type(event)), self._broker.clock()
@@ -171,6 +173,8 @@ class Agent:
 
     def on_timer(self) -> None:
         """To be called about twice a second: heartbeats, and sweeps."""
+        if self._managed.snapshots is not None:
+            self._managed.snapshots.on_timer()
         now = self._broker.clock()
         if now < self._next_sweep:
             if self._next_sweep - now > self._managed.interval:  # the clock was set back

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from qstore.broker.management.snapshots import Snapshots
+
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl
     from qstore.broker.log.status_log import StatusLog
@@ -90,6 +92,7 @@ class ManagedBroker:
 
     Attributes:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
+        snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of what has changed.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
@@ -112,6 +115,7 @@ class ManagedBroker:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
         self.security, self.status, self.detached = security, status, detached
+        self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()

@@ -258,6 +258,24 @@ class StoreTransactions(Protocol[_JournalUsed]):
         """Abort a prepared branch. Raises `Store.errors`."""
 
 
+class SharedSnapshot(Protocol):
+    """The whole store at one moment, on the disk for another process, until it is released."""
+
+    @property
+    def directory(self) -> str:
+        """The directory of the store."""
+
+    @property
+    def name(self) -> str:
+        """The path of the snapshot's own directory below that."""
+
+    def copied(self, queue_ids: Iterable[int], /) -> list[int]:
+        """These queues' journals (0: the prepared transactions) were read. Returns those overwritten before that."""
+
+    def release(self) -> None:
+        """It is not needed any more. May be called twice."""
+
+
 class StoreChanges(Protocol[_JournalT]):
     """Changes of stored objects other than messages. They are made in the order of the calls."""
 
@@ -381,6 +399,9 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
 
     def purge(self, journal: _JournalT, rids: Iterable[int], done: Done) -> None:
         """Remove messages of a queue; `done` is called when that is on the disk. Raises `errors`."""
+
+    def share_snapshot(self, done: Changed[SharedSnapshot], /) -> None:
+        """Take a snapshot of everything appended so far, for another process; `done` gets it."""
 
     def collect(self, timeout: float | None = 0.0) -> None:
         """Process completed disk operations, and run callbacks.

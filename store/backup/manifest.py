@@ -10,9 +10,10 @@
     software     version of the software that wrote it
     store        the store's path; kind: "legacystore", "linearstore" or "qstore"; root: "rhm" or "qls", its directory
     based_on     id of the backup whose unchanged journals were not read again; null for a full one
-    journals     qstore, closed cleanly: of each journal its id, incarnation and last flush
+    live         whether the store was running
+    journals     qstore, running or closed cleanly: of each journal its id, incarnation and last flush
     directories  paths below the root, each after the one that contains it
-    files        path, size, and the ids of its chunks, in order
+    files        path, size, the ids of its chunks, in order, and its mark: see `source`
     links        symbolic links of a linearstore: path and target, both below the root
 
 Nothing in a manifest is believed: paths stay below the root, sizes fit their chunks, links lead to files of the backup.
@@ -45,11 +46,12 @@ ROOTS: Final = ("rhm", "qls")
 
 
 class BackupFile(NamedTuple):
-    """A file: its path below the root, its size, the ids of its chunks."""
+    """A file: its path below the root, its size, the ids of its chunks, and its mark (`source`)."""
 
     path: str
     size: int
     chunks: list[str]
+    mark: str = ""
 
 
 class BackupLink(NamedTuple):
@@ -74,6 +76,7 @@ class Manifest:
     directories: list[str] = field(default_factory=list)
     files: list[BackupFile] = field(default_factory=list)
     links: list[BackupLink] = field(default_factory=list)
+    live: bool = False
 
     @property
     def size(self) -> int:
@@ -121,7 +124,8 @@ def _decoded(fields: Any, identity: str) -> Manifest:
     links = [BackupLink(*each) for each in fields.pop("links")]
     manifest = Manifest(**fields, files=files, links=links)
     texts = (manifest.id, manifest.software, manifest.store, manifest.kind)
-    if not all(isinstance(text, str) for text in texts) or type(manifest.created) is not int:
+    numbers = type(manifest.created) is int and type(manifest.live) is bool
+    if not all(isinstance(text, str) for text in texts) or not numbers:
         raise TypeError("a field is not what it must be")
     if manifest.id != identity or manifest.root not in ROOTS:
         raise ValueError("it is that of another backup")
@@ -138,7 +142,9 @@ def _check_tree(manifest: Manifest) -> None:
         if not is_safe(path) or path in known or not known.get(path.rpartition("/")[0]):
             raise ValueError(f"{path!r} is not a place within a store")
         known[path] = is_directory
-    for path, size, chunks in manifest.files:
+    for path, size, chunks, mark in manifest.files:
+        if not isinstance(mark, str):
+            raise TypeError("a mark is not what it must be")
         if type(size) is not int or not 0 <= size <= MAX_FILE or len(chunks) != -(-size // CHUNK_SIZE):
             raise ValueError(f"{path!r} does not have the size of its chunks")
         if not all(map(is_digest, chunks)):

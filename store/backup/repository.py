@@ -35,7 +35,7 @@ _MAX_MARK: Final = 4096
 _MAX_CHUNK: Final = CHUNK_SIZE + (1 << 16)  # bytes of a compressed chunk that cannot be compressed
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LEVEL: Final = 1
-_MAX_UNSYNCED: Final = 256 << 20  # bytes: what a kill costs at most
+_MAX_UNSYNCED: Final = 64 << 20  # bytes: what a kill costs at most
 
 
 class Repository(Protocol):
@@ -106,12 +106,14 @@ class DiskRepository:
         with self._lock:
             self._unsynced.append(path)
             self._unsynced_bytes += len(content)
-            if self._unsynced_bytes >= _MAX_UNSYNCED:
-                self._settle()
+            is_due = self._unsynced_bytes >= _MAX_UNSYNCED
+        if is_due:
+            self._settle()
 
     def _settle(self) -> None:
-        """Sync what was written, and give it its names."""
-        paths, self._unsynced, self._unsynced_bytes = self._unsynced, [], 0
+        """Sync what was written, and give it its names. Others can go on writing."""
+        with self._lock:
+            paths, self._unsynced, self._unsynced_bytes = self._unsynced, [], 0
         for path in paths:
             with contextlib.closing(self._disk.open_writable(path + _PARTIAL)) as file:
                 file.sync()
@@ -150,8 +152,7 @@ class DiskRepository:
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        with self._lock:
-            self._settle()
+        self._settle()
         for folder in sorted(self._changed, reverse=True):
             self._disk.sync_directory(folder)
         self._changed.clear()

@@ -206,6 +206,10 @@ class Catalogue:
         """Copy the map into a new directory."""
         self._key_value.checkpoint(directory)
 
+    def content(self) -> dict[bytes, bytes]:
+        """All entries of the map, as they are."""
+        return dict(self._key_value.items(b""))
+
     # Writing ---------------------------------------------------------------------------------------------------
 
     def take_id(self, kind: Kind) -> int:

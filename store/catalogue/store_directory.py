@@ -12,6 +12,7 @@
                 rhm.new/         a store being built: its STORE file is written last
                 rhm.version-1/   the store of qpidd that was converted
                 rhm.discarded/   a store that was truncated, until it is removed
+                rhm.snapshots/   snapshots that other processes read, until they are released (`shared_snapshot`)
                 RECOVERING       qstore-recover is building the store; see `unfinished`
 
 A store is built in `rhm.new` and renamed when it is complete. So after a crash at any moment, `finish_interrupted`
@@ -43,12 +44,22 @@ from qstore.store.journal.write.storage import create_journal
 from qstore.store.key_value import CatalogueError, KeyValue
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.live.taking_up import journal_info
-from qstore.store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
+from qstore.store.unfinished import (
+    CONVERTED,
+    DISCARDED,
+    LIST,
+    NEW,
+    ROOT,
+    SNAPSHOTS,
+    STORE,
+    Unfinished,
+    unfinished_stores,
+)
 from qstore.store.writable_disk import DiskLock, WritableDisk, write_new
 
 LOCK: Final = "rhm.lock"
-_MIN_ROOM: Final = 1 << 16  # minimum bytes for records after the snapshot in a new topology file
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MIN_ROOM: Final = 1 << 16  # minimum bytes for records after the snapshot in a new topology file
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Found(Enum):
@@ -150,6 +161,8 @@ class StoreDirectory:
         if ROOT not in names:
             with contextlib.suppress(PermissionError):  # likewise, if it was created for this store
                 self._disk.sync_directory(self._parent)
+        if SNAPSHOTS in names:
+            remove_tree(self._disk, self.below(SNAPSHOTS))
         for path, state in unfinished_stores(self._disk, self.path).items():
             if state is Unfinished.NEW_STORE:
                 self._disk.sync_directory(path)  # its STORE file may be unsynced
@@ -285,7 +298,7 @@ class StoreDirectory:
         """
         entries = dict(key_value.items(b""))
         content = encode_snapshot(store_id, batch_of(entries), entries)
-        self.replace(TOPOLOGY, content + bytes(max(_MIN_ROOM, len(content))))
+        self.replace(TOPOLOGY, content + bytes(max(MIN_ROOM, len(content))))
         return len(content)
 
     # ---- the mark ----
@@ -302,7 +315,7 @@ class StoreDirectory:
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
         """Mark whether the store is closed cleanly, and whether there is a record of that. Raises OSError."""
-        marked_at = _EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
+        marked_at = EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
         version = self._software_version
         content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, version, close_record))
         self.replace(STORE, content)

@@ -21,6 +21,7 @@ from qstore.formats.rhm.headers import FIXED_SIZE
 from qstore.store.journal.write.step import (
     JournalBusyError,
     JournalFullError,
+    JournalPinnedError,
     RecordTooLongError,
     ThresholdError,
     threshold_error,
@@ -206,7 +207,11 @@ class Appender:
         raise JournalFullError(f'queue "{admissions[0][0].name}": gave up making room')
 
     def _refusal(self, journal: QueueJournal, error: JournalFullError) -> str | None:
-        """Make room by more files. Returns None if there are more; or why not, empty if the error says so itself."""
+        """Make room by more files. Returns None if there is more; or why not, empty if the error says so itself."""
+        if isinstance(error, JournalPinnedError):
+            if self._expansion.make_room(journal) is not None:
+                journal.writer.break_pins()
+            return None
         reason = "" if isinstance(error, RecordTooLongError) else self._expansion.make_room(journal)
         if reason is not None:
             self._tell_refusal(journal, error)

@@ -5,6 +5,7 @@
     tight       it runs low, but the disk has no room for more files: its publishers are slowed down
     short       a record does not fit, because the background was too slow, or the record is very long: its publisher
                 waits until there are files enough
+    pinned      the same, because a snapshot pins files: if there cannot be more files, the pin is broken
     idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
                 needed, and never below the number with which the journal was created
 
@@ -124,7 +125,7 @@ class Expansion:
             spare = journal.geometry.files - _files_kept(journal)
             if journal.is_deleted or journal.writer.failure is not None:
                 del self._grown[journal]
-            elif spare <= 0 or journal.writer.growth.change is not None:
+            elif spare <= 0 or journal.writer.growth.change is not None or journal.writer.space.pins:
                 self._grown[journal] = 0
             elif looks < _IDLE_LOOKS:
                 self._grown[journal] = looks + 1
@@ -224,5 +225,6 @@ def _set_low_room(journal: QueueJournal) -> None:
     """Determine below which room the journal needs more files: a quarter of the ring, 4 files at least, 32 at most."""
     files = journal.geometry.files
     is_limited = files >= journal.max_files
+    journal.writer.space.spares_pins = not is_limited
     room = min(max(files // 4, min(MIN_STEP, files // 2)), MAX_STEP // 2) * journal.geometry.data_size // BLOCK_SIZE
     journal.low_room = -1 if is_limited else room

@@ -48,6 +48,7 @@ from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.reading import MessageData, read_messages, will_read
 from qstore.store.live.rids import RecordIds
+from qstore.store.live.shared_snapshot import Shared, SharedSnapshots
 from qstore.store.live.snapshot import Snapshots, Taken
 from qstore.store.live.transactions import Transactions
 from qstore.store.log_lines import Level, LogLine
@@ -245,6 +246,7 @@ class MessageStore:
             self._environment.disk, self.directory, catalogue, self._background, self._flusher,
             self.journals, self.prepared_list, self.changes.held,
         )  # fmt: skip
+        self._shared = SharedSnapshots(self._environment, self.directory, self._snapshots, self._background)
 
     def _record_ids(self, started: StartedStore, catalogue: Catalogue) -> RecordIds:
         reserved = catalogue.rid_high_water()
@@ -347,6 +349,10 @@ class MessageStore:
             done: called with the snapshot, which must be released, or with the error.
         """
         self._snapshots.take(checkpoint, done)
+
+    def share_snapshot(self, done: Shared) -> None:
+        """Take a snapshot that another process reads; `done` gets it, and must have it released, or the error."""
+        self._shared.take(done)
 
     def collect(self, timeout: float | None = 0.0) -> None:
         """Process completed disk work, and call the callbacks.

@@ -69,7 +69,8 @@ class QueueJournal:
         queue_id, name, directory, geometry, bound, initial_files: as above. The geometry changes when the ring does.
         compression: compresses its messages; None if they are stored as they are.
         max_files: how many files it may grow to; 0 if its size is fixed.
-        low_room: `runs_low` is called if fewer blocks than that are left below the threshold; -1 for never.
+        low_room: `runs_low` is called if fewer blocks than that are left below the threshold, or are free while a
+            snapshot pins files; -1 for never.
         runs_low: called with the journal.
         writer: appends records. Only the store uses it, so that it knows which journals to flush.
         enqueues, dequeues: number of records outside of transactions.
@@ -258,7 +259,10 @@ class QueueJournal:
             else:
                 self.writer.flushed()
                 self.storage.trim()
-                if self.writer.records.room < self.low_room:
+                writer = self.writer
+                if writer.records.room < self.low_room or (
+                    writer.space.pins and writer.space.free(writer.batch.position) < self.low_room
+                ):
                     self.runs_low(self)
                 elif self.is_tight:
                     self.is_tight = False

@@ -162,6 +162,9 @@ class Snapshot:
             self._let_go(self)
 
 
+#: Called in the background with a new snapshot and the content of its catalogue: writes files for other processes.
+Describe: TypeAlias = Callable[[Snapshot, Mapping[bytes, bytes]], None]
+
 #: Called once, with a snapshot, or with None and the error.
 Taken: TypeAlias = Callable[[Snapshot | None, Exception | None], None]
 
@@ -199,15 +202,16 @@ class Snapshots:
         self._taken: dict[Snapshot, None] = {}
         self._is_closed = False
 
-    def take(self, checkpoint: str, done: Taken) -> None:
+    def take(self, checkpoint: str, done: Taken, describe: Describe | None = None) -> None:
         """Take a snapshot of everything appended so far.
 
         Args:
             checkpoint: a directory that does not exist, for the catalogue's copy. It is removed with the snapshot.
             done: called with the snapshot, or with the error: a journal has failed, or the catalogue cannot be copied.
+            describe: called before that; it may raise OSError.
         """
         # A failed journal is detected at the cut; it does not matter if its queue is being deleted.
-        self._flusher.when_synced(self._everything, lambda _: self._cut(checkpoint, done))
+        self._flusher.when_synced(self._everything, lambda _: self._cut(checkpoint, done, describe))
         self._flusher.start()
 
     def close(self) -> None:
@@ -220,14 +224,14 @@ class Snapshots:
     def _everything(self) -> tuple[QueueJournal, ...]:
         return (*self._journals.values(), self._prepared_list)
 
-    def _cut(self, checkpoint: str, done: Taken) -> None:
+    def _cut(self, checkpoint: str, done: Taken, describe: Describe | None) -> None:
         cuts = {journal.directory: _cut(journal) for journal in self._everything}
         failures = {each.directory: each.writer.failure for each in self._everything if each.writer.failure is not None}
 
         def work() -> Snapshot:
             self._held.hold()
             try:
-                return self._make(checkpoint, cuts, failures)
+                return self._make(checkpoint, cuts, failures, describe)
             except BaseException:
                 self._held.let_go()
                 raise
@@ -252,7 +256,11 @@ class Snapshots:
         self._background.run(work, made, failed)
 
     def _make(
-        self, checkpoint: str, cuts: Mapping[str, JournalSnapshot], failures: Mapping[str, Exception]
+        self,
+        checkpoint: str,
+        cuts: Mapping[str, JournalSnapshot],
+        failures: Mapping[str, Exception],
+        describe: Describe | None,
     ) -> Snapshot:
         """Copy the catalogue, and match its queues with the journals in the cut."""
         directory, disk = self._directory, self._disk
@@ -267,12 +275,17 @@ class Snapshots:
             for journal in (*journals, prepared_list):
                 if journal.directory in failures:
                     raise StoreError(str(failures[journal.directory]))
+            snapshot = Snapshot(
+                mark.store_id, mark.software_version, checkpoint, journals, prepared_list, self._released
+            )
+            if describe is not None:
+                describe(snapshot, self._catalogue.content())
         except BaseException:
             with contextlib.suppress(OSError):  # the rest is useless, but harmless
                 if disk.is_directory(checkpoint):
                     remove_tree(disk, checkpoint)
             raise
-        return Snapshot(mark.store_id, mark.software_version, checkpoint, journals, prepared_list, self._released)
+        return snapshot
 
     def _new(self, entry: QueueEntry) -> JournalSnapshot:
         """The journal of a queue that was being created: its path and size."""

@@ -10,19 +10,7 @@ It is built in `rhm.new` under the target's lock, synced, and renamed to `rhm` w
 So a partial copy is never taken for a store; a crash leaves an incomplete one, which the next copy to that directory
 removes. Journals that the store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
 
-A journal's files in the copy, with the same sizes as in the store:
-
-    file                                     in the copy
-    ---------------------------------------  ------------------------------------------------------------------
-    has live records, or is after one   its header, its bytes up to the cut, zeros
-    dead: older than those                   a header that states that no record begins in it, zeros
-    never entered                            its creation header, if the journal has such headers, and zeros
-
-The dead ones are not read, since they may be overwritten at any time; but if they were blank, the ring would appear
-never to have wrapped, or to have lost a file. If one is dead, files that were never entered count as dead too, as files
-of a lap before the first: then the ring is full, like every ring with dead files.
-
-The bytes are not verified: damage is copied unchanged, and reported when the copy is opened or checked.
+What a journal's files have is described in `journal_image`.
 """
 
 from __future__ import annotations
@@ -32,22 +20,16 @@ import errno
 import posixpath
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import qstore.store.outage as outage
-from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
-from qstore.formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
-from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring
+from qstore.formats.rhm.geometry import DATA_OFFSET
 from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
-from qstore.store.disk import read_whole
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
-from qstore.store.journal.directory import INFO_SUFFIX, data_path
-from qstore.store.journal.write.storage import write_creation_header
 from qstore.store.key_value import CatalogueError
+from qstore.store.live.journal_image import ImageFile, JournalImage
 from qstore.store.live.snapshot import JournalSnapshot, Snapshot
 from qstore.store.unfinished import DISCARDED, NEW
 from qstore.store.writable_disk import WritableDisk, WritableFile
@@ -160,19 +142,10 @@ class _Copy:
         name = posixpath.basename(journal.directory)
         target = self._directory.journal(int(name)) if journal.queue_id else self._directory.prepared_list
         self._disk.make_directory(target)
-        info = journal.base_name + INFO_SUFFIX
-        content = read_whole(self._disk, posixpath.join(journal.directory, info), MAX_JINF_SIZE)
-        described, content = _with_ring(content, journal)
-        self._write(posixpath.join(target, info), len(content), lambda file: file.write(0, content))
-        first = self._header(journal, journal.cut.first) if journal.cut is not None and journal.size else None
-        created = described if described is not None and described.creation_headers else None
-        for place, number in enumerate(journal.ring.numbers):
-            index = journal.file_at(place)
-            if index is not None:
-                fill = partial(self._fill, journal, first, index)
-            else:
-                fill = partial(_fill_unentered, created, number)
-            self._write(data_path(target, journal.base_name, number), journal.geometry.file_size, fill)
+        image = JournalImage(self._disk, journal, lambda: self._check(journal))
+        self._write(posixpath.join(target, image.info_name), len(image.info), lambda file: file.write(0, image.info))
+        for each in image.files():
+            self._write(posixpath.join(target, each.name), each.size, partial(self._fill, journal, each))
         self._disk.sync_directory(target)
 
     def _write(self, path: str, size: int, fill: Callable[[WritableFile], None]) -> None:
@@ -181,37 +154,17 @@ class _Copy:
             fill(file)
             file.sync()
 
-    def _fill(self, journal: JournalSnapshot, first: FileHeader | None, index: int, file: WritableFile) -> None:
-        """Fill file `index`, counted over all laps; `first` is the header of the oldest file copied."""
-        size = journal.bytes_in(index)
-        if not size:
-            assert first is not None
-            number, indicator = journal.ring.number(index), journal.ring.indicator(index)
-            header = replace(first, overwrite_indicator=indicator, file_number=number, first_record_offset=0, slot=0)
-            file.write(0, encode_file_header(header))
-            return
-        file.write(0, encode_file_header(replace(self._header(journal, index), slot=0)))
-        with closing(self._disk.open(journal.path_of(index))) as source:
-            for offset in range(DATA_OFFSET, DATA_OFFSET + size, _CHUNK):
-                content = source.read(offset, min(_CHUNK, DATA_OFFSET + size - offset))
+    def _fill(self, journal: JournalSnapshot, image: ImageFile, file: WritableFile) -> None:
+        """Fill a file of a journal's copy."""
+        if image.head:
+            file.write(0, image.head)
+        with image.open(self._disk) as source:
+            for offset in range(DATA_OFFSET, DATA_OFFSET + image.copied, _CHUNK):
+                content = image.read(source, offset, min(_CHUNK, DATA_OFFSET + image.copied - offset))
                 self._check(journal)  # after reading: if the pin did not hold until now, the content is undefined
                 file.write(offset, content)
                 self._copied += len(content)
                 self._progress(self._copied, self._total)
-
-    def _header(self, journal: JournalSnapshot, index: int) -> FileHeader:
-        """The header of a file to be copied."""
-        path = journal.path_of(index)
-        sector = read_whole(self._disk, path, FILE_HEADER_SIZE)
-        self._check(journal)
-        number, indicator = journal.ring.number(index), journal.ring.indicator(index)
-        try:
-            header = decode_file_header(sector)
-        except RhmError as error:
-            raise StoreError(f"{path}: {error.what}: the journal is damaged and cannot be copied") from error
-        if header is None or (header.file_number, header.overwrite_indicator) != (number, indicator):
-            raise StoreError(f"{path}: the header belongs to another file: the journal is damaged and cannot be copied")
-        return header
 
     def _check(self, journal: JournalSnapshot) -> None:
         if self._snapshot.is_released:
@@ -221,22 +174,3 @@ class _Copy:
                 f"{journal.directory}: the journal ran short of room and was overwritten before it was copied; "
                 "take another snapshot when there is less traffic, or use larger journals"
             )
-
-
-def _with_ring(content: bytes, journal: JournalSnapshot) -> tuple[JournalInfo | None, bytes]:
-    """An info file, decoded and as bytes, with the ring of the snapshot; None and unchanged if it is damaged."""
-    try:
-        info = decode_jinf(content)
-    except RhmError:
-        return None, content
-    numbers = tuple(journal.ring.numbers)
-    ring = () if is_plain_ring(numbers) else numbers
-    if (info.geometry, info.ring, info.spare) != (journal.geometry, ring, ()):
-        info = replace(info, geometry=journal.geometry, ring=ring, spare=())
-        content = encode_jinf(info)
-    return info, content
-
-
-def _fill_unentered(created: JournalInfo | None, number: int, file: WritableFile) -> None:
-    if created is not None:
-        write_creation_header(file, created, number)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from qstore.store.live.message_store import MessageStore
-from qstore.store.live.snapshot import Snapshot, Taken
+from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.live.snapshot import Describe, Snapshot, Taken
 from qstore.store.live.snapshot_copy import copy_snapshot
 from qstore.store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import SimulatedDisk
@@ -17,6 +19,7 @@ from tests.faults.store_simulation import TinyParameters, look, simulated_enviro
 
 CHECKPOINT, BACKUP = "/checkpoint", "/backup"
 MAX_TURNS: Final = 3000
+_Some = TypeVar("_Some", Snapshot, SharedSnapshot)
 
 
 class SnapshotLife(StoreLife):
@@ -30,9 +33,16 @@ class SnapshotLife(StoreLife):
 
     def take(self, steps: int = 0, path: str = CHECKPOINT) -> Snapshot:
         """Take a snapshot. Until it is there, and for so many steps more, work goes on."""
-        taken: list[Snapshot] = []
+        return self._taken(lambda got: self.store.snapshot(path, got), steps)
 
-        def got(snapshot: Snapshot | None, error: Exception | None) -> None:
+    def share(self, steps: int = 0) -> SharedSnapshot:
+        """Likewise, one that another process could read."""
+        return self._taken(self.store.share_snapshot, steps)
+
+    def _taken(self, begin: Callable[[Callable[[_Some | None, Exception | None], None]], None], steps: int) -> _Some:
+        taken: list[_Some] = []
+
+        def got(snapshot: _Some | None, error: Exception | None) -> None:
             assert error is None
             assert snapshot is not None
             taken.append(snapshot)
@@ -40,13 +50,13 @@ class SnapshotLife(StoreLife):
         snapshots = self.store._snapshots
         cut = type(snapshots)._cut
 
-        def noting(checkpoint: str, done: Taken) -> None:
+        def noting(checkpoint: str, done: Taken, describe: Describe | None) -> None:
             self.highest()
             self.at_cut = frozen(self.model)
-            cut(snapshots, checkpoint, done)
+            cut(snapshots, checkpoint, done, describe)
 
         snapshots._cut = noting  # type: ignore[method-assign]
-        self.store.snapshot(path, got)
+        begin(got)
         for _ in range(MAX_TURNS):
             if taken:
                 break
@@ -102,13 +112,14 @@ def settle(life: SnapshotLife) -> None:
     life.store.collect()
 
 
-def check_copy(disk: SimulatedDisk, model: Model) -> None:
-    """A copy is there, and holds what it may."""
+def check_copy(disk: SimulatedDisk, model: Model, *, told_of: str = "nothing") -> None:
+    """A copy is there, and holds what it may; nothing is reported but of `told_of`."""
     lines: list[LogLine] = []
     environment = simulated_environment(disk, random.Random(1))
     store = MessageStore.open(environment, BACKUP, TinyParameters(), "test", log=lines.append)
     model.check(look(store), must_be_clean=False)
-    assert [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)] == []
+    told = [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)]
+    assert [text for text in told if told_of not in text] == []
     assert store._ids.next > model.highest_rid
     assert store.close()
 

@@ -20,8 +20,10 @@ from qstore.store.backup.manifest import read_manifest
 from qstore.store.backup.repository import DiskRepository, backup_names, check_mark, known_chunks
 from qstore.store.backup.restore import restore
 from qstore.store.backup.retention import keep_latest
+from qstore.store.backup.stopped import stopped_store
 from qstore.store.backup.verify import verify_chunks
 from qstore.store.errors import StoreError
+from qstore.store.repair.stopped_store import told_errors
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
 from tests.faults.test_import_crashes import base, run
@@ -33,7 +35,7 @@ CHUNK = 2048
 
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
-    modules = ("create", "manifest", "repository", "restore", "verify")
+    modules = ("chunks", "manifest", "repository", "restore", "verify")
     with contextlib.ExitStack() as patched:
         patched.enter_context(tiny_rid_blocks())
         patched.enter_context(patch("qstore.store.importing.store_import.StoreParameters", TinyParameters))
@@ -52,7 +54,8 @@ class Backup:
         lock = self.repository.lock()
         try:
             environment = simulated_environment(self.disk, random.Random(seed))
-            result = StoreBackup(environment, self.disk, PATH, self.repository, "test").run(verify=bool(seed % 2))
+            with told_errors(PATH), stopped_store(environment, self.disk, PATH) as source:
+                result = StoreBackup(environment, self.repository, "test").run(source, verify=bool(seed % 2))
             if keep is not None:
                 keep_latest(self.repository, PATH, keep)
         finally:

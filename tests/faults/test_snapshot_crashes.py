@@ -286,7 +286,7 @@ def test_a_snapshot_that_cannot_be_taken_leaves_nothing(is_full: bool) -> None:
         assert len(errors) == 20
         assert all(str(error).startswith("a snapshot cannot be taken: ") for error in errors)
         assert CHECKPOINT not in life.disk.names("/")
-        pins = [pin for journal in life.store.journals.values() for pin in journal.writer.space._pins]
+        pins = [pin for journal in life.store.journals.values() for pin in journal.writer.space.pins]
         assert not any(pin.holds for pin in pins)
         life.delete_queue()
         life.quiesce()

@@ -38,7 +38,7 @@ Database = dict[bytes, bytes]
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
     """Little room: a new copy is written after every few changes."""
-    with tiny_rid_blocks(), patch("qstore.store.catalogue.store_directory._MIN_ROOM", 1024):
+    with tiny_rid_blocks(), patch("qstore.store.catalogue.store_directory.MIN_ROOM", 1024):
         yield
 
 

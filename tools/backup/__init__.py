@@ -1,1 +1,1 @@
-"""Backups at URLs, and the reports of `qstore-backup` and `qstore-restore`."""
+"""Backups at URLs and of running brokers, and the reports of `qstore-backup` and `qstore-restore`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.management.objects.element import Arguments
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.formats.values import TypedMap
+from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -48,6 +48,17 @@ def count(arguments: Arguments, name: str) -> int:
     if type(value) is not int or value < 0:
         raise InvalidArgumentError(f"the argument {printable(name)} is no number from 0")
     return value
+
+
+def numbers(arguments: Arguments, name: str) -> list[int]:
+    """A list of numbers from 0; empty if it is not given. Raises InvalidArgumentError."""
+    value = arguments.get(name, ())
+    given = value if isinstance(value, list | tuple) else (None,)
+    plain_values = [each.value if isinstance(each, TypedValue) else each for each in given]
+    found = [each for each in plain_values if type(each) is int and each >= 0]
+    if len(found) < len(plain_values):
+        raise InvalidArgumentError(f"the argument {printable(name)} is no list of numbers from 0")
+    return found
 
 
 def table(arguments: Arguments, name: str) -> TypedMap:

@@ -17,6 +17,7 @@ from qstore.broker.management.objects.amqp_1_0 import (
     TOPIC_CLASS,
     TOPIC_POLICY_CLASS,
 )
+from qstore.broker.management.objects.backup import BACKUP_CLASS
 from qstore.broker.management.objects.broker import BROKER_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.cluster import HA_BROKER_CLASS, MANAGEMENT_SETUP_STATE_CLASS
@@ -68,6 +69,7 @@ CLASSES: Final = (
     TRANSACTION_CLASS,
     SECURITY_CLASS,
     LOG_CLASS,
+    BACKUP_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 

@@ -5,6 +5,7 @@ dequeues may be appended unconditionally; a record that would pass it uses the o
 them accepts a record, or raises:
 
     JournalFullError    there is no room, and none will be until messages are dequeued
+    JournalPinnedError  there is none but by breaking a pin, and the journal can grow
     JournalBusyError    there will be room after the write batch is flushed; compaction was told how much is needed
 """
 
@@ -20,6 +21,7 @@ from qstore.store.journal.write.space import MAX_BLOCKS, RingSpace
 from qstore.store.journal.write.step import (
     JournalBusyError,
     JournalFullError,
+    JournalPinnedError,
     RecordTooLongError,
     ThresholdError,
     over_threshold,
@@ -71,7 +73,7 @@ class Admission:
                 wanted = space.draining_needs(messages, outcomes)
             if free >= wanted:
                 break
-            if not space.break_pins(self._flushes.synced_place):
+            if not self._break_pins():
                 raise self._busy(kept + wanted) if self._can_progress() else self._over_threshold()
         records.largest = longest
 
@@ -83,13 +85,20 @@ class Admission:
         while (free := space.free(position)) < needs - half:
             if space.drains(free + half, records.messages, records.outcomes):
                 return
-            if space.break_pins(self._flushes.synced_place):
+            if self._break_pins():
                 continue
             if self._can_progress():
                 raise self._busy(min(needs, space.draining_needs(records.messages, records.outcomes)))
             if free < blocks:
                 raise JournalFullError(f"Journal full on {self._title}.")
             return
+
+    def _break_pins(self) -> bool:
+        """Break the pins that are in the way. Returns whether there is more room. Raises JournalPinnedError."""
+        space, synced = self._space, self._flushes.synced_place
+        if space.spares_pins and space.is_held_by_pins(synced):
+            raise JournalPinnedError(f"{self._title}: no room until a snapshot is released, or there are more files")
+        return space.break_pins(synced)
 
     def _can_progress(self) -> bool:
         return bool(self._batch.pieces) or not self._flushes.is_empty or self._compactor.can_copy()

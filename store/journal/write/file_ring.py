@@ -77,6 +77,11 @@ class FileRing:
         ring.remove(anchor, numbers)
         return ring
 
+    @property
+    def start(self) -> tuple[int, int]:
+        """A file, counted over all laps, that is the first of `numbers`, and the lap that begins there."""
+        return self._origin, self._lap
+
     def copy(self) -> FileRing:
         """A ring that does not change with this one."""
         return FileRing(self.numbers, self._origin, self._lap)

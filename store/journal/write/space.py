@@ -42,7 +42,7 @@ the end of the free blocks stays before it, even if it is free by now (`file_rin
 
 Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it counts as held, and so do those
 after it. A pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for
-that.
+that. If the journal can grow (`spares_pins`), it gets more files before that.
 """
 
 from __future__ import annotations
@@ -113,20 +113,23 @@ class RingSpace:
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
         reserve: blocks that enqueues leave in addition, for the dequeues of open transactions.
+        pins: what snapshots hold, in order.
+        spares_pins: the journal can grow instead of breaking a pin.
     """
 
     __slots__ = (
         "_chunk",
         "_held",
         "_padding",
-        "_pins",
         "anchor",
         "file",
         "files",
         "flush",
         "margin",
         "oldest",
+        "pins",
         "reserve",
+        "spares_pins",
         "threshold",
     )
 
@@ -141,7 +144,8 @@ class RingSpace:
         self.reserve = self.file // 16
         self._chunk = chunk
         self._held: dict[int, int] = {}
-        self._pins: list[Pin] = []
+        self.pins: list[Pin] = []
+        self.spares_pins = False
         self.resize(geometry.files)
 
     def resize(self, files: int) -> None:
@@ -187,28 +191,33 @@ class RingSpace:
     def reclaim(self, unsynced: int) -> None:
         """Free the files at the head that hold nothing, up to the one that contains the log offset `unsynced`."""
         held, last = self._held, unsynced // self.file
-        if self._pins:
-            self._pins = [pin for pin in self._pins if pin.holds]
-            last = min(last, min((pin.file for pin in self._pins), default=last))
+        if self.pins:
+            self.pins = [pin for pin in self.pins if pin.holds]
+            last = min(last, min((pin.file for pin in self.pins), default=last))
         while self.oldest < last and not held.get(self.oldest):
             held.pop(self.oldest, None)
             self.oldest += 1
 
     def pin(self) -> Pin:
         """Pin the oldest file."""
-        self._pins.append(Pin(self.oldest))
-        return self._pins[-1]
+        self.pins.append(Pin(self.oldest))
+        return self.pins[-1]
+
+    def is_held_by_pins(self, unsynced: int) -> bool:
+        """Whether the oldest file would be free, but for a pin."""
+        first = min((pin.file for pin in self.pins if pin.holds), default=-1)
+        return first == self.oldest < unsynced // self.file and not self._held.get(first)
 
     def break_pins(self, unsynced: int) -> bool:
         """Break the pins on the oldest pinned file, if nothing else holds it. Returns whether that frees anything."""
-        if not self._pins:
+        if not self.pins:
             return False
-        pins, before = self._pins, self.oldest
+        pins, before = self.pins, self.oldest
         first = min(pin.file for pin in pins)
-        self._pins = [pin for pin in pins if pin.file > first]
+        self.pins = [pin for pin in pins if pin.file > first]
         self.reclaim(unsynced)
         if self.oldest == before:
-            self._pins = pins
+            self.pins = pins
             return False
         for pin in pins:
             pin.holds = pin.holds and pin.file > first

@@ -51,6 +51,10 @@ class ThresholdError(JournalFullError):
     """An enqueue exceeds the threshold or the limit on one record; dequeues are still accepted."""
 
 
+class JournalPinnedError(JournalFullError):
+    """There is no room but by breaking a pin, and the journal can grow: add files, or break it, and retry."""
+
+
 class RecordTooLongError(ThresholdError):
     """A record is longer than any journal can have."""
 

@@ -53,7 +53,12 @@ def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
 def write_creation_header(file: WritableFile, info: JournalInfo, number: int) -> None:
     """Write the creation header of file `number` of a version-2 journal. Raises OSError."""
-    header = FileHeader(
+    file.write(CREATION_SLOT * SLOT_SIZE, encode_header_slot(creation_header(info, number)))
+
+
+def creation_header(info: JournalInfo, number: int) -> FileHeader:
+    """The header with which file `number` of a version-2 journal is created."""
+    return FileHeader(
         2,
         0,
         number,
@@ -64,7 +69,6 @@ def write_creation_header(file: WritableFile, info: JournalInfo, number: int) ->
         incarnation=info.incarnation,
         flush_alignment=info.flush_alignment,
     )
-    file.write(CREATION_SLOT * SLOT_SIZE, encode_header_slot(header))
 
 
 def mark_deleted(disk: WritableDisk, directory: str) -> None:

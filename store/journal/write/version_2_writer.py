@@ -419,6 +419,11 @@ class Version2Writer:
         is_whole = space.oldest == 0 and entered.issuperset(self.batch.slots)
         return Cut(space.oldest, end, self.flushes.synced, is_whole, self.ring.copy(), space.pin())
 
+    def break_pins(self) -> None:
+        """Let what snapshots hold be overwritten: the journal cannot grow."""
+        self.space.break_pins(self.flushes.synced_place)
+        self._set_ends()
+
     # ---- steps ----
 
     def next_flush(self) -> Step | None:

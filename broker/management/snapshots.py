@@ -1,0 +1,123 @@
+"""Snapshots of the store that other processes read, each on behalf of a console: a backup is made from one.
+
+A snapshot costs disk space, since journals grow while it is there. So it ends with the connection that has asked for
+it, or when its console was silent for `LEASE_SECONDS`, and there are at most `MAX_SNAPSHOTS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import InternalError, NotFoundError, ResourceLimitExceededError
+
+if TYPE_CHECKING:
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.store_protocol import SharedSnapshot, Store
+
+_LOG: Final = log_of("Store")
+LEASE_SECONDS: Final = 30
+MAX_SNAPSHOTS: Final = 4
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A snapshot, who has it, and until when."""
+
+    snapshot: SharedSnapshot
+    owner: str
+    until: float
+
+
+class Snapshots:
+    """The snapshots of one store.
+
+    Args:
+        store: the store.
+        clock: seconds.
+
+    Attributes:
+        taken: how many were taken so far.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._leases: dict[int, _Lease] = {}
+        self._being_taken = 0
+        self.taken = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._leases) + self._being_taken
+
+    async def take(self, caller: Caller) -> tuple[int, SharedSnapshot]:
+        """Take a snapshot. Returns its number, and where it is.
+
+        Raises:
+            ResourceLimitExceededError: there are too many.
+            InternalError: the store cannot take it.
+        """
+        if self.count >= MAX_SNAPSHOTS:
+            raise ResourceLimitExceededError(f"{MAX_SNAPSHOTS} snapshots are in use: wait until a backup has ended")
+        ended: asyncio.Future[tuple[SharedSnapshot | None, Exception | None]]
+        ended = asyncio.get_running_loop().create_future()
+
+        def done(snapshot: SharedSnapshot | None, error: Exception | None) -> None:
+            self._being_taken -= 1
+            if not ended.done():
+                ended.set_result((snapshot, error))
+            elif snapshot is not None:
+                snapshot.release()
+
+        self._being_taken += 1
+        self._store.share_snapshot(done)
+        snapshot, error = await ended
+        if snapshot is None:
+            raise InternalError(str(error))
+        self.taken += 1
+        self._leases[self.taken] = _Lease(snapshot, caller.remote_host, self._clock() + LEASE_SECONDS)
+        _LOG.info(f"Snapshot {self.taken} of the store was taken for {caller.remote_host} ({caller.user})")
+        return self.taken, snapshot
+
+    def copied(self, number: int, queue_ids: Iterable[int], caller: Caller) -> list[int]:
+        """These queues' journals were read; the snapshot is still needed. Returns those overwritten before that.
+
+        Raises:
+            NotFoundError: the caller has no such snapshot, or not any more.
+        """
+        lease = self._of(number, caller)
+        lease.until = self._clock() + LEASE_SECONDS
+        return lease.snapshot.copied(queue_ids)
+
+    def release(self, number: int, caller: Caller) -> None:
+        """The snapshot is not needed any more. Raises NotFoundError."""
+        self._of(number, caller)
+        self._end(number)
+
+    def disconnected(self, remote_host: str) -> None:
+        """A client has gone, and so do its snapshots."""
+        for number, lease in list(self._leases.items()):
+            if lease.owner == remote_host:
+                self._end(number)
+
+    def on_timer(self) -> None:
+        """Release those of consoles that were silent for too long."""
+        now = self._clock()
+        for number, lease in list(self._leases.items()):
+            if lease.until < now:
+                _LOG.warning(f"Snapshot {number} of the store is released: {lease.owner} was silent for too long")
+                self._end(number)
+
+    def _of(self, number: int, caller: Caller) -> _Lease:
+        lease = self._leases.get(number)
+        if lease is None or lease.owner != caller.remote_host:
+            raise NotFoundError(f"there is no snapshot {number} of this connection: it was released")
+        return lease
+
+    def _end(self, number: int) -> None:
+        self._leases.pop(number).snapshot.release()
