@@ -17,7 +17,8 @@ from qstore.broker.model.errors import InternalError, NotFoundError, ResourceLim
 
 if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
-    from qstore.broker.model.store_protocol import SharedSnapshot, Store
+    from qstore.broker.model.shared_snapshot import SharedSnapshot
+    from qstore.broker.model.store_protocol import Store
 
 _LOG: Final = log_of("Store")
 LEASE_SECONDS: Final = 30

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
+from qstore.broker.model.shared_snapshot import SharedSnapshot
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.rhm.geometry import Geometry
@@ -256,24 +257,6 @@ class StoreTransactions(Protocol[_JournalUsed]):
 
     def abort_prepared(self, xid: bytes, done: Done) -> None:
         """Abort a prepared branch. Raises `Store.errors`."""
-
-
-class SharedSnapshot(Protocol):
-    """The whole store at one moment, on the disk for another process, until it is released."""
-
-    @property
-    def directory(self) -> str:
-        """The directory of the store."""
-
-    @property
-    def name(self) -> str:
-        """The path of the snapshot's own directory below that."""
-
-    def copied(self, queue_ids: Iterable[int], /) -> list[int]:
-        """These queues' journals (0: the prepared transactions) were read. Returns those overwritten before that."""
-
-    def release(self) -> None:
-        """It is not needed any more. May be called twice."""
 
 
 class StoreChanges(Protocol[_JournalT]):
