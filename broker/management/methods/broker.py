@@ -31,9 +31,9 @@ async def echo(_managed: ManagedBroker, _broker: object, arguments: Arguments, _
 
 
 async def connect(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
-    """Connect to another broker, which this one cannot yet."""
+    """Connect to another broker, which this one cannot."""
     managed.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
-    raise NotImplementedByBrokerError("this broker has no links to other brokers yet")
+    raise NotImplementedByBrokerError("no link can be created: this broker has no links to other brokers")
 
 
 async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:

@@ -7,8 +7,9 @@
     binding            EXCHANGE/QUEUE[/KEY]   arguments
 
 `exclusive` is ignored: the queue would be exclusive to a console that goes away. With `strict`, an argument that is
-neither the broker's nor an extension (`x-…`) is an error. The objects of federation and of AMQP 1.0 (link, bridge,
-domain, incoming, outgoing, and policies) cannot be created yet.
+neither the broker's nor an extension (`x-…`) is an error. There are no links to other brokers (link, bridge), and no
+objects of AMQP 1.0 (domain, incoming, outgoing, and policies): both methods are refused for them, with the reason. In
+qpidd, too, these belong to its module for AMQP 1.0; a topic is an exchange without it.
 
     delete             options
     -----------------  -------------------------------------
@@ -39,7 +40,18 @@ if TYPE_CHECKING:
     from qstore.broker.management.objects.element import Arguments, Results
     from qstore.broker.model.caller import Caller
 
-_LINKS: Final = frozenset(("link", "bridge", "domain", "incoming", "outgoing", "QueuePolicy", "TopicPolicy"))
+_NO_LINKS: Final = "this broker has no links to other brokers"
+_NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, which this broker does not speak"
+_ABSENT: Final = {
+    "link": _NO_LINKS,
+    "bridge": _NO_LINKS,
+    "domain": _NO_AMQP_1_0,
+    "incoming": _NO_AMQP_1_0,
+    "outgoing": _NO_AMQP_1_0,
+    "QueuePolicy": _NO_AMQP_1_0,
+    "TopicPolicy": _NO_AMQP_1_0,
+}
+"""Type -> why there are no objects of it."""
 _ARGUMENTS: Final = ("qpid.", "x-", "no-local", "alternate")
 """What an argument of a queue, an exchange or a binding begins with."""
 
@@ -75,7 +87,7 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         exchange, queue, key = _parts_of_binding(name)
         await broker.topology.bind(queue, exchange, key, properties.rest(strict=False), caller=caller)
     else:
-        _refuse(managed, kind, caller)
+        _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
 
 
@@ -94,7 +106,7 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         exchange, queue, key = _parts_of_binding(name)
         await topology.unbind(queue, exchange, key, caller=caller)
     else:
-        _refuse(managed, kind, caller)
+        _refuse(managed, kind, "deleted", caller, Action.DELETE)
     return {}
 
 
@@ -103,11 +115,11 @@ def unknown_type(kind: str) -> ModelError:
     return InvalidArgumentError(f"unknown object type: {printable(kind)}")
 
 
-def _refuse(managed: ManagedBroker, kind: str, caller: Caller) -> None:
-    if kind not in _LINKS:
+def _refuse(managed: ManagedBroker, kind: str, what: str, caller: Caller, action: Action) -> None:
+    if kind not in _ABSENT:
         raise unknown_type(kind)
-    managed.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
-    raise NotImplementedByBrokerError(f"objects of type {kind} cannot be created or deleted yet")
+    managed.broker.authorization.check(caller, action, ObjectType.LINK, "")
+    raise NotImplementedByBrokerError(f"no {kind} can be {what}: {_ABSENT[kind]}")
 
 
 def _check_new(name: str, existing: Mapping[str, object]) -> None:

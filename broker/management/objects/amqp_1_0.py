@@ -1,4 +1,4 @@
-"""The classes of AMQP 1.0: incoming and outgoing links, domains, topics, policies. There are none yet.
+"""The classes of AMQP 1.0: incoming and outgoing links, domains, topics, policies. There are none without AMQP 1.0.
 
 Source: the QMF schema of qpidd's broker.
 """

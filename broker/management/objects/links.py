@@ -1,4 +1,4 @@
-"""The classes link and bridge: connections to other brokers, and what they carry. There are none yet.
+"""The classes link and bridge: connections to other brokers, and what they carry. There are none.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -12,7 +12,7 @@ from qstore.broker.management.objects.element import ManagedClass, always, arg, 
 from qstore.broker.management.objects.names import PACKAGE
 
 _NONE: Final = always(None)
-_CALL: Final = not_available("this broker has no links to other brokers yet")
+_CALL: Final = not_available("this broker has no links to other brokers")
 
 LINK_CLASS: Final = ManagedClass(
     PACKAGE,

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _LINEAR: Final = "org.apache.qpid.linearstore"
 _EXPAND: Final = not_available(
-    "a journal grows by itself up to its maximum (qpid.file_max_count, or the store's options); see qstore-resize"
+    "a journal grows by itself up to its maximum (qpid.auto_expand_max_jfiles, --auto-expand-max-jfiles); "
+    "see also qstore-resize"
 )
 
 

@@ -16,6 +16,7 @@ from qstore.broker.management.objects.element import Reference
 from qstore.formats.qmf.v1.messages import encode_message
 from qstore.formats.qmf.v1.object_id import ObjectId
 from qstore.formats.qmf.v1.types import EMPTY, encode
+from qstore.formats.values import typed_value
 
 if TYPE_CHECKING:
     from qstore.broker.management.events import EventClass
@@ -90,8 +91,9 @@ def event_message(of: EventClass, event: Event, now: float) -> bytes:
 
 def results(arguments: Iterable[Argument], values: dict[str, Any]) -> bytes:
     """The results of a method. Raises QmfError: a value cannot be carried."""
+    found = ((each.type, values.get(each.name, EMPTY[each.type])) for each in arguments if "O" in each.direction)
     return b"".join(
-        encode(each.type, values.get(each.name, EMPTY[each.type])) for each in arguments if "O" in each.direction
+        encode(kind, typed_value(value).value if isinstance(value, dict | list) else value) for kind, value in found
     )
 
 

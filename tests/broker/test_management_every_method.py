@@ -1,0 +1,222 @@
+"""Every method of every class is called, in both versions of QMF: it works, or is answered with the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qstore.broker.log.status_log import StatusLog
+from qstore.broker.management.objects.classes import CLASSES, objects_of
+from qstore.broker.management.objects.element import ManagedClass
+from qstore.broker.management.request import status_of
+from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.protocols.machine import ConnectionCounts
+from qstore.formats.qmf.v1.object_id import ObjectId
+from qstore.formats.qmf.v1.types import encode
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
+from tests.broker.test_management_acl import use
+from tests.broker.test_management_methods import XIDS, FakeLog, age, prepare
+from tests.broker.test_qmf1 import ask, id_of
+from tests.broker.wired_broker import Wired, wired
+from tests.support.management_console import Console
+
+_BROKER, _ACL, _HA, _OWN = "org.apache.qpid.broker", "org.apache.qpid.acl", "org.apache.qpid.ha", "qstore"
+_NO_LINKS = "this broker has no links to other brokers"
+_AMQP_1_0 = "it belongs to AMQP 1.0, which this broker does not speak"
+_GONE = "no object"  # of that class; what the method would answer is in `_UNREACHABLE`
+_NONE: dict[str, Any] = {}
+
+#: Package, class and method -> arguments of each call, and what its refusal says; empty if it works.
+_CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
+    (_BROKER, "broker", "echo"): [({"sequence": 7, "body": "hello"}, "")],
+    (_BROKER, "broker", "connect"): [({"host": "h", "port": 5672, "transport": "tcp"}, _NO_LINKS)],
+    (_BROKER, "broker", "queueMoveMessages"): [({"srcQueue": "q", "destQueue": "other", "qty": 1}, "")],
+    (_BROKER, "broker", "setLogLevel"): [({"level": "notice+"}, "")],
+    (_BROKER, "broker", "getLogLevel"): [(_NONE, "")],
+    (_BROKER, "broker", "getTimestampConfig"): [(_NONE, "")],
+    (_BROKER, "broker", "setTimestampConfig"): [({"receive": True}, "")],
+    (_BROKER, "broker", "create"): [
+        ({"type": "queue", "name": "made", "properties": {"durable": True, "qpid.max_count": 5}, "strict": True}, ""),
+        ({"type": "exchange", "name": "made", "properties": {"exchange-type": "direct"}}, ""),
+        ({"type": "topic", "name": "topic"}, ""),
+        ({"type": "binding", "name": "made/made/key"}, ""),
+        ({"type": "queue", "name": "x", "properties": {"colour": "red"}, "strict": True}, "unknown property: colour"),
+        ({"type": "link", "name": "x"}, f"no link can be created: {_NO_LINKS}"),
+        ({"type": "bridge", "name": "x"}, f"no bridge can be created: {_NO_LINKS}"),
+        *(
+            ({"type": kind, "name": "x"}, f"no {kind} can be created: {_AMQP_1_0}")
+            for kind in ("domain", "incoming", "outgoing", "QueuePolicy", "TopicPolicy")
+        ),
+    ],
+    (_BROKER, "broker", "delete"): [
+        ({"type": "binding", "name": "made/made/key"}, ""),
+        ({"type": "topic", "name": "topic"}, ""),
+        ({"type": "exchange", "name": "made"}, ""),
+        ({"type": "queue", "name": "made", "options": {"if_empty": True, "if_unused": True}}, ""),
+        ({"type": "queue", "name": "made"}, "Queue not found: made"),
+        ({"type": "link", "name": "x"}, f"no link can be deleted: {_NO_LINKS}"),
+        ({"type": "bridge", "name": "x"}, f"no bridge can be deleted: {_NO_LINKS}"),
+        ({"type": "domain", "name": "x"}, f"no domain can be deleted: {_AMQP_1_0}"),
+    ],
+    (_BROKER, "broker", "query"): [({"type": "queue", "name": "q"}, "")],
+    (_BROKER, "broker", "getLogHiresTimestamp"): [(_NONE, "")],
+    (_BROKER, "broker", "setLogHiresTimestamp"): [({"logHires": True}, "")],
+    (_BROKER, "broker", "queueRedirect"): [
+        ({"sourceQueue": "q", "targetQueue": "other"}, ""), ({"sourceQueue": "q", "targetQueue": ""}, ""),
+    ],
+    (_BROKER, "broker", "shutdown"): [(_NONE, "")],
+    (_BROKER, "queue", "purge"): [({"request": 1}, "")],
+    (_BROKER, "queue", "reroute"): [({"request": 1, "exchange": "amq.fanout"}, "")],
+    (_BROKER, "session", "solicitAck"): [(_NONE, "")],
+    (_BROKER, "session", "resetLifespan"): [(_NONE, "")],
+    (_BROKER, "session", "detach"): [(_NONE, "")],
+    (_BROKER, "session", "close"): [(_NONE, "")],
+    (_BROKER, "connection", "close"): [(_NONE, "")],
+    (_BROKER, "link", "close"): [(_NONE, _GONE)],
+    (_BROKER, "link", "bridge"): [({"src": "q", "dest": "x", "key": "k"}, _GONE)],
+    (_BROKER, "bridge", "close"): [(_NONE, _GONE)],
+    ("org.apache.qpid.legacystore", "journal", "expand"): [({"by": 1}, "a journal grows by itself")],
+    (_ACL, "acl", "reloadACLFile"): [(_NONE, "")],
+    (_ACL, "acl", "Lookup"): [({"userId": "kim@QPID", "action": "create", "object": "queue", "objectName": "q"}, "")],
+    (_ACL, "acl", "LookupPublish"): [({"userId": "kim@QPID", "exchangeName": "x", "routingKey": "k"}, "")],
+    (_HA, "haBroker", "promote"): [(_NONE, _GONE)],
+    (_HA, "haBroker", "setBrokersUrl"): [({"url": "a"}, _GONE)],
+    (_HA, "haBroker", "setPublicUrl"): [({"url": "a"}, _GONE)],
+    (_HA, "haBroker", "replicate"): [({"broker": "a", "queue": "q"}, _GONE)],
+    (_OWN, "transaction", "commit"): [(_NONE, "")],
+    (_OWN, "transaction", "rollback"): [(_NONE, "")],
+    (_OWN, "security", "reload"): [(_NONE, "")],
+    (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
+}  # fmt: skip
+
+#: Methods of classes that have no objects, and what they would answer.
+_UNREACHABLE = {(_BROKER, "link"): _NO_LINKS, (_BROKER, "bridge"): _NO_LINKS, (_HA, "haBroker"): "in no cluster"}
+_DEFAULTS = {"bool": False, "map": EMPTY_MAP, "sstr": "", "lstr": ""}
+
+
+class Machine:
+    """A connection with a session, which remembers what was done to it."""
+
+    def __init__(self) -> None:
+        self.peer, self.done = "192.0.2.1:5", list[object]()
+        self.user, self.mechanism, self.protocol = "kim@QPID", "PLAIN", "AMQP 0-10"
+        self.created_at, self.is_closing, self.client_properties = 1.0, False, EMPTY_MAP
+        self.counts = ConnectionCounts(0, 0, 0, 0, 0, 0)
+        counters = dict.fromkeys(("timeout", "txn_starts", "txn_commits", "txn_rejects", "unsettled_count"), 0)
+        session = SimpleNamespace(user="kim@QPID", name=b"work", subscriptions={}, credit=0, **counters)
+        session.outstanding_commands = 0
+        self.sessions = {3: session}
+
+    def force_close(self, text: str) -> None:
+        self.done.append(text)
+
+    def manage_session(self, channel: int, action: object) -> None:
+        self.done.append((channel, action))
+
+    def set_timestamps(self, *, is_on: bool) -> None:
+        self.done.append(is_on)
+
+
+class Stage:
+    """A broker that has an object of every class that can have one."""
+
+    def __init__(self, wired_broker: Wired, console: Console, directory: Path) -> None:
+        self.wired, self.console, self.machine = wired_broker, console, Machine()
+        self.endings: list[int] = []
+        self._file = directory / "broker.acl"
+
+    async def open(self) -> None:
+        managed = self.console.managed
+        use(self.wired, "acl allow all all", file=self._file)
+        for name in ("q", "other"):
+            await self.wired.topology.declare_queue(name, durable=True)
+        await self.wired.publish("", "q", b"1", b"2", b"3")
+        for xid in XIDS:
+            await prepare(self.wired, xid, b"in doubt")
+        managed.log, managed.status = FakeLog(), StatusLog()
+        logins = SimpleNamespace(failures=0)
+        managed.security = SimpleNamespace(  # type: ignore[assignment]
+            reload_security=lambda: ["a warning"], authentication=logins
+        )
+        managed.shut_down = lambda: self.endings.append(1)
+        self.console.machines.append(self.machine)
+
+    async def in_version_1(self, of: ManagedClass, name: str, arguments: dict[str, Any]) -> str:
+        """Call a method. Returns what its refusal says; empty if it works."""
+        if next(objects_of(self.console.managed, of), None) is None:
+            identity, class_hash = ObjectId(0, 1, 1, 0, 999_999), of.hash.bytes
+        else:
+            identity, class_hash = await id_of(self.console, of.name)
+        rest = b"".join(
+            encode(each.type, _typed(arguments.get(each.name, _DEFAULTS.get(each.type, 0))))
+            for each in of.methods[name].arguments
+            if "I" in each.direction
+        )
+        (reply,) = await ask(self.console, "M", identity, of.package, of.name, class_hash, name, rest=rest)
+        told = str(reply.fields["text"])
+        assert (reply.fields["status"] == 0) == (told == "OK")
+        return "" if told == "OK" else told
+
+    async def in_version_2(self, of: ManagedClass, name: str, arguments: dict[str, Any]) -> str:
+        """Likewise."""
+        key = next((each.key for each in objects_of(self.console.managed, of)), "none")
+        reply = await self.console.call(name, f"{of.name}:{key}", package=of.package, **arguments)
+        if reply.headers["qmf.opcode"] == "_exception":
+            return str(reply.values["error_text"])
+        results = reply.content["_arguments"]
+        assert results.keys() >= {each.name for each in of.methods[name].arguments if each.direction == "O"}
+        return ""
+
+
+def _typed(value: Any) -> Any:
+    return typed_map(value) if isinstance(value, dict) else value
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert {(of.package, of.name, name) for of in CLASSES for name in of.methods} == _CALLS.keys()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) -> None:
+    by_name = {(of.package, of.name): of for of in CLASSES}
+
+    async def run() -> None:
+        async with wired(tmp_path / "store") as wired_broker:
+            console = Console(wired_broker)
+            await console.open()
+            stage = Stage(wired_broker, console, tmp_path)
+            await stage.open()
+            clock = asyncio.get_running_loop().create_task(age(wired_broker))
+            call = stage.in_version_1 if version == 1 else stage.in_version_2
+            for (package, class_name, method), calls in _CALLS.items():
+                for arguments, refusal in calls:
+                    told = await call(by_name[package, class_name], method, arguments)
+                    if refusal == _GONE:
+                        assert told, method
+                    elif refusal:
+                        assert refusal in told, (method, arguments)
+                    else:
+                        assert told == "", (method, arguments)
+            clock.cancel()
+            assert len(stage.machine.done) == 5  # timestamps; solicit, detach and close; the connection
+            while not stage.endings:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("package", "class_name"), _UNREACHABLE)
+def test_what_methods_of_classes_without_objects_would_say(package: str, class_name: str) -> None:
+    (of,) = (each for each in CLASSES if (each.package, each.name) == (package, class_name))
+
+    async def call(name: str) -> None:
+        await of.methods[name].call(None, None, TypedMap(), None)  # type: ignore[arg-type]
+
+    for name in of.methods:
+        with pytest.raises(NotImplementedByBrokerError, match=_UNREACHABLE[package, class_name]) as raised:
+            asyncio.run(call(name))
+        assert status_of(raised.value) == 3
