@@ -32,7 +32,6 @@ from qstore.broker.management.qmf2 import requests as qmf2
 from qstore.broker.management.qmf2.sender import Sender as Sender2
 from qstore.broker.management.registry import Registry
 from qstore.broker.management.request import Request
-from qstore.broker.management.turns import Turns
 from qstore.broker.model.caller import Publisher as Caller
 from qstore.broker.model.errors import ModelError, ResourceLimitExceededError
 from qstore.broker.model.events import Bind, ClientDisconnect, Event
@@ -79,7 +78,7 @@ class Agent:
     def __init__(self, managed: ManagedBroker, make_message: MakeMessage, run: Run) -> None:
         broker, settings = managed.broker, managed.broker.settings
         self._managed, self._broker, self._run = managed, broker, run
-        self._registry, self.turns, self._agents = Registry(managed), Turns(), RemoteAgents()
+        self._registry, self.turns, self._agents = Registry(managed), managed.turns, RemoteAgents()
         managed.agents, managed.classes = self._agents.__iter__, CLASSES
         outbox = self._outbox = Outbox(broker, make_message)
         sender = Sender2(managed, outbox)

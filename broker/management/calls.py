@@ -46,6 +46,13 @@ def check_query(managed: ManagedBroker, caller: Caller, name: str, class_name: s
     managed.broker.authorization.check(caller, Action.ACCESS, ObjectType.QUERY, name, schemaclass=class_name)
 
 
+async def prepare(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> None:
+    """Do what has to be done before objects of these classes are looked at."""
+    for of in classes:
+        if of.prepare is not None:
+            await of.prepare(managed)
+
+
 def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> Iterator[ManagedObject]:
     """All objects of these classes. They may come and go between one and the next."""
     for of in classes:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from qstore.broker.management.snapshots import Snapshots
+from qstore.broker.management.summing import summed
+from qstore.broker.management.turns import Turns
 
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.qmf1.remote_agents import RemoteAgent
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.queues.counters import QueueTotals
     from qstore.broker.protocols.machine import DetachedSession, Machine, ManagedSession
     from qstore.broker.security.authentication import Authentication
 
@@ -94,6 +97,7 @@ class ManagedBroker:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
         snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of what has changed.
+        turns: when portions of long work are done.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
     """
@@ -117,6 +121,8 @@ class ManagedBroker:
         self.security, self.status, self.detached = security, status, detached
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
+        self.turns = Turns()
+        self._totals: QueueTotals | None = None
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()
 
@@ -139,6 +145,15 @@ class ManagedBroker:
     def uptime(self) -> int:
         """Nanoseconds since it was started."""
         return round(max(0.0, self.broker.clock() - self.broker.started_at) * 1e9)
+
+    @property
+    def totals(self) -> QueueTotals:
+        """The summed counters of all queues: as of the last `sum_up`, or, without any, as of now."""
+        return self.broker.totals if self._totals is None else self._totals
+
+    async def sum_up(self) -> None:
+        """Sum up the counters of all queues, in turns. To be called before the class broker is read."""
+        self._totals = await summed(self.broker, self.turns)
 
     def sessions(self) -> Iterator[ListedSession]:
         """The sessions, attached and detached."""

@@ -94,6 +94,8 @@ class Publisher:
 
     async def _sweep_class(self, of: ManagedClass, keys: tuple[str, str], *, is_whole: bool) -> None:
         changes, number = _Changes(self, of, keys), self._registry.sweep
+        if any(keys) and of.prepare is not None:
+            await of.prepare(self._managed)
         known_objects = self._registry.of_class(of)
         for at, each in enumerate(objects_of(self._managed, of)):
             if at % _LOOKED_AT == 0 and self._turns.is_over:

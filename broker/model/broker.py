@@ -151,7 +151,7 @@ class Broker:
 
     @property
     def totals(self) -> QueueTotals:
-        """The summed counters of all queues, including deleted ones."""
+        """The summed counters of all queues, including deleted ones. Takes some microseconds for each."""
         queues = (*self.queues.values(), *self.removal.leaving)
         return sum_of((self.removal.deleted, *(queue.totals for queue in queues)))
 

@@ -42,7 +42,7 @@ from qstore.broker.settings import BrokerSettings
 _LOG: Final = log_of("Network")
 
 _TIMER_SECONDS: Final = 0.5  # seconds between checks of heartbeats and timeouts
-_GC_THRESHOLD: Final = 50_000  # new objects between collections: messages are many objects, without cycles
+_GC_THRESHOLD: Final = 25_000  # new objects between collections, which take some 10 ms then: messages are many objects
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
 
 
@@ -128,7 +128,7 @@ class Server:
         self._watch_store()
         await self.broker.topology.store_standard_exchanges()
         self._on_timer()
-        gc.set_threshold(_GC_THRESHOLD, 50, 100)
+        gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
         return ports

@@ -47,6 +47,8 @@ async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, c
     for of in classes:
         target = of.target(managed, name)
         if target is not None:
+            if of.prepare is not None:
+                await of.prepare(managed)
             results: Results = {**of.map_of(*of.values(target))}
             if of.name == "queue" and isinstance(target.order, GroupOrder):
                 results["qpid.message_group_queue"] = _groups(target.order)

@@ -29,7 +29,11 @@ class _View(NamedTuple):
 
 
 def _look(managed: ManagedBroker) -> _View:
-    return _View(managed, managed.broker, managed.broker.totals)
+    return _View(managed, managed.broker, managed.totals)
+
+
+async def _sum_up(managed: ManagedBroker) -> None:
+    await managed.sum_up()
 
 
 def started(managed: ManagedBroker) -> float:
@@ -293,4 +297,5 @@ BROKER_CLASS: Final = ManagedClass(
     objects=_objects,
     look=_look,
     created=started,
+    prepare=_sum_up,
 )

@@ -178,6 +178,7 @@ class ManagedClass:
         look: from a target to the view that the tables read.
         stored_id: the number of an object that is there again after a restart; 0 for others.
         created: when an object was created, in seconds since 1970; 0 if that is not known.
+        prepare: what is done in turns before objects are looked at; None for nothing.
         declared: the statistics as they are declared, in one row each.
     """
 
@@ -191,6 +192,7 @@ class ManagedClass:
     look: Callable[[Any], Any] = _itself
     stored_id: Callable[[Any], int] = _zero
     created: Callable[[Any], float] = _zero
+    prepare: Callable[[Managed], Awaitable[None]] | None = None
     statistics: tuple[Statistic, ...] = field(init=False)
     hash: UUID = field(init=False)
 

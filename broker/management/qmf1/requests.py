@@ -20,10 +20,10 @@ Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.management.calls import all_of, call, check_query
+from qstore.broker.management.calls import all_of, call, check_query, prepare
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES, ManagedObject, classes_named
 from qstore.broker.management.qmf1 import content
@@ -37,7 +37,7 @@ from qstore.formats.qmf.v1.types import QmfError, decode
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
-    from qstore.broker.management.objects.element import Method
+    from qstore.broker.management.objects.element import ManagedClass, Method
     from qstore.broker.management.qmf1.remote_agents import RemoteAgents
     from qstore.broker.management.registry import Registry
     from qstore.broker.management.request import Request
@@ -154,11 +154,12 @@ class Requests:
     async def _get(self, sequence: int, fields: dict[str, Any], request: Request) -> None:
         query = {name: typed.value for name, typed in fields["query"].entries}
         try:
-            found = self._asked_for(query, request)
+            classes, found = self._asked_for(query, request)
         except ModelError as error:
             self._sender.reply(request.reply_to, [_end(sequence, status_of(error), text_of(error))])
             return
         batch = Batch()
+        await prepare(self._managed, classes)
         for each in found:
             values = each.of.values(each.target)
             known, times = self._registry.known(each), (self._managed.broker.clock(), 0.0)
@@ -171,16 +172,19 @@ class Requests:
         full = batch.add(_end(sequence, OK))
         self._sender.reply(request.reply_to, [each for each in (full, batch.take()) if each])
 
-    def _asked_for(self, query: dict[str, Any], request: Request) -> Iterator[ManagedObject]:
+    def _asked_for(
+        self, query: dict[str, Any], request: Request
+    ) -> tuple[Iterable[ManagedClass], Iterable[ManagedObject]]:
         class_name, package, identity = _text(query, "_class"), _text(query, "_package"), query.get("_objectid")
         check_query(self._managed, request.caller, "", class_name)
         if identity is not None:
             object_id = identity if isinstance(identity, ObjectId) else _object_id(identity)
             found = None if object_id is None else self._registry.find(object_id)
-            return iter(() if found is None else (found,))
+            return ((), ()) if found is None else ((found.of,), (found,))
         if not class_name:
             raise InvalidArgumentError("the query has neither _class nor _objectid")
-        return all_of(self._managed, classes_named(package or None, class_name))
+        classes = classes_named(package or None, class_name)
+        return classes, all_of(self._managed, classes)
 
     # ---- methods ----
 

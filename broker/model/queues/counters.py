@@ -92,6 +92,11 @@ class QueueTotals(NamedTuple):
         )
 
 
+def difference_of(totals: QueueTotals, less: QueueTotals) -> QueueTotals:
+    """The counters without those of some of the queues that they are the sums of."""
+    return QueueTotals(*(one - other for one, other in zip(totals, less, strict=True)))
+
+
 def sum_of(totals: Iterable[QueueTotals]) -> QueueTotals:
     """The sums of the counters of one or more queues."""
     return QueueTotals(*map(sum, zip(*totals, strict=True)))
