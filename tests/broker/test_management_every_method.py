@@ -90,6 +90,9 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     (_OWN, "transaction", "commit"): [(_NONE, "")],
     (_OWN, "transaction", "rollback"): [(_NONE, "")],
     (_OWN, "security", "reload"): [(_NONE, "")],
+    (_OWN, "backup", "begin"): [(_NONE, "")],
+    (_OWN, "backup", "copied"): [({"snapshot": 1, "queues": []}, "")],
+    (_OWN, "backup", "end"): [({"snapshot": 1}, ""), ({"snapshot": 1}, "snapshot")],
     (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
 }  # fmt: skip
 
