@@ -10,7 +10,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
@@ -30,6 +29,7 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.store.live.delivered import delivered_of
 from qstore.tools.check.report import plain_console
+from qstore.tools.console.moments import Moment
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
 from qstore.tools.console.tables import Column, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
@@ -70,22 +70,6 @@ line is unusable, or DEST cannot be written.
 """
 
 
-class _Moment(click.ParamType[int]):
-    """A point in time."""
-
-    name = "TIME"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        if text.isascii() and text.isdecimal():
-            return int(text)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(f"{text!r} is neither a time like 2026-11-24T12:00:00Z nor seconds since 1970", param, ctx)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-
-
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="STORE|URL", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST", type=PathName(readable=False, allow_dash=True))
@@ -96,8 +80,8 @@ class _Moment(click.ParamType[int]):
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
 @click.option("--selector", metavar="TEXT", help="Only messages that this selector of JMS selects.")
 @click.option("--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A.")
-@click.option("--since", type=_Moment(), help="Only messages with a timestamp at or after this time.")
-@click.option("--until", type=_Moment(), help="Only messages with a timestamp at or before this time.")
+@click.option("--since", type=Moment(), help="Only messages with a timestamp at or after this time.")
+@click.option("--until", type=Moment(), help="Only messages with a timestamp at or before this time.")
 @click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
 @click.option("--with-passwords", is_flag=True, help="Export the passwords of links too.")

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import click
-from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
-from qstore.broker.client import Connection, MessagingError
-from qstore.store.environment import dry_run_environment, tool_environment
+from qstore.broker.client import MessagingError
 from qstore.store.errors import StoreError, advice
-from qstore.store.importing.intake import Intake
-from qstore.store.importing.ledger import PastImport
-from qstore.store.importing.store_import import StoreImport
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.console.progress import progress_bar, writing_progress
 from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
-from qstore.tools.interchange.broker_import import BrokerImport
+from qstore.tools.interchange.applying import import_into_broker, import_into_store
 from qstore.tools.interchange.changes import Changes, InDoubt, Renaming, read_renaming
 from qstore.tools.interchange.files import read_export
-from qstore.tools.interchange.items import InterchangeError, ItemSink, ReadExport
+from qstore.tools.interchange.items import InterchangeError, ItemSink
 from qstore.tools.interchange.report import ImportReport, report_of_broker, report_of_plan, show, show_json
 
 _PROGRAM: Final = "qstore-import"
@@ -149,58 +143,32 @@ class _Request(NamedTuple):
     edited: bool
     rate: float
 
-    def read(self, sink: ItemSink) -> ReadExport:
-        """Read the export, changed as asked for."""
-        return read_export(self.source, Changes(sink, **self.changes), is_edited=self.edited)
-
-    def identity(self, read: ReadExport) -> str:
-        """What identifies this import in the ledger."""
+    def read(self, sink: ItemSink) -> str:
+        """Read the export, changed as asked for. Returns what identifies this import in the ledger."""
+        read = read_export(self.source, Changes(sink, **self.changes), is_edited=self.edited)
         how = repr((read.digest, sorted((name, repr(value)) for name, value in self.changes.items())))
         return hashlib.sha256(how.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _into_store(request: _Request) -> ImportReport:
-    began, path, dry_run = time.monotonic(), request.destination, request.dry_run
-    environment = dry_run_environment() if dry_run else tool_environment()
-    with StoreImport(environment, path, __version__, dry_run=dry_run, log=_warn) as work:
-        identity = request.identity(request.read(work.intake))
-        past = None if request.again else work.past(identity)
-        plan = work.plan()
-        if past is None and not dry_run:
-            with writing_progress("importing messages", work.intake.size) as advance:
-                work.apply(plan, _unused(work.past, identity), lambda _, done: advance(done))
-    return report_of_plan(plan, past, path, time.monotonic() - began, dry_run=dry_run)
+    began, path = time.monotonic(), request.destination
+    done = import_into_store(request.read, path, dry_run=request.dry_run, again=request.again, log=_warn)
+    return report_of_plan(done.plan, done.past, path, time.monotonic() - began, dry_run=request.dry_run)
 
 
 def _into_broker(request: _Request) -> ImportReport:
-    began, intake = time.monotonic(), Intake(None)
-    identity = request.identity(request.read(intake))
-    with Connection(request.destination.removeprefix(_SCHEME)) as connection:
-        work = BrokerImport(connection, intake, request.rate)
-        past = None if request.again else work.past(identity)
-        if past is None and not request.dry_run:
-            if request.again:
-                identity = _unused(work.past, identity)
-            total = sum(queue.messages for queue in intake.messages.values())
-            with progress_bar("importing messages", MofNCompleteColumn(), total=total) as bar:
-                work.run(identity, request.read, bar.advance if bar is not None else lambda _: None)
+    began = time.monotonic()
+    done = import_into_broker(
+        request.read, request.destination, rate=request.rate, dry_run=request.dry_run, again=request.again
+    )
     where = request.destination.rpartition("@")[2]  # no password
     seconds = time.monotonic() - began
-    return report_of_broker(work, intake, past, where, seconds, dry_run=request.dry_run)
+    return report_of_broker(done.work, done.intake, done.past, where, seconds, dry_run=request.dry_run)
 
 
 def _warn(line: LogLine) -> None:
     if line.level >= Level.WARNING:
         click.echo(f"{_PROGRAM}: {printable(line.text)}", err=True)
-
-
-def _unused(past: Callable[[str], PastImport | None], identity: str) -> str:
-    """An identity that is not in the ledger."""
-    number, name = 1, identity
-    while past(name) is not None:
-        number += 1
-        name = f"{identity}.{number}"
-    return name
 
 
 def main() -> None:

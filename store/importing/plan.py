@@ -138,8 +138,9 @@ def _plan_queues(plan: ImportPlan, intake: Intake, entries: Mapping[str, QueueEn
         if name in plan.queues:
             continue
         if name not in entries:
-            text = "there is no such queue in the store, and the import does not describe one"
-            raise StoreError(f'queue "{printable(name)}": {text}: add it, or map its messages to another queue (--map)')
+            text = "there is no such queue in the store, and none is imported"
+            advice = "create it, or choose another queue (--map, or --to of qstore-replay)"
+            raise StoreError(f'queue "{printable(name)}": {text}: {advice}')
         plan.queues[name] = PlannedQueue(Queue(name), entries[name], messages)
 
 

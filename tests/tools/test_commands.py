@@ -45,6 +45,7 @@ PATHS: Final = {
     "qstore-passwd": ["--stdin", "PATH", "user"],
     "qstore-quarantine": ["list", "PATH"],
     "qstore-recover": ["PATH", "OUT"],
+    "qstore-replay": ["PATH", "OUT", "--queue", "q", "--all"],
     "qstore-resize": ["PATH", "--auto"],
     "qstore-restore": ["PATH", "OUT"],
     "qstore-shell": ["PATH", "-c", "list all"],

@@ -146,26 +146,39 @@ class StoreExport:
 
     def _data(self, queue: RecoveredQueue, journal: Journal) -> Iterator[tuple[int, bytes, int, bytes | None]]:
         """The messages that can be read; the others are damage."""
-        stream, is_verified = journal.stream, journal.format is JournalFormat.VERSION_2
         for rid, place, state, xid in queue.outstanding():
-            data = None if stream.has_unreadable else journal.small_data(place)
-            problem = None
-            if data is None:
-                at, size = journal.data_of_enqueue(place)
-                data = b"".join(journal.data_chunks(at, size))
-                if stream.has_unreadable and not stream.is_readable(place, at + size - place):
-                    problem = DamageKind.MESSAGE_UNREADABLE
-            if problem is None and is_verified and not journal.verifies(place, extend_crc32c(0, data)):
-                problem = DamageKind.MESSAGE_CHANGED
-            details: dict[str, str] = {}
-            if problem is None and journal.is_compressed(place):
-                try:
-                    data = journal.message_data(place)
-                except RhmError as error:
-                    problem, details = DamageKind.CONTENT_DAMAGED, {"problem": error.what}
-            if problem is None:
+            data = stored_data(journal, rid, place, self._recovered.store.damage)
+            if data is not None:
                 yield rid, data, state, xid
-            else:
-                file, offset = stream.locate(place)
-                effect = Effect.MESSAGE_LEFT_OUT
-                self._recovered.store.damage.append(Damage(file.path, offset, rid, problem, effect, **details))
+
+
+def stored_data(journal: Journal, rid: int, place: int, damage: list[Damage]) -> bytes | None:
+    """The data of a message, verified as far as its format permits; None if they are damaged.
+
+    Args:
+        journal: its journal.
+        rid: its record id.
+        place: the log offset of its enqueue record.
+        damage: receives damage.
+    """
+    stream, problem = journal.stream, None
+    data = None if stream.has_unreadable else journal.small_data(place)
+    if data is None:
+        at, size = journal.data_of_enqueue(place)
+        data = b"".join(journal.data_chunks(at, size))
+        if stream.has_unreadable and not stream.is_readable(place, at + size - place):
+            problem = DamageKind.MESSAGE_UNREADABLE
+    is_verified = journal.format is JournalFormat.VERSION_2
+    if problem is None and is_verified and not journal.verifies(place, extend_crc32c(0, data)):
+        problem = DamageKind.MESSAGE_CHANGED
+    details: dict[str, str] = {}
+    if problem is None and journal.is_compressed(place):
+        try:
+            data = journal.message_data(place)
+        except RhmError as error:
+            problem, details = DamageKind.CONTENT_DAMAGED, {"problem": error.what}
+    if problem is None:
+        return data
+    file, offset = stream.locate(place)
+    damage.append(Damage(file.path, offset, rid, problem, Effect.MESSAGE_LEFT_OUT, **details))
+    return None
