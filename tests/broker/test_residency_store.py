@@ -217,6 +217,60 @@ def test_a_message_that_cannot_be_read_stays_and_others_go_on(
     asyncio.run(story())
 
 
+def flip_a_bit(queue: Queue, rid: int) -> None:
+    """In the stored data of a message."""
+    packed = queue.journal.writer.records.where(rid)
+    ((number, offset, _),) = queue.journal.storage._pieces(packed >> 24, 1)
+    file = queue.journal.storage.file(number)
+    file.write(offset + 40, bytes((file.read(offset + 40, 1)[0] ^ 4,)))
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_order_and_marks_of_a_recovered_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
+    """Messages that are held, released, dequeued, expired or damaged lie between those that are read back."""
+    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    count = 1400
+    cached = (lambda file, *extent: file.read(*extent)) if is_cached else (lambda *_: None)
+    monkeypatch.setattr(OsWritableFile, "read_cached", cached)
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, _ = await made(world, 1 << 30)
+            await publish(world, 0, count)
+            for number, entry in enumerate(list(queue.entries())):
+                if number in (3, 700):
+                    queue.acquire(entry)  # delivered: marked by the restart
+                elif number % 100 == 50:
+                    queue.acquire(entry)
+                    queue.dequeue(entry)
+            await world.synced()
+        async with wired(tmp_path / "data") as world:
+            queue = world.broker.queues["q"]
+            left = [number for number in range(count) if number % 100 != 50]
+            entries = {bytes(each.message.whole().body): each for each in queue.entries()}
+            assert list(entries) == [body(number) for number in left]
+            held, released, expired, damaged = (entries[body(number)] for number in (5, 6, 600, 900))
+            assert queue.acquire(held)
+            assert queue.acquire(released)
+            assert queue.acquire(expired)
+            expired.message.expires_at = 1.0
+            queue.release(expired, is_redelivered=False)
+            assert queue.residency is not None
+            queue.residency.relieve(1 << 30, is_urgent=True)
+            flip_a_bit(queue, damaged.rid)
+            del entries
+            queue.release(released, is_redelivered=True)
+            reader = await taken(world, queue, len(left) - 3)
+            assert reader.bodies == [body(number) for number in left if number not in (5, 600, 900)]
+            assert reader.redelivered == 3
+            queue.release(held, is_redelivered=False)
+            assert (await taken(world, queue, 1)).bodies == [body(5)]
+            assert queue.message_count == 1
+            assert queue.purge() == (1, True)
+
+    asyncio.run(story())
+
+
 def test_a_dispatch_is_unfinished_while_its_messages_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that flushes a subscription is not told that there is nothing."""
     monkeypatch.setattr(OsWritableFile, "read_cached", lambda *_: None)

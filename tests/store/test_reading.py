@@ -14,7 +14,7 @@ from qstore.store.environment import Environment
 from qstore.store.journal.write.step import JournalError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import OsWritableFile
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 COUNT = 200
 
@@ -33,14 +33,18 @@ class Filled:
         self.opened.flush(self.journal)
 
     def read(self, rids: list[int]) -> list[bytes | Exception]:
-        found: list[list[bytes | Exception]] = []
-        self.opened.store.read(self.journal, rids, found.append)
-        for _ in range(1000):
-            if found:
-                break
-            self.opened.store.collect(0.01)
-        (result,) = found
-        return result
+        return read_back(self.opened, self.journal, rids)
+
+
+def read_back(opened: OpenedStore, journal: QueueJournal, rids: list[int]) -> list[bytes | Exception]:
+    found: list[list[bytes | Exception]] = []
+    opened.store.read(journal, rids, found.append)
+    for _ in range(1000):
+        if found:
+            break
+        opened.store.collect(0.01)
+    (result,) = found
+    return result
 
 
 @pytest.fixture
@@ -54,10 +58,14 @@ def not_cached(_file: OsWritableFile, _offset: int, _length: int) -> None:
     """The system would have to wait for the disk."""
 
 
+def cached(file: OsWritableFile, offset: int, length: int) -> bytes:
+    """The system has it in its page cache, which not every file system can tell."""
+    return file.read(offset, length)
+
+
 @pytest.mark.parametrize("is_cached", [True, False])
 def test_messages_are_read_back(filled: Filled, monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
-    if not is_cached:
-        monkeypatch.setattr(OsWritableFile, "read_cached", not_cached)
+    monkeypatch.setattr(OsWritableFile, "read_cached", cached if is_cached else not_cached)
     filled.opened.store.put_away(filled.journal, filled.rids)
     filled.opened.store.will_read(filled.journal, filled.rids)
     assert filled.read(filled.rids) == [content(number) for number in range(COUNT)]
@@ -108,6 +116,63 @@ def test_a_record_that_was_overwritten_is_never_another_message(filled: Filled) 
     found = filled.read(filled.rids[:30])
     assert [number for number, each in enumerate(found) if isinstance(each, Exception)] == [10]
     assert isinstance(found[10], JournalError)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_bit_that_flips_anywhere_in_a_record(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
+    """In each field of its header, in its data, in its checksum and the id after it: only that message is lost."""
+    monkeypatch.setattr(OsWritableFile, "read_cached", cached if is_cached else not_cached)
+    filled.opened.store.put_away(filled.journal, filled.rids)
+    packed = filled.journal.writer.records.where(filled.rids[40])
+    assert packed is not None
+    ((number, begin, _),) = filled.journal.storage._pieces(packed >> 24, 128)
+    file = filled.journal.storage.file(number)
+    end = 32 + len(content(40)) + 12
+    for at in (0, 3, 4, 6, 8, 15, 16, 19, 20, 24, 27, 31, 32, 60, end - 13, end - 12, end - 9, end - 8, end - 1):
+        good = file.read(begin + at, 1)
+        file.write(begin + at, bytes((good[0] ^ 0x10,)))
+        found = filled.read(filled.rids[20:60])
+        assert [number for number, each in enumerate(found) if isinstance(each, Exception)] == [20], at
+        assert isinstance(found[20], JournalError)
+        file.write(begin + at, good)
+    assert filled.read(filled.rids[20:60]) == [content(number) for number in range(20, 60)]
+
+
+def test_what_transactions_have_enqueued_is_read_back(environment: Environment, path: Path) -> None:
+    """Their records have an xid before the data; a flipped bit in it is found as well."""
+    opened = OpenedStore(environment, path)
+    one, other = opened.make_queue("one"), opened.make_queue("other")
+    calls = Calls()
+    for turn in range(3):
+        opened.enqueue(one, b"plain %d" % turn)
+        opened.store.transactions.commit([enqueued(each, b"both %d" % turn) for each in (one, one, other)], [], calls)
+    opened.wait(calls, 3)
+    opened.flush(one)
+    rids = sorted(one.writer.records.live)
+    opened.store.put_away(one, rids)
+    expected = [data for turn in range(3) for data in (b"plain %d" % turn, *[b"both %d" % turn] * 2)]
+    assert read_back(opened, one, rids) == expected
+    packed = one.writer.records.where(rids[4])
+    assert packed is not None
+    ((number, begin, _),) = one.storage._pieces(packed >> 24, 128)
+    file = one.storage.file(number)
+    file.write(begin + 33, bytes((file.read(begin + 33, 1)[0] ^ 1,)))
+    found = read_back(opened, one, rids)
+    assert isinstance(found[4], JournalError)
+    assert [each for each in found if isinstance(each, bytes)] == expected[:4] + expected[5:]
+    opened.store.close()
+
+
+def test_a_file_that_has_become_shorter(filled: Filled) -> None:
+    """What is beyond its end is lost, and nothing else."""
+    packed = filled.journal.writer.records.where(filled.rids[30])
+    assert packed is not None
+    ((number, begin, _),) = filled.journal.storage._pieces(packed >> 24, 128)
+    os.ftruncate(filled.journal.storage.file(number).fileno(), begin + 50)
+    found = filled.read(filled.rids[10:50])
+    assert [isinstance(each, bytes) for each in found[:21]] == [True] * 20 + [False]
 
 
 def test_what_is_moved_by_compaction_is_found(environment: Environment, path: Path) -> None:
