@@ -45,13 +45,13 @@ class _Chunk:
 class RestingRecords:
     """The resting records of one journal."""
 
-    __slots__ = ("_chunks", "_count", "_firsts", "_hint")
+    __slots__ = ("_chunks", "_count", "_firsts", "_next_chunk", "_next_index")
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
         self._firsts: list[int] = []  # the first record id of each chunk
         self._count = 0
-        self._hint = (0, 0)  # chunk and index after the record that was found last
+        self._next_chunk = self._next_index = 0  # chunk and index after the record that has left last
 
     def __len__(self) -> int:
         return self._count
@@ -120,18 +120,31 @@ class RestingRecords:
 
     def pop(self, rid: int) -> int:
         """As `get`; the record leaves. Raises KeyError if it does not rest here."""
-        number, index = self._find(rid)
-        if number < 0:
+        packed = self.take(rid)
+        if not packed:
             raise KeyError(rid)
-        chunk = self._chunks[number]
-        packed = chunk.packed[index]
+        return packed
+
+    def take(self, rid: int) -> int:
+        """As `pop`, but 0 if it does not rest here."""
+        number, index, packed = self._next_chunk, self._next_index, 0
+        chunks = self._chunks
+        if number < len(chunks) and index < len(chunks[number].rids) and chunks[number].rids[index] == rid:
+            packed = chunks[number].packed[index]
+        if not packed:
+            number, index = self._place_of(rid)
+            if number >= 0:
+                packed = chunks[number].packed[index]
+            if not packed:
+                return 0
+        chunk = chunks[number]
         chunk.packed[index] = 0
         chunk.left -= 1
         self._count -= 1
-        self._hint = (number, index + 1)
+        self._next_chunk, self._next_index = number, index + 1
         if not chunk.left:
-            del self._chunks[number], self._firsts[number]
-            self._hint = (number, 0)
+            del chunks[number], self._firsts[number]
+            self._next_index = 0
         return packed
 
     def set(self, rid: int, packed: int) -> None:
@@ -169,11 +182,6 @@ class RestingRecords:
 
     def _find(self, rid: int) -> tuple[int, int]:
         """Chunk and index of a record; -1 and 0 if it does not rest here."""
-        number, index = self._hint
-        if number < len(self._chunks):
-            chunk = self._chunks[number]
-            if index < len(chunk.rids) and chunk.rids[index] == rid and chunk.packed[index]:
-                return number, index
         number, index = self._place_of(rid)
         return (number, index) if number >= 0 and self._chunks[number].packed[index] else (-1, 0)
 

@@ -158,32 +158,29 @@ class Version2Writer:
         Raises:
             JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
-        packed = self.live.get(target)
-        is_resting = packed is None
-        if packed is None:
-            packed = self.records.resting.get(target)
-        if packed is None or (self._locked and target in self._locked):
+        records, batch = self.records, self.batch
+        if self._locked and target in self._locked:
             raise self._not_to_dequeue(target)
-        batch = self.batch
         if batch.position >= self._dequeue_end:
+            if records.where(target) is None:
+                raise self._not_to_dequeue(target)
             self._make_ready()
             self._admission.removal()
             batch.append(_DEQUEUE, rid, b"", target)
-            self.records.dequeued(target)
+            records.dequeued(target)
             self._set_ends()
             return
+        packed = self.live.pop(target, 0) or records.resting.take(target)
+        if not packed:
+            raise self._not_to_dequeue(target)
         pieces = batch.pieces
         batch.last = len(pieces)
         head = HEADER_2.pack(_DEQUEUE, rid, 0, batch.low_number, target)
         pieces.append(head)
         pieces.append(TAIL.pack(extend_crc32c(0, head + batch.salt), rid) + _DEQUEUE_PADDING)
         batch.position += 1
-        if is_resting:
-            self.records.resting.pop(target)
-        else:
-            del self.live[target]
         batch.removed.append(packed)
-        self.records.room += (packed & SIZE_MASK) + 1
+        records.room += (packed & SIZE_MASK) + 1
 
     # ---- transactions ----
 
