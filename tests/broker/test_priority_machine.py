@@ -3,8 +3,6 @@ be: of those that it can take, the oldest of the level whose turn it is."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -12,7 +10,6 @@ from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.priority import PriorityOrder
 from tests.broker.test_queue_machine import WAITING, Item, Kind, QueueMachine, TrackedMessage
-from tests.support.fake_store import Recorder
 from tests.support.profiles import examples
 
 
@@ -87,13 +84,7 @@ class PriorityMachine(QueueMachine):
             consumer.give(credit)
         self.dispatch()
 
-    @rule(credit=st.integers(0, 4), odd=st.sampled_from([None, None, True, False]))
-    def subscribe(self, credit: int, odd: bool | None) -> None:
-        if len(self.consumers) < 4:
-            kind = self.kinds[odd]
-            self.add(Recorder(self.queue, credit, wants=kind, on_delivery=partial(self.given, kind)))
-
-    def given(self, kind: Kind, entry: Entry) -> None:
+    def got(self, kind: Kind, entry: Entry) -> None:
         there: dict[int, list[int]] = {}
         for place, item in self.items.items():
             if item.state == WAITING and place < self.limit and not self.is_expired(item) and kind.takes(place):
@@ -102,10 +93,10 @@ class PriorityMachine(QueueMachine):
         assert entry.position == min(there[level])
         if self.rounds is not None:
             self.rounds.took(level)
-        self.got(entry)
+        super().got(kind, entry)
 
-    def check_order(self, item: Item) -> None:
-        """Was checked by `given`."""
+    def check_order(self, kind: Kind, item: Item) -> None:
+        """Was checked by `got`."""
 
     @rule()
     def dispatch(self) -> None:

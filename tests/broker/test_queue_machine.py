@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
 from tests.broker.wired_broker import PlainMessage
-from tests.support.fake_store import FakeStore, Recorder
+from tests.support.fake_store import FakeStore, Model, Recorder
 from tests.support.profiles import examples
 
 WAITING, HELD_BY_SOMEBODY, UNCOMMITTED = "waiting", "held", "uncommitted"
@@ -113,7 +114,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.held: dict[int, Entry] = {}  # place -> entry, of what somebody has
         self.seen: dict[Recorder, list[Entry]] = {}
         self.last_seen: dict[Recorder, int] = {}
-        self.round: list[int] = []
+        self.round: list[int] = []  # the places of what was given since the dispatch began
+        self.cursor = 0  # the place before which all that is available was passed over, when it began
         self.declined: dict[int, list[Kind]] = {}  # place -> who could not take it since it was last held
         self.kinds = {odd: Kind(odd, self.declined) for odd in (None, True, False)}
 
@@ -130,11 +132,15 @@ class QueueMachine(RuleBasedStateMachine):
         """What goes out of memory."""
         return None
 
-    def check_order(self, item: Item) -> None:
-        """A message is given to a consumer: those before it were, unless each kind of consumers has its own backlog."""
-        if len({consumer.kind for consumer in self.consumers if consumer.acquires}) > 1:
-            return
-        assert not self.round or self.round[-1] < item.place, "out of order"
+    def check_order(self, kind: Kind, item: Item) -> None:
+        """A consumer of a kind is given a message: it is the first of those that it can take.
+
+        What was passed over is not in order among kinds: each has its own backlog, and they take turns
+        (`test_backlogs_of_different_kinds_take_turns`). All from the cursor on is in order, after all of that.
+        """
+        there = (place for place, other in self.items.items() if other.state == WAITING and not self.is_expired(other))
+        assert item.place == min(place for place in there if kind.takes(place)), "not the first that it can take"
+        assert not any(max(self.cursor, item.place) <= place for place in self.round), "out of order"
 
     def to_purge(self, places: list[int]) -> list[int]:
         """In which order these are purged."""
@@ -221,7 +227,8 @@ class QueueMachine(RuleBasedStateMachine):
     def subscribe(self, credit: int, odd: bool | None) -> None:
         if len(self.consumers) == 4:
             return
-        self.add(Recorder(self.queue, credit, wants=self.kinds[odd], on_delivery=self.got))
+        kind = self.kinds[odd]
+        self.add(Recorder(self.queue, credit, wants=kind, on_delivery=partial(self.got, kind)))
 
     @rule(credit=st.integers(0, 4))
     def look_on(self, credit: int) -> None:
@@ -251,14 +258,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.last_seen.pop(consumer, None)
         consumer.on_delivery = _nobody  # or it and the browser's entries would hold each other
 
-    def got(self, entry: Entry) -> None:
+    def got(self, kind: Kind, entry: Entry) -> None:
         item = self.items[entry.position]
         assert item.state == WAITING
         assert entry.state == ACQUIRED
         assert item.place < self.limit, "offered before it was on the disk, or overtaken"
         assert not self.is_expired(item)
         assert entry.is_redelivered is item.is_redelivered
-        self.check_order(item)
+        self.check_order(kind, item)
         self.round.append(item.place)
         if item.kept and item.place not in self.held:
             assert entry.rid in self.journal.live
@@ -282,6 +289,7 @@ class QueueMachine(RuleBasedStateMachine):
     def dispatch_and_look(self) -> None:
         self.tick.ready.clear()
         self.round.clear()
+        self.cursor = self.queue.order.cursor.position
         self.queue.dispatch()
         while self.store.reads or (self.queue in self.tick.ready and self.queue.residency is not None):
             if self.store.reads:  # the next messages are out of memory
@@ -398,3 +406,31 @@ def _nobody(_entry: Entry) -> None:
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = examples(150, stateful_step_count=60)
+
+
+
+
+def test_backlogs_of_different_kinds_take_turns() -> None:
+    """What was passed over is given in the order of the consumers' turns, so the queue's order is not kept among kinds.
+
+    None of these consumers could tell: none is given a message after a later one. qpidd's consumers have a position in
+    the queue each, and take turns as well.
+    """
+    model = Model()
+    queue = model.queue("q")
+    given: list[int] = []
+
+    def consumer_of(*places: int) -> None:
+        model.consumer(
+            queue, wants=lambda entry: entry.position in places, on_delivery=lambda entry: given.append(entry.position)
+        )
+
+    consumer_of()
+    for _ in range(4):
+        queue.publish(model.message("q", b"x", persistent=False))
+    model.run()
+    assert given == []  # the one who is ready can take none: all four are passed over
+    consumer_of(2, 4)
+    consumer_of(1, 3)
+    model.run()
+    assert given == [2, 1, 4, 3]

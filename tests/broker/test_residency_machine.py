@@ -12,7 +12,7 @@ from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.stretch import Portions
-from tests.broker.test_queue_machine import Item, QueueMachine, TrackedMessage
+from tests.broker.test_queue_machine import Item, Kind, QueueMachine, TrackedMessage
 from tests.support.profiles import examples
 
 
@@ -80,7 +80,7 @@ class PriorityResidencyMachine(ResidencyMachine):
     def new_order(self) -> Fifo:
         return PriorityOrder(2)
 
-    def check_order(self, item: Item) -> None:
+    def check_order(self, kind: Kind, item: Item) -> None:
         """That is for `test_priority_machine`."""
 
 
