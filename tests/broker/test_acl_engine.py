@@ -107,9 +107,9 @@ def test_routing_keys_are_matched_as_by_a_topic_exchange(pattern: str, matching:
 
 def test_patterns_do_not_take_long() -> None:
     by = engine("acl allow all publish exchange routingkey=" + "#.a." * 60 + "b")
-    began = time.perf_counter()
+    began = time.process_time()
     assert publishes(by, "a@b", "X", "a." * 120 + "c") == "deny"
-    assert time.perf_counter() - began < 1  # a backtracking matcher would take for ever
+    assert time.process_time() - began < 1  # a backtracking matcher would take for ever
 
 
 def test_the_default_exchange_has_a_name() -> None:

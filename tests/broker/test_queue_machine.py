@@ -408,8 +408,6 @@ TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = examples(150, stateful_step_count=60)
 
 
-
-
 def test_backlogs_of_different_kinds_take_turns() -> None:
     """What was passed over is given in the order of the consumers' turns, so the queue's order is not kept among kinds.
 

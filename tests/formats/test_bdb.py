@@ -263,7 +263,7 @@ def test_flips_and_cuts_give_pairs_or_bdb_errors(data: st.DataObject) -> None:
         position = place if place % 2 else place // 46 * 512 + place % 46
         buffer[min(position, len(buffer) - 1)] ^= 1 << data.draw(st.integers(0, 7))
     del buffer[data.draw(st.one_of(st.just(len(buffer)), st.integers(0, len(buffer)))) :]
-    started = time.monotonic()
+    started = time.process_time()
     strict: Pairs = []
     error: BdbError | None = None
     try:
@@ -279,7 +279,7 @@ def test_flips_and_cuts_give_pairs_or_bdb_errors(data: st.DataObject) -> None:
         assert damage[0].what == error.what
         assert rescued[: len(strict)] == strict
     assert sum(len(value) for _, value in rescued) <= len(buffer)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     if checksummed and error is None:
         assert strict == pairs
 
@@ -554,7 +554,7 @@ def test_flips_in_a_real_file(data: st.DataObject, real_file: bytes) -> None:
     for _ in range(data.draw(st.integers(1, 20))):
         page = data.draw(st.integers(0, len(buffer) // 512 - 1))
         buffer[page * 512 + data.draw(st.integers(0, 60))] ^= 1 << data.draw(st.integers(0, 7))
-    started = time.monotonic()
+    started = time.process_time()
     rescued, _ = rescue(bytes(buffer))
     assert sum(len(value) for _, value in rescued) <= len(buffer)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2

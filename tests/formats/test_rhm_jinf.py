@@ -197,13 +197,13 @@ def test_damaged_version_1_text_gives_an_error_or_a_value(data: st.DataObject) -
 
 def test_hostile_text_takes_bounded_time() -> None:
     openings = b'<seconds value="\n' * (MAX_JINF_SIZE // 17 - 100)
-    begun = time.perf_counter()
+    begun = time.process_time()
     decode_jinf(EXACT.encode() + openings)
     with pytest.raises(RhmError):
         decode_jinf(b'<journal_version value="1" />\n' + b'<id_string value="\n' * 50_000)
     with pytest.raises(RhmError):
         decode_jinf(b'<journal_version value="1" />\n' + b'<id_string value="" />\n    <directory value="\n' * 20_000)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(

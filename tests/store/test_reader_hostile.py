@@ -216,9 +216,9 @@ def test_an_info_file_that_claims_a_giant_journal(version: int) -> None:
     disk = builder.disk()
     info = dataclasses.replace(builder.info, geometry=Geometry(1000, 512 << 40))
     disk.files[f"{DIRECTORY}/JournalData.jinf"] = encode_jinf(info)
-    begun = time.perf_counter()
+    begun = time.process_time()
     recovered = recover(disk)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert rids(recovered) == [kept]
     assert recovered.damage
 
@@ -241,9 +241,9 @@ def test_a_hostile_body_costs_no_more_than_reading_it(version: int) -> None:
     number, offset = builder.place(tail)
     builder.files[number][offset : offset + 12] = bytes(12)  # ... and version 1 this
     disk = builder.disk()
-    begun = time.perf_counter()
+    begun = time.process_time()
     recovered = recover(disk)
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     assert recovered.places == []
     assert disk.bytes_read < 40 * builder.geometry.capacity
 

@@ -72,11 +72,11 @@ def test_memory() -> None:
 def test_moving_a_giant_transaction_takes_linear_time() -> None:
     """Every record of it is relocated, half of them with their earlier copies overwritten."""
     transaction = TransactionMap().of(b"a")
-    begun = time.perf_counter()
+    begun = time.process_time()
     for rid in range(50_000):
         transaction.append(rid, rid * 128, 0, is_enqueue=True)
     for rid in range(25_000, 75_000):
         transaction.append(rid, 10**9 + rid * 128, MOVED, is_enqueue=True)
     assert transaction.enqueues == 75_000
     assert sum(1 for _ in transaction) == 75_000
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2

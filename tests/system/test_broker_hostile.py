@@ -21,6 +21,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_frame,
 )
 from qstore.formats.values import TypedMap
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError, transfer_frames
 from tests.support.running_broker import BrokerMaker, allow_open_files
@@ -118,7 +119,7 @@ def _can_open(port: int) -> bool:
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
