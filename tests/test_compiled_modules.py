@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from hatch_build import modules_to_compile
-from tests.test_house import MODULES, PACKAGE, ROOT
+from tests.test_house import MODULES, PACKAGE, ROOT, SOURCES, parsed
 
 _HOOK: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
     "hooks"
 ]
 COMPILED: Final = modules_to_compile(ROOT, _HOOK["custom"]["modules"])
-TREES: Final = {f"{PACKAGE}/{path}": ast.parse((ROOT / path).read_text()) for path in MODULES}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """All modules, parsed."""
+    return {f"{PACKAGE}/{path}": parsed(SOURCES[path]) for path in MODULES}
 
 
 def names_of_bases(node: ast.ClassDef) -> set[str]:
@@ -24,18 +30,18 @@ def names_of_bases(node: ast.ClassDef) -> set[str]:
 
 
 def classes(module: str) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef))
+    return (node for node in ast.walk(trees()[module]) if isinstance(node, ast.ClassDef))
 
 
 def compiled_nodes() -> Iterator[tuple[str, ast.AST]]:
     """All nodes of the compiled modules, each with its module."""
-    return ((module, node) for module in COMPILED for node in ast.walk(TREES[module]))
+    return ((module, node) for module in COMPILED for node in ast.walk(trees()[module]))
 
 
 def test_each_pattern_names_a_module() -> None:
     for pattern in _HOOK["custom"]["modules"]:
         assert list(Path(ROOT).glob(pattern)), pattern
-    assert set(COMPILED) <= TREES.keys()
+    assert set(COMPILED) <= trees().keys()
 
 
 def test_subclasses_of_compiled_classes_are_compiled() -> None:
@@ -47,7 +53,7 @@ def test_subclasses_of_compiled_classes_are_compiled() -> None:
         for node in classes(module)
         if not names_of_bases(node) & plain and not node.name.endswith("Error")
     }
-    others = {(module, node.name) for module in TREES.keys() - set(COMPILED) for node in classes(module)
+    others = {(module, node.name) for module in trees().keys() - set(COMPILED) for node in classes(module)
               if names_of_bases(node) & compiled}  # fmt: skip
     assert others == set()
 
@@ -56,7 +62,7 @@ def test_attributes_that_are_deleted_are_declared() -> None:
     """The compiler refuses only some of the others, and Python all."""
     deleted: set[str] = set()
     declared: set[str] = set()
-    for node in (node for module in COMPILED for node in ast.walk(TREES[module])):
+    for node in (node for module in COMPILED for node in ast.walk(trees()[module])):
         if isinstance(node, ast.Delete):
             deleted |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__deletable__":
@@ -66,7 +72,7 @@ def test_attributes_that_are_deleted_are_declared() -> None:
 
 def test_nothing_refers_weakly_to_compiled_objects() -> None:
     """They are freed without a word to weak references, which then crash the process."""
-    users = {module for module in TREES for node in ast.walk(TREES[module])
+    users = {module for module in trees() for node in ast.walk(trees()[module])
              if isinstance(node, (ast.Import, ast.ImportFrom)) and "weakref" in ast.unparse(node)}  # fmt: skip
     assert {user for user in users if user.startswith(("qstore/broker/model", "qstore/store"))} == set()
     assert users.isdisjoint(COMPILED)

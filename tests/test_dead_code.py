@@ -12,11 +12,10 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.test_house import MODULES, PACKAGE, ROOT
+from tests.test_house import MODULES, PACKAGE, ROOT, SOURCES, parsed
 
 PUBLIC_MODULES: Final = {"broker/client/aio.py", "broker/management/console/aio.py", "store/live/snapshot_copy.py"}
 """Nothing in the rooms imports them: programs do, by the package's public names."""
@@ -37,10 +36,9 @@ AHEAD: Final = {
 MANUALS: Final = "".join((ROOT / page).read_text() for page in ("README.md", "store/USING.md", "broker/OPERATING.md"))
 
 
-@cache
 def all_trees() -> dict[Path, ast.Module]:
     """All modules, parsed."""
-    return {path: ast.parse((ROOT / path).read_text()) for path in MODULES}
+    return {path: parsed(SOURCES[path]) for path in MODULES}
 
 
 def names_used(trees: dict[Path, ast.Module]) -> Counter[str]:

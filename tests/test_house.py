@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,26 +28,35 @@ FOLDERS = sorted({parent for path in MODULES for parent in path.parents if paren
 SOURCES = {path: (ROOT / path).read_text() for path in MODULES}
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """A module, parsed once for all checks (`support/scheduling.py`); they leave it as it is."""
+    return ast.parse(source)
+
+
 def where(check: Callable[[str, Path], object]) -> dict[str, object]:
     """What a check finds, by module; modules in which it finds nothing are left out."""
     found = {str(module): check(source, module) for module, source in SOURCES.items()}
     return {module: each for module, each in found.items() if each}
 
 
+def called(call: ast.Call) -> str:
+    """The last name of what is called; empty if it has none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 def imported(source: str, module: Path) -> Iterator[str]:
     """The full names that a module imports, wherever in it: `from . import x` resolved, `import_module("x")` too."""
     package = (PACKAGE, *module.parent.parts)
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             name = ".".join((*base, node.module or "")).strip(".")
             yield from (f"{name}.{alias.name}" for alias in node.names) if name == PACKAGE else (name,)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-            "import_module",
-            "__import__",
-        ):
+        elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
             yield from (str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant))
 
 
@@ -106,7 +116,7 @@ def test_the_package_has_the_rooms_and_says_that_it_is_typed() -> None:
 
 def test_modules_are_short_and_say_what_they_are() -> None:
     assert where(lambda source, _: len(source.splitlines()) > MAX_LINES) == {}
-    assert where(lambda source, _: not ast.get_docstring(ast.parse(source))) == {}
+    assert where(lambda source, _: not ast.get_docstring(parsed(source))) == {}
 
 
 PAGES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("README.md"))
@@ -170,7 +180,7 @@ def is_prose(node: ast.AST, caught: set[str]) -> bool:
 
 def decided_by_prose(source: str) -> list[str]:
     """Where a module compares what people are told, or looks into it: only its being there may be asked for."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
     caught |= {"error", "exception"}
     found = []
@@ -220,7 +230,7 @@ LAYOUT_FREE: Final = Path("store/journal")
 def layouts(source: str) -> list[str]:
     """What of a layout a module spells out itself: structs, the page size, a header's word put together by hand."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import) and any(alias.name == "struct" for alias in node.names):
             found.append("struct")
         elif isinstance(node, ast.Constant) and node.value == 65536:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house import MODULES, PACKAGE, ROOT
+from tests.test_house import MODULES, PACKAGE, SOURCES, parsed
 
 
 def module_name(path: Path) -> str:
@@ -19,7 +19,7 @@ def module_name(path: Path) -> str:
 
 def imports(source: str) -> Iterator[str]:
     """What a module imports, wherever in it: `a.b` and `a.b.c` for `from a.b import c`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -34,7 +34,7 @@ def graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 def test_no_circles_of_imports() -> None:
     names = {module_name(path): path for path in MODULES}
-    sources = {name: (ROOT / path).read_text() for name, path in names.items() if path.name != "__init__.py"}
+    sources = {name: SOURCES[path] for name, path in names.items() if path.name != "__init__.py"}
     assert len(sources) > 100
     TopologicalSorter(graph(sources)).prepare()
 

@@ -1,8 +1,8 @@
 """Which worker of xdist runs which tests, and in which order.
 
 A file's tests stay together, and so share what they have made for the module: a broker, stores. All tests of Spark are
-one such group, so that one JVM serves them. The groups that take long come first, so that no worker ends long before
-another.
+one such group, so that one JVM serves them, and all checks of the code base, which parse it once. The groups that take
+long come first, so that no worker ends long before another.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ import pytest
 _LONGEST_FIRST: Final = ("tests/spark/", "tests/faults/", "tests/system/", "tests/tools/", "tests/store/")
 """Folders in which a file takes seconds; in the others it takes less."""
 
+_ONE_GROUP: Final = ("tests/spark/", "tests/")
+"""Folders whose own files' tests are one group."""
+
 
 def group_of(node: str) -> str:
     """The tests that run one after another in one worker."""
-    return _LONGEST_FIRST[0] if node.startswith(_LONGEST_FIRST[0]) else node.partition("::")[0]
+    file = node.partition("::")[0]
+    folder = file[: file.rfind("/") + 1]
+    return folder if folder in _ONE_GROUP else file
 
 
 def rank_of(node: str) -> int:
