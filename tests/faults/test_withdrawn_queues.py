@@ -101,7 +101,7 @@ def test_a_kill_at_every_call(code: int, power_loss: bool) -> None:
     assert seen["withdrawn"] > 10, seen
 
 
-@pytest.mark.parametrize("power_loss", [False, True], ids=["SIGKILL", "power loss"])
+@pytest.mark.parametrize("power_loss", today([False, True], 1))
 def test_a_kill_at_every_call_of_the_start_behind_it(power_loss: bool) -> None:
     seen: Counter[str] = Counter()
     for disk in refuse(1, power_loss=power_loss):

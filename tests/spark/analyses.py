@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store
 from qstore.tools.report.content import ReportContent
 from qstore.tools.spark.analyze.request import Request, prepare
 from tests.support.dump import Line, dump
+
+UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Options for Java: it does not check Spark's classes when it loads them."""
 
 
 class Fleet(NamedTuple):

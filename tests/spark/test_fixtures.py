@@ -15,8 +15,9 @@ from qstore.tools.spark.columns import table_columns
 from tests.spark.reading import Row, in_order, records, table
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
+from tests.support.profiles import today
 
-ALL = pytest.mark.parametrize("name", LEGACY_STORES + LINEAR_STORES)
+ALL = pytest.mark.parametrize("name", today(LEGACY_STORES + LINEAR_STORES, 7))
 _SAME = ("queue", "type", "rid", "xid", "flags", "flush", "file", "offset", "size", "checksum")
 _OF_MESSAGE = ("exchange", "routing_key", "message_id", "priority", "header_types", "body_length")
 _PROPERTIES = (

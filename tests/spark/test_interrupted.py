@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from qstore.tools.spark.needed import missing
-from tests.spark.analyses import Fleet
+from tests.spark.analyses import UNVERIFIED, Fleet
 from tests.support.profiles import today
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -23,15 +23,15 @@ STARTS_SECONDS: Final = 240.0  # at most, until a moment has come, on a machine 
 ENDS_SECONDS: Final = 60.0  # until the command has ended
 MARK: Final = "QSTORE_TEST_MARK"
 
-Moment = Callable[[Path, list[str]], bool]  # what is there: the results' directory, and commands of the processes
+Moment = Callable[["Running"], bool]
 
 #: Name -> whether it has come.
 MOMENTS: Final[dict[str, Moment]] = {
-    "a process is started": lambda _, commands: len(commands) > 1,
-    "Java puts its command together": lambda _, commands: any("spark.launcher.Main" in each for each in commands),
-    "Spark starts": lambda _, commands: any("deploy.SparkSubmit" in each for each in commands),
-    "journals are read": lambda out, _: (out / "qstore-analyze.work").exists(),
-    "results are written": lambda out, _: (out / "outstanding").exists(),
+    "a process is started": lambda running: len(running.commands()) > 1,
+    "Java puts its command together": lambda running: any("launcher.Main" in each for each in running.commands()),
+    "Spark starts": lambda running: any("deploy.SparkSubmit" in each for each in running.commands()),
+    "journals are read": lambda running: (running.out / "qstore-analyze.work").exists(),
+    "results are written": lambda running: (running.out / "outstanding").exists(),
 }
 
 
@@ -44,7 +44,7 @@ class Running:
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env={**os.environ, MARK: self._mark},
+            env={**os.environ, MARK: self._mark, "SPARK_SUBMIT_OPTS": UNVERIFIED},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -65,12 +65,16 @@ class Running:
                 continue  # gone, or somebody else's
         return found
 
+    def commands(self) -> list[str]:
+        """Those of its processes."""
+        return list(self.marked().values())
+
     def wait_for(self, moment: Moment) -> None:
         deadline = time.monotonic() + STARTS_SECONDS
-        while not moment(self.out, list(self.marked().values())):
+        while not moment(self):
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline, "the moment never came"
-            time.sleep(0.01)
+            time.sleep(0.02)
 
     def ended(self) -> tuple[int, bytes]:
         """Its exit code, and what it said on standard error."""

@@ -33,7 +33,7 @@ from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps
 from tests.support.memory_disk import BadRegion
-from tests.support.profiles import examples
+from tests.support.profiles import examples, today
 
 NEW = "/new"
 PAGE = 1024
@@ -360,7 +360,7 @@ def test_no_room_for_the_files() -> None:
 # ---- memory ----
 
 
-@pytest.mark.parametrize(("count", "size", "most"), [(1000, 65536, 24 << 20), (120_000, 50, 28 << 20)])
+@pytest.mark.parametrize(("count", "size", "most"), today([(1000, 65536, 24 << 20), (120_000, 50, 28 << 20)], 1))
 def test_memory_is_bounded(tmp_path: Path, count: int, size: int, most: int) -> None:
     """Whatever passes through, it takes some MiB: for the bodies, and nothing for each message."""
     builder = JournalBuilder(2, Geometry(8, 16 << 20))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 from typing import Final
 
 import pytest
@@ -19,7 +20,7 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.write.step import JournalFullError, over_threshold
 from qstore.store.journal.write.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
-from tests.support.profiles import examples
+from tests.support.profiles import examples, today
 
 ORDERS: Final = ("first", "last", "any", "stuck")
 
@@ -158,12 +159,14 @@ def test_room_comes_back_with_dequeues() -> None:
 # ---- a message that is not dequeued ----
 
 
-@pytest.mark.parametrize("traffic", ["first in, first out", "last in, first out", "any order"])
-@pytest.mark.parametrize(
-    ("files", "file_blocks", "blocks"), [(4, 64, 3), (4, 512, 1), (4, 512, 20), (5, 64, 12), (8, 128, 9), (16, 64, 2)]
-)
-def test_a_stuck_oldest_message_does_not_stop_the_ring(traffic: str, files: int, file_blocks: int, blocks: int) -> None:
+RINGS = [(4, 64, 3), (4, 512, 1), (4, 512, 20), (5, 64, 12), (8, 128, 9), (16, 64, 2)]
+TRAFFIC = ["first in, first out", "last in, first out", "any order"]
+
+
+@pytest.mark.parametrize(("traffic", "shape"), today([*product(TRAFFIC, RINGS)], 9))
+def test_a_stuck_oldest_message_does_not_stop_the_ring(traffic: str, shape: tuple[int, int, int]) -> None:
     """At the threshold, enqueue and dequeue for 50 laps: no dequeue is refused, and the ring stays well filled."""
+    files, file_blocks, blocks = shape
     ring = filled(Geometry(files, file_blocks * BLOCK_SIZE), blocks)
     stuck, rng = ring.free[0], random.Random(1)
     messages = ring.free[1:]

@@ -119,7 +119,7 @@ def test_the_wheel_has_all_modules_in_one_package(distributions: Path) -> None:
     assert tops == {"qstore", *(top for top in tops if top.endswith((".dist-info", ".data")))}
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", today(SCRIPTS, 10))
 def test_each_command_starts_beside_a_user_s_files(installed: Path, project: Path, script: str) -> None:
     shown = run(installed, project, script, "--help", PYTHONPATH=str(project))
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -27,6 +27,7 @@ from tests.support import forked
 from tests.support.dump import dump
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore
 from tests.support.planted_damage import check
+from tests.support.profiles import today
 from tests.support.recover_runs import recover
 
 ROOT: Final = Path(__file__).parents[2]
@@ -126,7 +127,7 @@ def manifest_cut(path: Path, _: Made) -> None:
 
 ANY: Final = [catalogue_removed, older_put_back, table_removed]
 LOGS: Final = [newest_removed, all_removed, *map(cut, range(4))]  # empty where a close was clean
-CASES: Final = [*((damage, True) for damage in ANY), *((damage, False) for damage in (*ANY, *LOGS))]
+CASES: Final = today([*((damage, True) for damage in ANY), *((damage, False) for damage in (*ANY, *LOGS))], 6)
 
 
 def assert_whole(opened: OpenedStore) -> None:

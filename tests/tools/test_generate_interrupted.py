@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from click.testing import Result
 from qstore.tools.generate.run import MANIFEST
 from tests.support.forked import Forked
 from tests.support.generated_fleet import generate
+from tests.support.profiles import today
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS: Final = 120.0
@@ -73,9 +75,10 @@ def stores(out: Path) -> int:
     return len(list(out.glob("STORE-*"))) if out.exists() else 0
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("moment", ["workers are starting", "stores are made"])
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+WAYS = [*product([1, 2], ["workers are starting", "stores are made"], [signal.SIGINT, signal.SIGTERM])]
+
+
+@pytest.mark.parametrize(("jobs", "moment", "sent"), today(WAYS, 4))
 def test_an_interruption_is_one_line(tmp_path: Path, jobs: int, moment: str, sent: signal.Signals) -> None:
     out = tmp_path / "fleet"
     with running(out, jobs) as process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from qstore.tools.generate.sizes import parse_sizes, parse_spread
 from tests.support.dump import dump
 from tests.support.generated_fleet import assert_as_listed, generate, listed, make, unseen
 from tests.support.planted_damage import check
-from tests.support.profiles import examples
+from tests.support.profiles import examples, today
 
 FORMATS = pytest.mark.parametrize("form", list(StoreFormat))
 SMALL = FleetSpec(queues=3, messages=400, transactions=0.5, in_doubt=2, spread=parse_spread("zipf:1"))
@@ -198,8 +199,7 @@ def test_the_same_seed_makes_the_same_catalogue(tmp_path: Path) -> None:
 # ---- damage ----
 
 
-@FORMATS
-@pytest.mark.parametrize("kind", list(DamageKind))
+@pytest.mark.parametrize(("form", "kind"), today([*product(StoreFormat, DamageKind)], 9))
 def test_planted_damage_is_found(form: StoreFormat, kind: DamageKind, tmp_path: Path) -> None:
     planted = 0
     for seed in range(4):

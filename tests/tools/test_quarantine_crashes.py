@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -20,6 +21,7 @@ from qstore.tools.quarantine.injection import Injected, InjectionRequest, inject
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.opened_store import PARAMETERS
+from tests.support.profiles import today
 from tests.support.quarantine_records import SALT, enqueue, message
 
 STORE, QUARANTINE = "/store", "/quarantine"
@@ -94,8 +96,7 @@ def check_next(disk: SimulatedDisk) -> None:
     assert len(bodies) == len(set(bodies))
 
 
-@pytest.mark.parametrize("power_loss", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "power_loss"), today([*product(range(3), [False, True])], 3))
 def test_killed_at_every_call(seed: int, power_loss: bool) -> None:
     disk = made(seed)
     seen: Counter[str] = Counter()

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +29,7 @@ from tests.support.linear_builder import LinearBuilder
 from tests.support.old_store import SMALL, OldStore
 from tests.support.planted_damage import Original, lost
 from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.profiles import today
 from tests.support.recover_faults import limit_space, sync_at_once
 from tests.support.recover_runs import Recovery, expected_states, invoke, outside, recover, states
 from tests.tools.test_check_damage_version_2 import in_catalogue
@@ -50,7 +52,17 @@ NAMES: Final = {
     "the list's": "TplStore",
     "quarantine": "../quarantine",
 }
+CHOICES: list[tuple[str, ...]] = [(), ("--orphans", "aside"), ("--orphans", "recover")]
+
 each_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
+each_name_and_choice = pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param(NAMES[name], options, id=f"{name}-{' '.join(options)}")
+        for name, options in today([*product(NAMES, CHOICES)], len(NAMES))
+    ],
+)
+"""As many cases a day as there are names."""
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +130,7 @@ def expected_messages() -> list[str]:
     return [name for name, state in expected_states({}).items() if state != "in-doubt"]
 
 
-@each_name
-@pytest.mark.parametrize("options", [(), ("--orphans", "aside"), ("--orphans", "recover")], ids=str)
+@each_name_and_choice
 def test_an_info_file_of_version_1(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """In a heap of journals the info file alone tells the queue."""
     builder = JournalBuilder(1, SMALL, queue_name=name)
@@ -129,8 +140,7 @@ def test_an_info_file_of_version_1(name: str, options: tuple[str, ...], tmp_path
     assert told(recover_hostile(tmp_path / "heap", tmp_path, *options))
 
 
-@each_name
-@pytest.mark.parametrize("options", [(), ("--orphans", "aside"), ("--orphans", "recover")], ids=str)
+@each_name_and_choice
 def test_an_orphan_of_version_2(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """An info file with a sound checksum, in a directory that the catalogue does not know."""
     planted = version_2_store(tmp_path / "store").copy(tmp_path / "copy")

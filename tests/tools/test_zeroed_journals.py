@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from qstore.tools.qstore_dump import command as dump
 from qstore.tools.qstore_recover import command as recover
 from qstore.tools.qstore_resize import command as resize
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
+from tests.support.profiles import today
 
 MESSAGE: Final = encode_message(b"x" * 3000)
 ORDERS, PREPARED = "rhm/jrnl/1", "rhm/tpl"
@@ -141,8 +143,10 @@ def test_what_is_sound(store: Path) -> None:
     opened.store.close()
 
 
-@pytest.mark.parametrize("journal", [ORDERS, PREPARED, "rhm/jrnl/3"])
-@pytest.mark.parametrize("harm", [zero_written, zero_newest, put_back])
+HARMS = [*product([ORDERS, PREPARED, "rhm/jrnl/3"], [zero_written, zero_newest, put_back])]
+
+
+@pytest.mark.parametrize(("journal", "harm"), today(HARMS, 5))
 def test_a_journal_that_is_not_what_it_was(store: Path, journal: str, harm: Callable[[Path, str], None]) -> None:
     if journal == "rhm/jrnl/3":
         for file in (store / journal).glob("*.jdat"):
