@@ -35,8 +35,8 @@ from qstore.store.unfinished import Unfinished, unfinished_stores
 
 MAX_MESSAGES: Final = 10_000  # of a portion
 MAX_BYTES: Final = 64 << 20  # of a portion, unless a single message is larger
-MAX_COPIED_MESSAGES: Final = 200_000  # of a copy, which is one transaction and in memory
-MAX_COPIED_BYTES: Final = 256 << 20
+MAX_COPIED_MESSAGES: Final = 50_000  # of a copy, which is one transaction and in memory
+MAX_COPIED_BYTES: Final = 64 << 20
 
 _ROOT: Final = "rhm"
 
@@ -125,7 +125,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         if len(rids) > MAX_COPIED_MESSAGES or size > MAX_COPIED_BYTES:
             text = f"{plural(len(rids), 'message')} with {size:,} bytes are too many for one copy"
             most = f"{MAX_COPIED_MESSAGES:,} messages and {MAX_COPIED_BYTES >> 20} MiB"
-            raise StoreError(f"{text}, which has at most {most}: copy them in parts, or use qstore-export and -import")
+            raise StoreError(f"{text}, which has at most {most}: copy them in parts")
         return self._transfer(journal, rids, to, removes=False)
 
     def move(self, source: str, rids: Sequence[int], target: str, advance: Advance = lambda _: None) -> list[int]:

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -20,7 +14,7 @@ from qstore.broker.management.console import Argument, Method, NoObjectError, Ob
 from qstore.tools import qpid_tool
 from qstore.tools.shell.arguments import WordError, condition, method_arguments
 from qstore.tools.shell.identities import Identities, is_number
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.terminal import Terminal
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 from tests.tools.test_commands import command
 
@@ -140,43 +134,21 @@ def test_the_connection_is_lost(tool: Runs) -> None:
 
 def test_on_a_terminal(url: str, tmp_path: Path) -> None:  # noqa: F811
     """Completion, history, Ctrl-C that ends nothing, and the end by ^D."""
-    master, slave = pty.openpty()
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"}
-    process = subprocess.Popen(
-        [*command("qpid-tool"), url], stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True,
-        start_new_session=True,
-    )  # fmt: skip
-    os.close(slave)
-    seen = ""
-
-    def read_until(text: str) -> None:
-        nonlocal seen
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in seen:
-            assert time.monotonic() < deadline, seen
-            if select.select([master], [], [], 0.1)[0]:
-                seen += os.read(master, 65536).decode()
-        seen = seen.partition(text)[2]
-
-    try:
-        read_until("Management Tool for QPID")
-        read_until("qpid: ")
-        os.write(master, b"call bro\techo 5 he\n")
-        read_until("call broker echo 5 he")
-        read_until("sequence = 5")
-        read_until("qpid: ")
-        process.send_signal(signal.SIGINT)
-        read_until("qpid: ")
-        os.write(master, b"nonsense\n")
-        read_until("unknown command")
-        read_until("qpid: ")
-        os.write(master, b"\x04")
-        read_until("Exiting...")
-        assert process.wait(PATIENCE_SECONDS) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+    with Terminal([*command("qpid-tool"), url], tmp_path) as terminal:
+        terminal.read_until("Management Tool for QPID")
+        terminal.read_until("qpid: ")
+        terminal.type("call bro\techo 5 he\n")
+        terminal.read_until("call broker echo 5 he")
+        terminal.read_until("sequence = 5")
+        terminal.read_until("qpid: ")
+        terminal.interrupt()
+        terminal.read_until("qpid: ")
+        terminal.type("nonsense\n")
+        terminal.read_until("unknown command")
+        terminal.read_until("qpid: ")
+        terminal.type("\x04")
+        terminal.read_until("Exiting...")
+        assert terminal.code() == 0
     (history,) = tmp_path.rglob("*.history")
     assert "call broker echo 5 he" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0

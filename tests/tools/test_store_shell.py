@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
-import select
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,9 +14,9 @@ from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, s
 from tests.support.compressed_store import MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
-from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.quarantine_records import SALT, enqueue, message
+from tests.support.terminal import Terminal
 from tests.tools.interchange_runs import bring, export, held, of_kind
 from tests.tools.shell_runs import bodies, fails, made, objects, shell, text
 from tests.tools.test_commands import command
@@ -194,6 +190,21 @@ def test_another_store(tmp_path: Path, store: Path) -> None:
     assert "no such" in fails(store, f"load {tmp_path}/nosuch").lower()
 
 
+def test_very_many_messages_are_copied_as_an_import(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qstore.tools.store_shell.store.MAX_COPIED_MESSAGES", 2)
+    text(store, "inject old body=here", "copy orders first=4 to old", "copy old to old where n > 1")
+    assert bodies(store, "old") == ["here", "0", "1", "2", "3", "2", "3"]
+    assert bodies(store, "orders") == ["0", "1", "2", "3", "4", "5"]
+    marks = [line["redelivered"] for line in objects(store, "show old")]
+    assert marks == [False, False, True, False, False, False, False]
+    lines = of_kind(held(store, tmp_path), "message")
+    originals = {line["body"]: line for line in lines if line["queue"] == "orders"}
+    copies = [line for line in lines if line["queue"] == "old"][1:]
+    assert [line | {"queue": "orders"} for line in copies] == [originals[line["body"]] for line in copies]
+
+
 # ---- what is refused ----
 
 
@@ -247,6 +258,19 @@ def test_hostile_stores(tmp_path: Path, content: bytes) -> None:
     assert "qstore-shell: " in fails(tmp_path / "nosuch", "list all", code=2)
 
 
+def test_damage_is_told_and_costs_nothing_else(tmp_path: Path, store: Path) -> None:
+    (journal,) = [line for line in objects(store, "list journals") if line["queue"] == "orders"]
+    (file,) = Path(journal["path"]).glob("*0000.jdat")
+    content = bytearray(file.read_bytes())
+    content[0x200 + 0x60] ^= 0xFF
+    file.write_bytes(content)
+    result = shell(store, "dump orders; show orders where n > 1; list all")
+    assert result.exit_code == 0
+    assert "notice: damage: " in result.stderr
+    assert "5" in result.stdout
+    assert "qstore-check" in fails(store, "purge orders", options=("--yes",))
+
+
 def test_scripts(tmp_path: Path, store: Path) -> None:
     script = tmp_path / "script"
     script.write_text("# what is old goes\nselect orders where n < 2; move to old\n\nquit\nnonsense\n")
@@ -261,49 +285,30 @@ def test_scripts(tmp_path: Path, store: Path) -> None:
 
 
 def test_on_a_terminal(tmp_path: Path, store: Path) -> None:
-    master, slave = pty.openpty()
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TERM": "dumb", "PAGER": "cat"}
-    process = subprocess.Popen(
-        [*command("qstore-shell"), str(store)], stdin=slave, stdout=slave, stderr=slave, env=environment,
-        close_fds=True, start_new_session=True,
-    )  # fmt: skip
-    os.close(slave)
-    seen = ""
-
-    def read_until(wanted: str) -> None:
-        nonlocal seen
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while wanted not in seen:
-            assert time.monotonic() < deadline, seen
-            if select.select([master], [], [], 0.1)[0]:
-                seen += os.read(master, 65536).decode()
-        seen = seen.partition(wanted)[2]
-
-    try:
-        read_until("for examining and changing message stores")
-        read_until("qstore$ ")
-        os.write(master, b"sel\torde\t\n")
-        read_until("selected: queue orders; the queue has 6 messages")
-        read_until("qstore:orders$ ")
-        os.write(master, b"delete first=2\n")
-        read_until("this cannot be undone. Do it? [y/N] ")
-        os.write(master, b"no\n")
-        read_until("nothing was changed")
-        read_until("qstore:orders$ ")
-        os.write(master, b"delete first=2\n")
-        read_until("[y/N] ")
-        os.write(master, b"yes\n")
-        read_until("done")
-        read_until("qstore:orders$ ")
-        os.write(master, b"show\n")
-        read_until("0x")
-        read_until("qstore:orders$ ")
-        os.write(master, b"quit\n")
-        assert process.wait(PATIENCE_SECONDS) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+    shell = [*command("qstore-shell"), str(store)]
+    with Terminal(shell, tmp_path / "state", PAGER="sed s/^/paged:/") as terminal:
+        terminal.read_until("for examining and changing message stores")
+        terminal.read_until("qstore$ ")
+        terminal.type("sel\torde\t\n")
+        terminal.read_until("selected: queue orders; the queue has 6 messages")
+        terminal.read_until("qstore:orders$ ")
+        terminal.type("delete first=2\n")
+        terminal.read_until("this cannot be undone. Do it? [y/N] ")
+        terminal.type("no\n")
+        terminal.read_until("nothing was changed")
+        terminal.read_until("qstore:orders$ ")
+        terminal.type("delete first=2\n")
+        terminal.read_until("[y/N] ")
+        terminal.type("yes\n")
+        terminal.read_until("done")
+        terminal.read_until("qstore:orders$ ")
+        terminal.type("dump\n")
+        terminal.read_until("paged:5")
+        terminal.read_until("qstore:orders$ ")
+        terminal.interrupt()
+        terminal.read_until("qstore:orders$ ")
+        terminal.type("quit\n")
+        assert terminal.code() == 0
     assert bodies(store, "orders") == ["2", "3", "4", "5"]
     (history,) = tmp_path.rglob("*.history")
     assert history.name == "qstore-shell.history"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from qstore.broker.client import Connection, Message
+from qstore.broker.client import Connection, Message, Session, TransactionAborted
 from qstore.formats.amqp_0_10.structs import BranchId
 from tests.support.running_broker import RunningBroker, one_broker
 from tests.tools.shell_runs import bodies, fails, objects, shell, text
@@ -69,6 +71,24 @@ def test_selections_and_changes(url: str, queue: str) -> None:
     text(url, f"inject {old} body=new header.region=EU priority=3")
     (line,) = objects(url, f"dump {old} where region = 'EU'")
     assert (line["body"], line["priority"], line["delivery_mode"]) == ("new", 3, 2)
+
+
+def test_a_move_that_ends_early_loses_and_doubles_nothing(
+    url: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, commit = itertools.count(), Session.commit
+
+    def second_fails(session: Session) -> None:
+        if next(commits) == 1:
+            raise TransactionAborted("it is rolled back")
+        commit(session)
+
+    monkeypatch.setattr("qstore.tools.store_shell.broker._PORTION", 2)
+    monkeypatch.setattr(Session, "commit", second_fails)
+    assert "it is rolled back" in fails(url, f"move {queue} to {queue}.old where n >= 1")
+    assert (bodies(url, queue), bodies(url, f"{queue}.old")) == (["0", "3", "4", "5"], ["1", "2"])
+    text(url, f"move {queue} to {queue}.old where n >= 1")
+    assert (bodies(url, queue), bodies(url, f"{queue}.old")) == (["0"], ["1", "2", "3", "4", "5"])
 
 
 def test_branches_in_doubt(url: str, queue: str) -> None:

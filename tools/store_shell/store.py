@@ -14,15 +14,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from uuid import uuid4
 
 from qstore import __version__
 from qstore.formats.quarantine_index import QuarantineEntry
 from qstore.formats.wording import plural
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.catalogue.topology import effective_bindings
+from qstore.store.damage import Damage
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, StoreLockedError
 from qstore.store.importing.intake import ImportedMessage
+from qstore.store.importing.store_import import StoreImport
 from qstore.store.inspect.check.check import PREPARED_LIST, QUEUE, JournalCheck
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
@@ -34,7 +37,12 @@ from qstore.store.journal.recovery import Outcome
 from qstore.store.live.delivered import Delivered, delivered_of
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.quarantine import Quarantine
-from qstore.store.repair.stopped_messages import StoppedMessages
+from qstore.store.repair.stopped_messages import (
+    MAX_COPIED_BYTES,
+    MAX_COPIED_MESSAGES,
+    StoppedMessages,
+    store_of_version_2,
+)
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.check.objects import journal_object
 from qstore.tools.console.text import escape_name
@@ -44,7 +52,7 @@ from qstore.tools.dump.messages import MessageReader, message_object
 from qstore.tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
 from qstore.tools.dump.selection import BodyForm
 from qstore.tools.entry import signals_wait
-from qstore.tools.interchange.exporting import ExportSelection
+from qstore.tools.interchange.exporting import ExportSelection, stored_data
 from qstore.tools.quarantine.injection import InjectionRequest, inject
 from qstore.tools.resize.broker_lock import without_broker
 from qstore.tools.store_shell.place import Advance, Object, Plan
@@ -204,12 +212,19 @@ class StorePlace:
             if not wanted.has_rid(rid):
                 continue
             if wanted.selector is not None:
-                data, is_redelivered = journal.message_data(place), delivered.holds(queue_id, rid)
-                if not by_selector.has(rid, data, is_redelivered=is_redelivered):
+                data = self._data(journal, rid, place)
+                if data is None or not by_selector.has(rid, data, is_redelivered=delivered.holds(queue_id, rid)):
                     continue
             if left is not None:
                 left -= 1
             yield found
+
+    def _data(self, journal: Journal, rid: int, place: int) -> bytes | None:
+        """The data of a message; None if they are damaged, which is noted."""
+        damage: list[Damage] = []
+        data = stored_data(journal, rid, place, damage)
+        self.notices += [f"damage: {each.where}: {each.what}" for each in damage]
+        return data
 
     # ---- changes ----
 
@@ -245,6 +260,9 @@ class StorePlace:
         text = f"{verb} {_amount(len(rids), size)} from {wanted.text} to queue {escape_name(target)}"
 
         def apply(advance: Advance) -> Mapping[str, Any]:
+            if not removes and (size > MAX_COPIED_BYTES or len(rids) > MAX_COPIED_MESSAGES):
+                self._copy_many(name, rids, target)
+                return {}
             with self._writer(advance) as (writer, done):
                 new = writer.move(name, rids, target, done) if removes else writer.copy(name, rids, target)
             return _new_rids(new)
@@ -327,6 +345,23 @@ class StorePlace:
         return Plan(f"{verb} transaction {xid.hex()}, with {counts}", fields, True, 1, apply)
 
     # ---- writing ----
+
+    def _copy_many(self, source: str, rids: array[int], target: str) -> None:
+        """Copy more messages than fit into memory: as an import, which builds the target's journal anew."""
+        path, chosen = store_of_version_2(tool_environment(), self._path, __version__), frozenset(rids)
+        with self._released(), StoreImport(tool_environment(), path, __version__, log=self._log) as work:
+            with contextlib.closing(open_store(self._disk, path)) as store:
+                delivered = delivered_of(self._disk, store.layout)
+                queue = next(each for each in store.recover().queues if each.name == source)
+                assert queue.journal is not None  # it has messages
+                places = {rid: place for rid, place, _, _ in queue.outstanding() if rid in chosen}
+                for rid in rids:
+                    data = self._data(queue.journal, rid, places[rid])
+                    if data is None:
+                        raise ShellError(f"record 0x{rid:x} is damaged; nothing was changed: qstore-check {path}")
+                    is_redelivered = delivered.holds(_id_of(queue.journal), rid)
+                    work.intake.message(ImportedMessage(target, 0, LIVE, b"", is_redelivered, data))
+            work.apply(work.plan(), f"copy {uuid4()}")
 
     @contextlib.contextmanager
     def _released(self) -> Iterator[list[int]]:
