@@ -1,8 +1,9 @@
 """Messages of the management agent: each is put on the queues that its exchange finds for its key.
 
 A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
-read costs no more than the limit of its queue. Events that are raised while an event of an event is published are not
-published.
+read costs no more than the limit of its queue, and however many there are, publishers are not slowed down for what
+nobody has asked for, and not refused for replies. Events that are raised while an event of an event is published are
+not published.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
-from qstore.broker.model.memory import State
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.formats.errors import FormatError
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
+_UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
+"""Of the memory ceiling (`model/memory`): what is published unasked, and replies, do not take more than that."""
+_COUNT_SECONDS: Final = 1.0  # between two counts of the memory
 
 
 class Outbox:
@@ -36,6 +40,7 @@ class Outbox:
     def __init__(self, broker: Broker, make_message: MakeMessage) -> None:
         self._broker, self._make_message = broker, make_message
         self._depth = 0
+        self._next_count = 0.0
         self.lost = 0
 
     def is_heard(self, exchange: str, key: str) -> bool:
@@ -43,19 +48,20 @@ class Outbox:
         found = self._broker.exchanges.get(exchange)
         return found is not None and self._depth < _DEEP and bool(found.match(key).queues)
 
-    def send(self, new: NewMessage) -> None:
-        """Send a message."""
+    def send(self, new: NewMessage, *, is_reply: bool = False) -> None:
+        """Send a message: a reply, or something that nobody has asked for."""
         exchange = self._broker.exchanges.get(new.exchange)
         if exchange is None:
-            return
-        if self._broker.memory.state is State.FULL:
-            self.lost += 1
             return
         router = self._broker.router
         self._depth += 1
         try:
             message = self._make_message(new)
             route = router.route(message, exchange)
+            size = (message.size + MESSAGE_OVERHEAD) * len(route.queues)
+            if not self._has_room(size, _REPLY_SHARE if is_reply else _UNASKED_SHARE):
+                self.lost += 1
+                return
             router.put(message, route.queues)
             router.count(message, route)
         except (ModelError, MemoryError, FormatError):
@@ -64,3 +70,13 @@ class Outbox:
         finally:
             self._depth -= 1
         self._broker.tick.schedule()
+
+    def _has_room(self, size: int, share: float) -> bool:
+        memory = self._broker.memory
+        if memory.has_room(size, share):
+            return True
+        now = self._broker.clock()
+        if abs(now - self._next_count) > _COUNT_SECONDS:  # what was counted last may be gone
+            self._next_count = now
+            memory.count()
+        return memory.has_room(size, share)

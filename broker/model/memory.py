@@ -130,6 +130,12 @@ class MemoryCeiling:
                 f"the broker's memory is full: messages take {self.used} of {self.limit} bytes (--broker-memory)"
             )
 
+    def has_room(self, size: int, share: float) -> bool:
+        """Whether so many bytes more would stay below a share of the ceiling, as far as is known without counting."""
+        if self.state is State.FULL:
+            return False
+        return not self.limit or self.used + self.grown + size < self.limit * share
+
     def exhausted(self, where: str) -> None:
         """Handle a failed allocation: free the reserve, and refuse messages until it is restored."""
         self._reserve = bytearray()

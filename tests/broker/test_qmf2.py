@@ -12,7 +12,7 @@ import pytest
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES
 from qstore.broker.management.outbox import DIRECT, TOPIC
-from qstore.broker.model.memory import State
+from qstore.broker.model.memory import MemoryCeiling
 from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
@@ -225,9 +225,11 @@ def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
 
 def test_a_full_broker_loses_what_it_would_tell() -> None:
     async def scene(stage: Wired, console: Console) -> None:
-        stage.broker.memory.state = State.FULL
+        ample = stage.broker.memory
+        stage.broker.memory = MemoryCeiling(1, lambda: 1, lambda: 1)
+        stage.broker.memory.count()
         assert await console.ask("_agent_locate_request", {}) == []
-        stage.broker.memory.state = State.AMPLE
+        stage.broker.memory = ample
         assert len(await console.ask("_agent_locate_request", {})) == 1
 
     play(scene)

@@ -51,7 +51,7 @@ class Sender:
         """Send replies, if anybody waits for them."""
         if reply_to is not None:
             for content in messages:
-                self._send(reply_to.exchange, reply_to.routing_key, content)
+                self._send(reply_to.exchange, reply_to.routing_key, content, is_reply=True)
 
     def publish(self, key: str, content: bytes) -> None:
         """Publish one or more messages."""
@@ -81,8 +81,9 @@ class Sender:
         if self.is_heard(key):
             self.publish(key, encode_message("h", 0, max(0, round(now * 1e9))))
 
-    def _send(self, exchange: str, key: str, content: bytes) -> None:
-        self._outbox.send(NewMessage(key, self._headers, content=content, exchange=exchange))
+    def _send(self, exchange: str, key: str, content: bytes, *, is_reply: bool = False) -> None:
+        new = NewMessage(key, self._headers, content=content, exchange=exchange)
+        self._outbox.send(new, is_reply=is_reply)
 
 
 class Batch:

@@ -81,7 +81,7 @@ class Sender:
             headers["partial"] = None
         self._send(
             request.reply_to.exchange, request.reply_to.routing_key, opcode, values, headers,
-            correlation_id=request.correlation_id,
+            correlation_id=request.correlation_id, is_reply=True,
         )  # fmt: skip
 
     # ---- unasked ----
@@ -120,6 +120,7 @@ class Sender:
         *,
         correlation_id: bytes | None = None,
         expires_at: float = 0.0,
+        is_reply: bool = False,
     ) -> None:
         new = NewMessage(
             key,
@@ -130,7 +131,7 @@ class Sender:
             correlation_id=correlation_id,
             expires_at=expires_at,
         )
-        self._outbox.send(new)
+        self._outbox.send(new, is_reply=is_reply)
 
 
 def _part(name: str) -> str:

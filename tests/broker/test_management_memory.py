@@ -1,0 +1,86 @@
+"""What management sends when memory is short: nothing that nobody has asked for, and no reply that would fill it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from qstore.broker.management.outbox import TOPIC, Outbox
+from qstore.broker.model.memory import MemoryCeiling, State
+from qstore.broker.model.message import NewMessage
+from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.formats.values import EMPTY_MAP
+from tests.broker.wired_broker import Wired, wired
+
+_MIB = 1 << 20
+
+
+class Stage:
+    """An outbox whose messages go to some queues, and a ceiling whose usage the test says."""
+
+    def __init__(self, stage: Wired, queues: int) -> None:
+        self.wired, self.queues = stage, queues
+        self.held = 0
+        self.memory = stage.broker.memory = MemoryCeiling(100 * _MIB, lambda: self.held, lambda: self.held)
+        self.outbox = Outbox(stage.broker, new_transfer)
+
+    async def open(self) -> None:
+        self.wired.broker.exchanges[TOPIC] = await self.wired.topology.declare_exchange("topic", "topic")
+        for number in range(self.queues):
+            await self.wired.topology.declare_queue(f"q{number}")
+            await self.wired.topology.bind(f"q{number}", "topic", "#")
+
+    def send(self, size: int, *, is_reply: bool = False) -> bool:
+        """Send a message. Returns whether it is on all queues."""
+        before = self.wired.broker.totals.messages
+        self.outbox.send(NewMessage("key", EMPTY_MAP, content=bytes(size), exchange=TOPIC), is_reply=is_reply)
+        added = self.wired.broker.totals.messages - before
+        assert added in (0, self.queues)
+        return added > 0
+
+
+@pytest.mark.parametrize(
+    ("held", "size", "unasked", "reply"),
+    [(0, 1000, True, True), (79, 1000, True, True), (79, 2 * _MIB, False, True), (81, 1000, False, True),
+     (94, 1000, False, True), (94, 2 * _MIB, False, False), (96, 1000, False, False)],
+)  # fmt: skip
+def test_what_there_is_room_for(held: int, size: int, unasked: bool, reply: bool) -> None:
+    async def run() -> None:
+        async with wired() as wired_broker:
+            stage = Stage(wired_broker, 1)
+            await stage.open()
+            stage.held = held * _MIB
+            stage.memory.count()
+            assert stage.send(size) is unasked
+            assert stage.send(size, is_reply=True) is reply
+            assert stage.outbox.lost == (not unasked) + (not reply)
+
+    asyncio.run(run())
+
+
+def test_it_counts_for_each_queue() -> None:
+    async def run() -> None:
+        async with wired() as wired_broker:
+            stage = Stage(wired_broker, 50)
+            await stage.open()
+            assert not stage.send(2 * _MIB)
+            assert stage.send(1 * _MIB)
+
+    asyncio.run(run())
+
+
+def test_memory_that_is_free_again_is_used() -> None:
+    async def run() -> None:
+        async with wired() as wired_broker:
+            stage = Stage(wired_broker, 1)
+            await stage.open()
+            stage.held = 100 * _MIB
+            stage.memory.count()
+            assert stage.memory.state is State.FULL
+            assert not stage.send(1000, is_reply=True)
+            stage.held = 0
+            stage.outbox._next_count = 0.0  # a second later
+            assert stage.send(1000)
+
+    asyncio.run(run())
