@@ -25,11 +25,11 @@ from tests.system.broker_canary import Canary
 
 _SECONDS: Final = float(os.environ.get("QSTORE_SOAK_SECONDS", "40"))
 _CONSOLES: Final = 1000
-_QUEUES: Final = 200
+_QUEUES: Final = 50
 _MEMORY_MIB: Final = 256
-_OPTIONS: Final = ("--broker-memory", f"{_MEMORY_MIB}M", "--mgmt-pub-interval", "1", "--max-connections", "1100")
-_PER_CONSOLE: Final = 200 << 10
-"""Bytes that a connection with its session, queue, bindings and output may take."""
+_OPTIONS: Final = ("--broker-memory", f"{_MEMORY_MIB}M", "--mgmt-pub-interval", "3", "--max-connections", "1100")
+_PER_CONSOLE: Final = 400 << 10
+"""Bytes that a connection with its session, queue and bindings may take, most of it output that is not read."""
 _PATIENCE: Final = 10.0
 """Seconds within which another client's message makes its way, on a busy machine."""
 
