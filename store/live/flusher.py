@@ -10,6 +10,11 @@ they are written with the journal's next flush, or by `start_aged`, which the ow
 journals that had such records at the call before. So a message that passes straight through a queue takes one sync, not
 two.
 
+**Transactions over several journals** take two rounds: a sync of each journal, and then one of the prepared list. Those
+that arrive while others are in their second round share the next one: a journal that only such transactions wait for is
+flushed when that round is complete, unless as many as it has have arrived. So few sessions do not wait for each other,
+and many share their syncs.
+
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
 reports a write error once to each open file description, and a description is shared by all processes that have it
@@ -53,6 +58,7 @@ class Flusher:
         dirty: journals that may have been appended to since their last flush began, in order. The appender adds them.
         awaited: likewise, those with waiters. `when_synced` adds them.
         failure: why nothing is synced any more: the driver has died without a successor; None if that is not so.
+        listed: number of transactions over several journals that wait for the prepared list.
         synced: number of steps that were synced, or have failed.
         supervision: ensures that there is a working driver.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
@@ -68,7 +74,9 @@ class Flusher:
         self.dirty: dict[QueueJournal, None] = {}
         self.awaited: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
-        self.synced = 0
+        self.listed = self.synced = 0
+        self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
+        self._pressing: dict[QueueJournal, None] = {}  # of these, those that others wait for too
         self._aged: dict[QueueJournal, None] = {}  # those of `dirty` at the last call of `start_aged`
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
@@ -108,10 +116,17 @@ class Flusher:
                 barrier.reached(None)
             elif is_urgent:
                 self.awaited[journal] = None  # a refused record may leave a flush to write: that of a restart
+        if is_urgent and len(chosen) == 1:
+            self._pressing[chosen[0]] = None
         last = barrier.reached(None)
         if last is not None:
             self._due.append((last, None))
         self._tell(journal for journal in chosen if journal.writer.failure is not None)
+
+    def gather(self, journals: Iterable[QueueJournal]) -> None:
+        """A transaction was appended to several journals, and the prepared list will follow."""
+        for journal in journals:
+            self._gathered[journal] = self._gathered.get(journal, 0) + 1
 
     # ---- work ----
 
@@ -145,6 +160,8 @@ class Flusher:
 
     def _do_now(self, journal: QueueJournal) -> None:
         self._take_dirty(journal)
+        self._gathered.pop(journal, None)
+        self._pressing.pop(journal, None)
         files = journal.begin()
         while files:
             journal.finish(self._idle.sync(files))
@@ -166,10 +183,22 @@ class Flusher:
             self._begin(journal)
 
     def _begin(self, journal: QueueJournal) -> None:
+        if self.listed and self._waits_for_list(journal):
+            self.awaited[journal] = None
+            return
         self._take_dirty(journal)
         if journal.writer.is_under_way:
             return  # it is examined again when the step is finished
+        self._gathered.pop(journal, None)
+        self._pressing.pop(journal, None)
         self._submit(journal, journal.begin())
+
+    def _waits_for_list(self, journal: QueueJournal) -> bool:
+        """Whether the transactions that wait for a journal are few beside those that wait for the prepared list."""
+        count = self._gathered.get(journal, 0)
+        writer = journal.writer
+        is_free = not (writer.is_under_way or writer.is_half_flushed)
+        return 0 < count < self.listed + self.listed // 4 and journal not in self._pressing and is_free
 
     def _submit(self, journal: QueueJournal, files: Sequence[WritableFile]) -> None:
         if not files:
@@ -286,29 +315,32 @@ class Flusher:
 
     def drain(self, journals: Iterable[QueueJournal]) -> None:
         """Wait until `journals` are synced, or have failed. Waiters are called later, by `collect`."""
-        chosen = list(journals)
-        self.awaited.update(dict.fromkeys(chosen))
-        self._begin_awaited()
+        chosen = dict.fromkeys(journals)
+        self._press(chosen)
         while not all(journal.is_drained for journal in chosen):
             self._wait()
-            self.awaited.update(dict.fromkeys(chosen))
-            self._begin_awaited()
+            self._press(chosen)
 
     def hold_back(self, journal: QueueJournal) -> None:
         """Wait until `journal` has no more unsynced bytes than its bound."""
-        self._begin_with(journal)
+        chosen: dict[QueueJournal, None] = {journal: None}
+        self._press(chosen)
         while journal.writer.failure is None and journal.writer.unsynced > journal.bound:
             self._wait()
-            self._begin_with(journal)
+            self._press(chosen)
 
-    def _begin_with(self, journal: QueueJournal) -> None:
-        self.awaited[journal] = None
+    def _press(self, journals: dict[QueueJournal, None]) -> None:
+        """Begin the next flush of these journals; they wait for no transactions, since no waiters are called."""
+        self._pressing.update(journals)
+        self.awaited.update(journals)
         self._begin_awaited()
 
     def forget(self, journal: QueueJournal) -> None:
         """Forget a journal whose queue was deleted: nothing waits for it any more."""
         self._take_dirty(journal)
         self.awaited.pop(journal, None)
+        self._gathered.pop(journal, None)
+        self._pressing.pop(journal, None)
         self._tell((journal,))
         self._failed.discard(journal)
 

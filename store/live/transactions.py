@@ -147,6 +147,7 @@ class Transactions:
                 self._outcome(xid, journal, last, commits=True)
             self._flusher.when_synced(journals, done)
         else:
+            self._flusher.gather(journals)
             self._flusher.when_synced(journals, lambda error: self._written(xid, None, journals, done, error))
         return rids
 
@@ -196,6 +197,8 @@ class Transactions:
             raise StoreError(f"transaction {xid.hex()} {what}")
         journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
         branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
+        if len(journals) > 1:
+            self._flusher.gather(journals)
         self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
         return rids
 
@@ -343,6 +346,7 @@ class Transactions:
         self._appender.touched(self._list)
         if branch is not None:
             branch.rid = rid
+        self._flusher.listed += 1
         self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, branch, journals, done, failure))
         self._flusher.start()
 
@@ -350,6 +354,7 @@ class Transactions:
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
         """The prepared list's enqueue is synced, or its state is unknown."""
+        self._flusher.listed -= 1
         if error is None:
             if branch is None:
                 self._end(xid, journals, None, commits=True)

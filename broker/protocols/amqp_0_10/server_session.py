@@ -114,6 +114,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         deliveries: its deliveries.
         transaction: what it publishes and accepts is part of this transaction; None if it takes effect at once.
         branches: its branches of distributed transactions; None unless it is selected for these.
+        is_committing: a commit waits for the disk: completions are reported together with its own.
         awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
         is_flow_stopped: whether message.stop has taken away the credit of all its subscriptions.
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
@@ -122,7 +123,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
 
     __slots__ = (
         "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
-        "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues",
+        "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues", "is_committing",
         "is_flow_stopped", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
         "txn_starts", "user",
     )  # fmt: skip
@@ -143,6 +144,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
+        self.is_committing = False
         self.awaited = -1
         self.is_flow_stopped = False
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
@@ -409,7 +411,9 @@ class ServerSession(DeliveringSession[SessionConnection]):
         """Report completions to the client if there are new ones, after the end of a stream."""
         if self._unfinished_flushes:
             self._see_to_unfinished_flushes()
-        if self.transport is not None and self.state is State.ATTACHED and not self.is_streaming:
+        if self.transport is None or self.is_streaming or self.is_committing:
+            return
+        if self.state is State.ATTACHED:
             self._report_completed()
 
     def _report_completed(self) -> None:

@@ -33,15 +33,18 @@ def _commit(session: ServerSession, number: int, _values: _Values) -> None:
     accepted = session.deliveries.commit()
 
     def done(error: ModelError | None) -> None:
+        session.is_committing = False
         if error is not None:
             session.fail([[number, number]], error)
         else:
             session.txn_commits += 1
             session.completed_later(number)
 
+    session.is_committing = True
     try:
         transaction.commit(done)
     except ModelError:
+        session.is_committing = False
         session.deliveries.unsettled.update(accepted)
         session.txn_rejects += 1
         raise
