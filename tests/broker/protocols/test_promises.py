@@ -72,6 +72,42 @@ def test_a_sender_that_waits_has_its_completion_before_messages_are_delivered(wa
     assert [sent.name for sent in client.all] == (came if waits else came[::-1])
 
 
+def test_the_messages_of_a_transaction_are_reported_together_with_its_commit() -> None:
+    client = durable()
+    client.command("tx.select")
+    client.sync()
+    client.all.clear()
+    messages = client.publish("q", b"1", b"2", delivery_mode=2)
+    first = client.command("tx.commit")
+    client.sync()
+    assert client.all == []
+    later = client.publish("q", b"3", delivery_mode=2)
+    second = client.command("tx.commit")
+    client.sync()
+    assert client.all == []
+    for _ in range(2):  # the first commit, and the tick in which it was written
+        client.world.store.flushes.pop(0)(None)
+    client.sync()
+    assert [sent.name for sent in client.all] == ["session.completed"]
+    assert client.completed >= {*messages, first, *later}
+    assert second not in client.completed
+    client.world.store.end_flush()
+    client.sync()
+    assert second in client.completed
+
+
+def test_after_a_commit_completions_are_reported_at_once_again() -> None:
+    client = durable()
+    client.command("tx.select")
+    client.publish("q", b"1", delivery_mode=2)
+    client.command("tx.commit")
+    client.sync()
+    client.world.store.end_flush()
+    inside = client.publish("q", b"2", delivery_mode=2)
+    client.sync()
+    assert client.completed >= set(inside)
+
+
 def test_an_accept_is_completed_when_it_is_on_the_disk() -> None:
     client = durable()
     client.publish("q", b"kept", delivery_mode=2)

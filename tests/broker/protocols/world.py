@@ -108,7 +108,7 @@ class SlowStore:
     def __init__(self) -> None:
         self.errors = (self.FailedError, self.FullError)
         self.full_error, self.failed_error = self.FullError, self.FailedError
-        self.append = self
+        self.append = self.transactions = self
         self.failing: Exception | None = None
         self.enqueued: list[bytes] = []
         self.dequeued: list[int] = []
@@ -129,6 +129,17 @@ class SlowStore:
         if self.failing is not None:
             raise self.failing
         self.dequeued.append(target)
+
+    def commit(
+        self,
+        enqueues: Sequence[tuple[object, Sequence[bytes], int, int]],
+        dequeues: Sequence[tuple[object, int]],
+        done: Callable[[Exception | None], None],
+    ) -> list[int]:
+        for journal, target in dequeues:
+            self.dequeue(journal, target)
+        self.flushes.append(done)
+        return [self.enqueue(*each) for each in enqueues]
 
     def flush(
         self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_idle: bool = False
