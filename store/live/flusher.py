@@ -12,8 +12,8 @@ two.
 
 **Transactions over several journals** take two rounds: a sync of each journal, and then one of the prepared list. Those
 that arrive while others are in their second round share the next one: a journal that only such transactions wait for is
-flushed when that round is complete, unless as many as it has have arrived. So few sessions do not wait for each other,
-and many share their syncs.
+flushed when that round is complete, unless more of them have arrived than it has. So few sessions do not wait for each
+other, and many share their syncs.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
