@@ -124,8 +124,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
     __slots__ = (
         "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
         "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues", "is_committing",
-        "is_flow_stopped", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
-        "txn_starts", "user",
+        "is_flow_stopped", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
     )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
@@ -144,9 +143,8 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
-        self.is_committing = False
         self.awaited = -1
-        self.is_flow_stopped = False
+        self.is_committing = self.is_flow_stopped = False
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
     # ---- attached to a connection ----
@@ -411,14 +409,11 @@ class ServerSession(DeliveringSession[SessionConnection]):
         """Report completions to the client if there are new ones, after the end of a stream."""
         if self._unfinished_flushes:
             self._see_to_unfinished_flushes()
-        if self.transport is None or self.is_streaming or self.is_committing:
-            return
-        if self.state is State.ATTACHED:
+        if self.transport is not None and self.state is State.ATTACHED and not self.is_streaming:
             self._report_completed()
 
     def _report_completed(self) -> None:
-        completed = self.completed
-        ranges = completed.ranges()
+        ranges = [] if self.is_committing else self.completed.ranges()
         reported = (self.ledger.done.below, len(ranges))
         if ranges and (reported != self._reported or len(ranges) > 1):
             self._reported = reported
