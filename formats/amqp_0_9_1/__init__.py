@@ -1,0 +1,14 @@
+"""AMQP 0-9-1: field tables, properties, methods and frames, with the extensions that RabbitMQ's clients rely on.
+
+Numbers are big endian. Modules, in the order in which they build on each other:
+
+    errors       the error of this format
+    codes        reply codes, and which of them close the connection
+    tables       field tables, to typed values (`formats.values`) and back
+    fields       the types of fields, and readers and writers of any list of fields
+    properties   the content header: size of the body, and the properties of a message
+    methods      every method as one table; encoded and decoded
+    frames       frames, which carry all of this
+
+Sources: the AMQP 0-9-1 specification as XML; RabbitMQ, "Protocol extensions" and "AMQP 0-9-1 errata".
+"""

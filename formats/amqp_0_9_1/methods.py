@@ -1,0 +1,272 @@
+"""Every method of AMQP 0-9-1, as one table, and the codec derived from it.
+
+    class u16 | method u16 | fields, see `fields`
+
+Names are the specification's, with underscores in those of fields; a name that is a Python keyword ("global" in
+basic.qos) is passed as **{...}. The XML has older names for basic.recover-async (there basic.recover) and basic.recover
+(basic.recover-sync). Extensions of RabbitMQ, which its clients use if the server's capabilities tell of them, are in
+the table, too.
+
+Sources: the AMQP 0-9-1 specification as XML (`<method>`); RabbitMQ, "Protocol extensions".
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.fields import Field, decode_fields, encode_fields, make_fields, read_short_text
+
+
+class Method(NamedTuple):
+    """A method.
+
+    Attributes:
+        name: class and name, as in "queue.declare".
+        code: class << 16 | number.
+        fields: its fields.
+        has_content: a content header and a body follow it.
+        is_extension: it is RabbitMQ's.
+    """
+
+    name: str
+    code: int
+    fields: tuple[Field, ...]
+    has_content: bool = False
+    is_extension: bool = False
+
+    @property
+    def class_id(self) -> int:
+        """The number of its class."""
+        return self.code >> 16
+
+    @property
+    def method_id(self) -> int:
+        """Its number in the class."""
+        return self.code & 0xFFFF
+
+
+def _method(class_id: int, method_id: int, name: str, fields: str = "", *, has_content: bool = False) -> Method:
+    return Method(name, class_id << 16 | method_id, make_fields(fields), has_content)
+
+
+def _extension(class_id: int, method_id: int, name: str, fields: str = "") -> Method:
+    return Method(name, class_id << 16 | method_id, make_fields(fields), is_extension=True)
+
+
+_CLOSE: Final = "reply_code:short reply_text:shortstr class_id:short method_id:short"
+_ROUTED: Final = "exchange:shortstr routing_key:shortstr"
+_EXCHANGE_BINDING: Final = (
+    "ticket:short destination:shortstr source:shortstr routing_key:shortstr nowait:bit arguments:table"
+)
+
+METHODS: Final = (
+    _method(
+        10, 10, "connection.start",
+        "version_major:octet version_minor:octet server_properties:table mechanisms:longstr locales:longstr",
+    ),
+    _method(
+        10, 11, "connection.start-ok", "client_properties:table mechanism:shortstr response:longstr locale:shortstr"
+    ),
+    _method(10, 20, "connection.secure", "challenge:longstr"),
+    _method(10, 21, "connection.secure-ok", "response:longstr"),
+    _method(10, 30, "connection.tune", "channel_max:short frame_max:long heartbeat:short"),
+    _method(10, 31, "connection.tune-ok", "channel_max:short frame_max:long heartbeat:short"),
+    _method(10, 40, "connection.open", "virtual_host:shortstr capabilities:shortstr insist:bit"),
+    _method(10, 41, "connection.open-ok", "known_hosts:shortstr"),
+    _method(10, 50, "connection.close", _CLOSE),
+    _method(10, 51, "connection.close-ok"),
+    _extension(10, 60, "connection.blocked", "reason:shortstr"),
+    _extension(10, 61, "connection.unblocked"),
+    _extension(10, 70, "connection.update-secret", "new_secret:longstr reason:shortstr"),
+    _extension(10, 71, "connection.update-secret-ok"),
+    _method(20, 10, "channel.open", "out_of_band:shortstr"),
+    _method(20, 11, "channel.open-ok", "channel_id:longstr"),
+    _method(20, 20, "channel.flow", "active:bit"),
+    _method(20, 21, "channel.flow-ok", "active:bit"),
+    _method(20, 40, "channel.close", _CLOSE),
+    _method(20, 41, "channel.close-ok"),
+    _method(
+        40, 10, "exchange.declare",
+        """ticket:short exchange:shortstr type:shortstr passive:bit durable:bit auto_delete:bit internal:bit nowait:bit
+        arguments:table""",
+    ),
+    _method(40, 11, "exchange.declare-ok"),
+    _method(40, 20, "exchange.delete", "ticket:short exchange:shortstr if_unused:bit nowait:bit"),
+    _method(40, 21, "exchange.delete-ok"),
+    _method(40, 22, "exchange.bound", "exchange:shortstr routing_key:shortstr queue:shortstr"),
+    _method(40, 23, "exchange.bound-ok", "reply_code:short reply_text:shortstr"),
+    _extension(40, 30, "exchange.bind", _EXCHANGE_BINDING),
+    _extension(40, 31, "exchange.bind-ok"),
+    _extension(40, 40, "exchange.unbind", _EXCHANGE_BINDING),
+    _extension(40, 51, "exchange.unbind-ok"),
+    _method(
+        50, 10, "queue.declare",
+        """ticket:short queue:shortstr passive:bit durable:bit exclusive:bit auto_delete:bit nowait:bit
+        arguments:table""",
+    ),
+    _method(50, 11, "queue.declare-ok", "queue:shortstr message_count:long consumer_count:long"),
+    _method(
+        50, 20, "queue.bind",
+        "ticket:short queue:shortstr exchange:shortstr routing_key:shortstr nowait:bit arguments:table",
+    ),
+    _method(50, 21, "queue.bind-ok"),
+    _method(50, 30, "queue.purge", "ticket:short queue:shortstr nowait:bit"),
+    _method(50, 31, "queue.purge-ok", "message_count:long"),
+    _method(50, 40, "queue.delete", "ticket:short queue:shortstr if_unused:bit if_empty:bit nowait:bit"),
+    _method(50, 41, "queue.delete-ok", "message_count:long"),
+    _method(
+        50, 50, "queue.unbind", "ticket:short queue:shortstr exchange:shortstr routing_key:shortstr arguments:table"
+    ),
+    _method(50, 51, "queue.unbind-ok"),
+    _method(60, 10, "basic.qos", "prefetch_size:long prefetch_count:short global:bit"),
+    _method(60, 11, "basic.qos-ok"),
+    _method(
+        60, 20, "basic.consume",
+        """ticket:short queue:shortstr consumer_tag:shortstr no_local:bit no_ack:bit exclusive:bit nowait:bit
+        arguments:table""",
+    ),
+    _method(60, 21, "basic.consume-ok", "consumer_tag:shortstr"),
+    _method(60, 30, "basic.cancel", "consumer_tag:shortstr nowait:bit"),
+    _method(60, 31, "basic.cancel-ok", "consumer_tag:shortstr"),
+    _method(60, 40, "basic.publish", f"ticket:short {_ROUTED} mandatory:bit immediate:bit", has_content=True),
+    _method(60, 50, "basic.return", f"reply_code:short reply_text:shortstr {_ROUTED}", has_content=True),
+    _method(
+        60, 60, "basic.deliver", f"consumer_tag:shortstr delivery_tag:longlong redelivered:bit {_ROUTED}",
+        has_content=True,
+    ),
+    _method(60, 70, "basic.get", "ticket:short queue:shortstr no_ack:bit"),
+    _method(
+        60, 71, "basic.get-ok", f"delivery_tag:longlong redelivered:bit {_ROUTED} message_count:long", has_content=True
+    ),
+    _method(60, 72, "basic.get-empty", "cluster_id:shortstr"),
+    _method(60, 80, "basic.ack", "delivery_tag:longlong multiple:bit"),
+    _method(60, 90, "basic.reject", "delivery_tag:longlong requeue:bit"),
+    _method(60, 100, "basic.recover-async", "requeue:bit"),
+    _method(60, 110, "basic.recover", "requeue:bit"),
+    _method(60, 111, "basic.recover-ok"),
+    _extension(60, 120, "basic.nack", "delivery_tag:longlong multiple:bit requeue:bit"),
+    _extension(85, 10, "confirm.select", "nowait:bit"),
+    _extension(85, 11, "confirm.select-ok"),
+    _method(90, 10, "tx.select"),
+    _method(90, 11, "tx.select-ok"),
+    _method(90, 20, "tx.commit"),
+    _method(90, 21, "tx.commit-ok"),
+    _method(90, 30, "tx.rollback"),
+    _method(90, 31, "tx.rollback-ok"),
+)  # fmt: skip
+
+BY_NAME: Final[dict[str, Method]] = {method.name: method for method in METHODS}
+BY_CODE: Final[dict[int, Method]] = {method.code: method for method in METHODS}
+
+_CODE: Final = struct.Struct(">I")
+PUBLISH: Final = _CODE.pack(BY_NAME["basic.publish"].code)
+"""The bytes with which basic.publish begins."""
+
+_DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes(2, "big")
+_TAG: Final = struct.Struct(">QB")
+_ACK: Final = struct.Struct(">IQB")
+_ACK_CODE: Final = BY_NAME["basic.ack"].code
+_TICKET_END: Final = 6  # of class, method and ticket
+
+
+class Publish(NamedTuple):
+    """The fields of basic.publish that mean something."""
+
+    exchange: str
+    routing_key: str
+    is_mandatory: bool
+    is_immediate: bool
+
+
+# --------------------------------------------------------------------------------------------- encoding
+
+
+def encode_method(method_name: str, /, **values: Any) -> bytes:
+    """The payload of a method's frame.
+
+    Args:
+        method_name: of the method.
+        values: its fields; those that are not given are 0, empty or false.
+
+    Raises:
+        Amqp091Error: there is no such method or field, or a field cannot carry its value.
+    """
+    method = BY_NAME.get(method_name)
+    if method is None:
+        raise Amqp091Error(f"there is no method {method_name}")
+    return _CODE.pack(method.code) + encode_fields(method.fields, values)
+
+
+def encode_ack(delivery_tag: int, *, multiple: bool) -> bytes:
+    """As `encode_method` of basic.ack, which confirms what was published."""
+    return _ACK.pack(_ACK_CODE, delivery_tag, multiple)
+
+
+def deliver_start(consumer_tag: bytes) -> bytes:
+    """What is the same in each basic.deliver to a consumer.
+
+    Args:
+        consumer_tag: at most 255 bytes.
+    """
+    return _DELIVER_HEAD + bytes((len(consumer_tag),)) + consumer_tag
+
+
+def encode_deliver(start: bytes, delivery_tag: int, redelivered: bool, routed: bytes) -> bytes:
+    """As `encode_method` of basic.deliver.
+
+    Args:
+        start: from `deliver_start`.
+        delivery_tag: of the delivery.
+        redelivered: whether the message may have been delivered before.
+        routed: exchange and routing key, from `encode_routed`.
+    """
+    return start + _TAG.pack(delivery_tag, redelivered) + routed
+
+
+def encode_routed(exchange: str, routing_key: str) -> bytes:
+    """Exchange and routing key, as the last fields of basic.deliver.
+
+    Raises:
+        Amqp091Error: one is longer than 255 bytes.
+    """
+    return encode_fields(_ROUTED_FIELDS, {"exchange": exchange, "routing_key": routing_key})
+
+
+_ROUTED_FIELDS: Final = make_fields(_ROUTED)
+
+
+# --------------------------------------------------------------------------------------------- decoding
+
+
+def decode_method(payload: bytes) -> tuple[Method, dict[str, Any]]:
+    """The method in a frame's payload, and all its fields.
+
+    Raises:
+        Amqp091Error: the bytes are not one complete method.
+    """
+    if len(payload) < _CODE.size:
+        raise Amqp091Error(f"a method of {len(payload)} bytes is too short")
+    code = _CODE.unpack_from(payload)[0]
+    method = BY_CODE.get(code)
+    if method is None:
+        raise Amqp091Error(f"there is no method {code & 0xFFFF} of class {code >> 16}")
+    return method, decode_fields(method.fields, payload, _CODE.size)
+
+
+def decode_publish(payload: bytes) -> Publish:
+    """As `decode_method` of basic.publish; for a payload that begins with PUBLISH.
+
+    Raises:
+        Amqp091Error: the fields are not complete, or others follow.
+    """
+    end = len(payload)
+    if end < _TICKET_END:
+        raise Amqp091Error("basic.publish ends within its fields", end)
+    exchange, offset = read_short_text(payload, _TICKET_END, end)
+    routing_key, offset = read_short_text(payload, offset, end)
+    if offset + 1 != end:
+        raise Amqp091Error("basic.publish does not end with its last field", offset)
+    bits = payload[offset]
+    return Publish(exchange, routing_key, bits & 1 != 0, bits & 2 != 0)

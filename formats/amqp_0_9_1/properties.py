@@ -1,0 +1,178 @@
+"""The content header of AMQP 0-9-1: the size of the body, and the properties of the message.
+
+    class u16 | weight u16, 0 | size of the body u64 | flags u16 | the properties whose flags are set, in order
+
+The first property has the highest flag, 0x8000. If the lowest flag is set, another u16 of flags follows; class basic
+has none, and nothing that sets it is read.
+
+Source: the AMQP 0-9-1 specification, 4.2.6.1, and its XML (fields of class basic).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.fields import READERS, encode_value, make_fields, read_short_text
+from qstore.formats.amqp_0_9_1.tables import sized
+from qstore.formats.values import TypedMap
+
+BASIC: Final = 60
+
+#: Class, weight, size of the body, flags.
+HEADER: Final = struct.Struct(">HHQH")
+
+#: The properties of class basic, in the order of their flags.
+PROPERTIES: Final = make_fields(
+    """content_type:shortstr content_encoding:shortstr headers:table delivery_mode:octet priority:octet
+    correlation_id:shortstr reply_to:shortstr expiration:shortstr message_id:shortstr timestamp:timestamp type:shortstr
+    user_id:shortstr app_id:shortstr reserved:shortstr"""
+)
+_FLAGS: Final = {field.name: 0x8000 >> index for index, field in enumerate(PROPERTIES)}
+_UNDEFINED: Final = 0xFFFF & ~sum(_FLAGS.values())
+_CONTENT_TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELATION_ID, _REPLY_TO, _EXPIRATION = (
+    _FLAGS[name]
+    for name in (
+        "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
+        "expiration",
+    )
+)  # fmt: skip
+_OF_ROUTING: Final = _DELIVERY_MODE | _PRIORITY | _EXPIRATION
+_PERSISTENT: Final = 2
+
+
+class Properties(NamedTuple):
+    """The properties of a message; None if one is absent."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: TypedMap | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    reserved: str | None = None
+
+
+class Handling(NamedTuple):
+    """What queues need to know of a message.
+
+    Attributes:
+        is_persistent: it survives a restart on a durable queue.
+        priority: None if it has none.
+        expiration: milliseconds as text; None if it does not expire.
+    """
+
+    is_persistent: bool
+    priority: int | None
+    expiration: str | None
+
+
+# --------------------------------------------------------------------------------------------- decoding
+
+
+def body_size(payload: bytes) -> int:
+    """Bytes of the body, from a content header.
+
+    Raises:
+        Amqp091Error: it is too short, of another class, or has flags that class basic does not define.
+    """
+    if len(payload) < HEADER.size:
+        raise Amqp091Error(f"a content header of {len(payload)} bytes is too short")
+    content_class, weight, size, flags = HEADER.unpack_from(payload)
+    if content_class != BASIC or weight or flags & _UNDEFINED:
+        raise Amqp091Error(f"not a content header of class basic: {payload[: HEADER.size].hex(' ')}")
+    return int(size)
+
+
+def decode_header(payload: bytes) -> tuple[int, Properties]:
+    """The size of the body and the properties, from a content header.
+
+    Raises:
+        Amqp091Error: the bytes are not one complete content header of class basic.
+    """
+    size, end = body_size(payload), len(payload)
+    flags, offset = HEADER.unpack_from(payload)[3], HEADER.size
+    values: list[Any] = []
+    for name, type_name in PROPERTIES:
+        value = None
+        if flags & _FLAGS[name]:
+            value, offset = READERS[type_name](payload, offset, end)
+        values.append(value)
+    if offset != end:
+        raise Amqp091Error(f"{end - offset} bytes follow the properties", offset)
+    return size, Properties(*values)
+
+
+def read_handling(payload: bytes) -> Handling:
+    """What queues need to know, without decoding the other properties.
+
+    Args:
+        payload: a content header of which `body_size` has read the fixed part.
+
+    Raises:
+        Amqp091Error: the properties up to the last one that is needed are not complete.
+    """
+    flags, offset, end = HEADER.unpack_from(payload)[3], HEADER.size, len(payload)
+    if not flags & _OF_ROUTING:
+        return _PLAIN
+    for flag in (_CONTENT_TYPE, _ENCODING):
+        if flags & flag:
+            offset = _skip_short(payload, offset, end)
+    if flags & _HEADERS:
+        _, offset = sized(payload, offset, end, "table")
+    octets: list[int | None] = []
+    for flag in (_DELIVERY_MODE, _PRIORITY):
+        if flags & flag:
+            if offset >= end:
+                raise Amqp091Error("a content header ends within its properties", offset)
+            octets.append(payload[offset])
+            offset += 1
+        else:
+            octets.append(None)
+    expiration = None
+    if flags & _EXPIRATION:
+        for flag in (_CORRELATION_ID, _REPLY_TO):
+            if flags & flag:
+                offset = _skip_short(payload, offset, end)
+        expiration, _ = read_short_text(payload, offset, end)
+    return Handling(octets[0] == _PERSISTENT, octets[1], expiration)
+
+
+_PLAIN: Final = Handling(False, None, None)
+
+
+def _skip_short(payload: bytes, offset: int, end: int) -> int:
+    stop = offset + 1 + payload[offset] if offset < end else end + 1
+    if stop > end:
+        raise Amqp091Error("a content header ends within its properties", offset)
+    return stop
+
+
+# --------------------------------------------------------------------------------------------- encoding
+
+
+def encode_header(size: int, properties: Properties) -> bytes:
+    """The content header of a message.
+
+    Args:
+        size: bytes of its body.
+        properties: its properties.
+
+    Raises:
+        Amqp091Error: a property cannot carry its value.
+    """
+    flags, parts = 0, [b""]
+    for (name, type_name), value in zip(PROPERTIES, properties, strict=True):
+        if value is not None:
+            flags |= _FLAGS[name]
+            parts.append(encode_value(type_name, value))
+    parts[0] = HEADER.pack(BASIC, 0, size, flags)
+    return b"".join(parts)

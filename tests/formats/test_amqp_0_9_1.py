@@ -1,0 +1,344 @@
+"""Methods, properties, tables and frames of AMQP 0-9-1: against the specification, known bytes, round trips."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.frames import (
+    BODY,
+    FRAME_MIN_SIZE,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    OVERHEAD,
+    Frame,
+    decode_frame,
+    encode_content,
+    encode_frame,
+)
+from qstore.formats.amqp_0_9_1.methods import (
+    BY_NAME,
+    METHODS,
+    PUBLISH,
+    Method,
+    Publish,
+    decode_method,
+    decode_publish,
+    deliver_start,
+    encode_ack,
+    encode_deliver,
+    encode_method,
+    encode_routed,
+)
+from qstore.formats.amqp_0_9_1.properties import (
+    PROPERTIES,
+    Handling,
+    Properties,
+    body_size,
+    decode_header,
+    encode_header,
+    read_handling,
+)
+from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, decode_table, encode_table
+from qstore.formats.values import TYPES, TypedArray, TypedMap, TypedValue, typed_map
+from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, fields_of
+
+SPECIFICATION = Path(__file__).parents[1] / "fixtures" / "amqp" / "amqp-0-9-1-stripped.xml"
+#: What the XML calls otherwise: names of AMQP 0-9.
+RENAMED = {
+    "basic.recover": "basic.recover-async", "basic.recover-sync": "basic.recover",
+    "basic.recover-sync-ok": "basic.recover-ok",
+}  # fmt: skip
+
+
+# ---- the specification ----
+
+
+def specified() -> Iterator[tuple[str, int, tuple[tuple[str, str], ...], bool]]:
+    root = ElementTree.parse(SPECIFICATION).getroot()
+    types = {each.get("name"): each.get("type") for each in root.iter("domain")} | {"queue name": "shortstr"}
+    for each in root.iter("class"):
+        for method in each.iter("method"):
+            name = f"{each.get('name')}.{method.get('name')}"
+            fields = tuple(
+                (str(field.get("name")).replace("-", "_"), str(types[field.get("domain") or field.get("type")]))
+                for field in method.iter("field")
+            )
+            code = int(str(each.get("index"))) << 16 | int(str(method.get("index")))
+            yield RENAMED.get(name, name), code, fields, method.get("content") == "1"
+
+
+def test_every_method_is_in_the_table_as_it_is_specified() -> None:
+    table = {(each.name, each.code, each.fields, each.has_content) for each in METHODS if not each.is_extension}
+    assert table == set(specified())
+    assert len(BY_NAME) == len(METHODS) == len({each.code for each in METHODS})
+
+
+def test_properties_are_those_of_the_specification() -> None:
+    root = ElementTree.parse(SPECIFICATION).getroot()
+    basic = next(each for each in root.iter("class") if each.get("name") == "basic")
+    specified = [(str(each.get("name")).replace("-", "_"), each.get("domain")) for each in basic.findall("field")]
+    assert [tuple(each) for each in PROPERTIES] == specified
+    assert tuple(name for name, _ in PROPERTIES) == Properties._fields
+
+
+def test_reply_codes_are_those_of_the_specification() -> None:
+    root = ElementTree.parse(SPECIFICATION).getroot()
+    codes = {}
+    for each in root.iter("constant"):
+        if each.get("class") is None and each.get("name") != "reply-success":
+            continue  # of frames
+        codes[str(each.get("name")).upper().replace("-", "_")] = int(str(each.get("value"))), each.get("class")
+    assert codes.pop("REPLY_SUCCESS") == (ReplyCode.SUCCESS, None)
+    codes["NO_ROUTE"] = (312, "soft-error")  # only in the specification's text
+    assert {each.name: int(each) for each in ReplyCode if each} == {
+        "SUCCESS": 200, **{name: code for name, (code, _) in codes.items()}
+    }  # fmt: skip
+    assert {each.name for each in HARD_ERRORS} == {name for name, (_, kind) in codes.items() if kind == "hard-error"}
+
+
+# ---- known bytes ----
+
+
+def test_bytes_of_a_declaration() -> None:
+    table = typed_map({"x-max-priority": TypedValue(TYPES["int32"], 10)})
+    payload = encode_method("queue.declare", queue="jobs", durable=True, nowait=True, arguments=table)
+    arguments = b"\x0ex-max-priorityI\x00\x00\x00\x0a"
+    assert payload == b"\x00\x32\x00\x0a\x00\x00\x04jobs\x12" + len(arguments).to_bytes(4, "big") + arguments
+
+
+def test_bytes_of_a_published_message() -> None:
+    properties = Properties(content_type="text/plain", delivery_mode=2, priority=4)
+    parts = encode_content(
+        1, encode_method("basic.publish", exchange="x", routing_key="key", mandatory=True),
+        encode_header(5, properties), b"hello", FRAME_MIN_SIZE,
+    )  # fmt: skip
+    assert b"".join(parts) == (
+        b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x28\x00\x00\x01x\x03key\x01\xce"
+        b"\x02\x00\x01\x00\x00\x00\x1b\x00\x3c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05\x98\x00\x0atext/plain\x02\x04\xce"
+        b"\x03\x00\x01\x00\x00\x00\x05hello\xce"
+    )
+    assert HEARTBEAT_FRAME == b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b"t\x01", TypedValue(TYPES["boolean"], True)),
+        (b"s\xff\xfe", TypedValue(TYPES["int16"], -2)),
+        (b"U\xff\xfe", TypedValue(TYPES["int16"], -2)),
+        (b"L\xff\xff\xff\xff\xff\xff\xff\xfe", TypedValue(TYPES["int64"], -2)),
+        (b"D\x02\xff\xff\xff\x85", TypedValue(TYPES["dec32"], Decimal("-1.23"))),
+        (b"S\x00\x00\x00\x02\xc3\xa4", TypedValue(TYPES["str16"], "ä")),
+        (b"S\x00\x00\x00\x01\xe4", TypedValue(TYPES["vbin32"], b"\xe4")),
+        (b"x\x00\x00\x00\x01\xe4", TypedValue(TYPES["vbin32"], b"\xe4")),
+        (b"A\x00\x00\x00\x03Vt\x00", TypedValue(TYPES["list"], (
+            TypedValue(TYPES["void"], None), TypedValue(TYPES["boolean"], False)))),
+        (b"F\x00\x00\x00\x03\x01aV", TypedValue(TYPES["map"], typed_map({"a": None}))),
+    ],
+)  # fmt: skip
+def test_bytes_of_values(raw: bytes, value: TypedValue) -> None:
+    entry = b"\x01k" + raw
+    assert decode_table(len(entry).to_bytes(4, "big") + entry) == TypedMap((("k", value),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "raw"),
+    [
+        ("uint64", 2**63 - 1, b"l\x7f" + b"\xff" * 7),
+        ("uint64", 2**63, b"S\x00\x00\x00\x139223372036854775808"),
+        ("dec64", Decimal("1.5"), b"D\x01\x00\x00\x00\x0f"),
+        ("dec64", Decimal(2**31), b"S\x00\x00\x00\x0a2147483648"),
+        ("dec64", Decimal("NaN"), b"S\x00\x00\x00\x03NaN"),
+        ("uuid", uuid.UUID(int=1), b"S\x00\x00\x00\x2400000000-0000-0000-0000-000000000001"),
+        ("str8-latin", b"\xe4", b"S\x00\x00\x00\x01\xe4"),
+        ("bin16", b"ab", b"x\x00\x00\x00\x02ab"),
+        ("struct32", b"ab", b"x\x00\x00\x00\x02ab"),
+        ("char", "c", b"S\x00\x00\x00\x01c"),
+        ("array", TypedArray(TYPES["uint8"], (1, 2)), b"A\x00\x00\x00\x04B\x01B\x02"),
+        ("bit", True, b"t\x01"),
+    ],
+)
+def test_values_of_other_protocols(name: str, value: Any, raw: bytes) -> None:
+    entry = b"\x01k" + raw
+    assert encode_table(TypedMap((("k", TypedValue(TYPES[name], value)),))) == len(entry).to_bytes(4, "big") + entry
+
+
+def test_every_type_of_the_other_protocols_can_be_written() -> None:
+    samples: dict[str, Any] = {
+        "NOTHING": None, "BOOLEAN": True, "INTEGER": 1, "FLOAT": 1.0, "DECIMAL": Decimal(1), "TIME": 1, "TEXT": "a",
+        "BINARY": b"a", "UUID": uuid.UUID(int=1), "MAP": TypedMap(), "LIST": (), "ARRAY": TypedArray(TYPES["int8"], ()),
+        "STRUCT": b"a", "OPAQUE": b"a",
+    }  # fmt: skip
+    for each in TYPES.values():
+        raw = encode_table(TypedMap((("k", TypedValue(each, samples[each.family.name])),)))
+        assert len(decode_table(raw)) == 1
+
+
+# ---- round trips ----
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@given(data=st.data())
+def test_methods_are_decoded_as_they_were_encoded(method: Method, data: st.DataObject) -> None:
+    values = data.draw(fields_of(method.fields))
+    assert decode_method(encode_method(method.name, **values)) == (method, values)
+
+
+@given(TABLES)
+def test_tables_are_decoded_as_they_were_encoded(table: TypedMap) -> None:
+    raw = encode_table(table)
+    assert decode_table(raw) == table
+    assert encode_table(decode_table(raw)) == raw
+
+
+@given(st.integers(0, 2**64 - 1), PROPERTY_SETS)
+def test_properties_are_decoded_as_they_were_encoded(size: int, properties: Properties) -> None:
+    payload = encode_header(size, properties)
+    assert decode_header(payload) == (size, properties)
+    assert body_size(payload) == size
+    expected = Handling(properties.delivery_mode == 2, properties.priority, properties.expiration)
+    assert read_handling(payload) == expected
+
+
+@given(fields_of(BY_NAME["basic.publish"].fields))
+def test_the_short_cut_for_publishing_reads_the_same(values: dict[str, Any]) -> None:
+    payload = encode_method("basic.publish", **values)
+    assert payload.startswith(PUBLISH)
+    expected = Publish(values["exchange"], values["routing_key"], values["mandatory"], values["immediate"])
+    assert decode_publish(payload) == expected
+
+
+@given(TEXT, st.integers(0, 2**64 - 1), st.booleans(), TEXT, TEXT)
+def test_the_short_cuts_for_delivering_and_confirming_write_the_same(
+    tag: str, number: int, flag: bool, exchange: str, key: str
+) -> None:
+    start = deliver_start(tag.encode("utf-8", "surrogateescape"))
+    assert encode_deliver(start, number, flag, encode_routed(exchange, key)) == encode_method(
+        "basic.deliver", consumer_tag=tag, delivery_tag=number, redelivered=flag, exchange=exchange, routing_key=key
+    )
+    assert encode_ack(number, multiple=flag) == encode_method("basic.ack", delivery_tag=number, multiple=flag)
+
+
+@given(st.sampled_from([METHOD, HEADER, BODY, HEARTBEAT]), st.integers(0, 0xFFFF), st.binary(max_size=50))
+def test_frames_are_decoded_as_they_were_encoded(kind: int, channel: int, payload: bytes) -> None:
+    raw = encode_frame(kind, channel, payload)
+    assert decode_frame(b"?" + raw + b"?", 1, len(raw)) == Frame(kind, channel, payload)
+    for cut in range(len(raw)):
+        assert decode_frame(raw[:cut], 0, len(raw)) is None
+
+
+@given(st.integers(0, 30_000))
+def test_content_is_split_into_frames_of_the_maximum_size(size: int) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+    parts = encode_content(7, encode_method("basic.publish"), encode_header(size, Properties()), body[:size], 4096)
+    raw, at, frames = b"".join(parts), 0, []
+    while (frame := decode_frame(raw, at, 4096)) is not None:
+        frames.append(frame)
+        at += OVERHEAD + len(frame.payload)
+    assert at == len(raw)
+    assert [frame.type for frame in frames] == [METHOD, HEADER] + [BODY] * -(-size // (4096 - OVERHEAD))
+    assert b"".join(frame.payload for frame in frames[2:]) == body[:size]
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"\x07\x00\x00\x00\x00\x00\x00\xce", "unknown frame type 7"),
+        (b"\x01\x00\x00\x00\x00\x00\x00\xcd", "ends with 0xcd"),
+        (b"\x01\x00\x00\xff\xff\xff\xff", "a frame of 4294967303 bytes; the maximum is 4096"),
+        (b"AMQP\x00\x00\x09\x01", "unknown frame type 65"),
+    ],
+)
+def test_frames_that_are_refused(raw: bytes, what: str) -> None:
+    with pytest.raises(Amqp091Error, match=what):
+        decode_frame(raw, 0, 4096)
+
+
+@pytest.mark.parametrize(
+    ("payload", "what"),
+    [
+        (b"\x00\x3c", "too short"),
+        (b"\x00\x3c\x00\x63", "no method 99 of class 60"),
+        (b"\x00\x3c\x00\x50\x00\x00", "a number needs 8 bytes, 2 are left"),
+        (b"\x00\x5a\x00\x0a\x00", "1 bytes follow the fields"),
+        (b"\x00\x14\x00\x0a\x05abc", "a short string ends"),
+    ],
+)
+def test_methods_that_are_refused(payload: bytes, what: str) -> None:
+    with pytest.raises(Amqp091Error, match=what):
+        decode_method(payload)
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"queue": "q" * 256}, "too long for a short string"),
+        ({"queue": 1}, "a shortstr cannot carry an int"),
+        ({"ticket": 70_000}, "a short cannot carry an int"),
+        ({"other": 1}, "no field other"),
+        ({"arguments": typed_map({"x" * 256: 1})}, "too long for a table"),
+        ({"arguments": TypedMap((("x", TypedValue(TYPES["int8"], 1000)),))}, "int8 cannot carry this int"),
+    ],
+)
+def test_values_that_are_refused(values: dict[str, Any], what: str) -> None:
+    with pytest.raises(Amqp091Error, match=what):
+        encode_method("queue.declare", **values)
+
+
+def test_tables_may_not_be_nested_without_end() -> None:
+    raw = b"\x00\x00\x00\x00"
+    for _ in range(MAX_DEPTH - 1):
+        entry = b"\x01kF" + raw
+        raw = len(entry).to_bytes(4, "big") + entry
+    assert encode_table(decode_table(raw)) == raw
+    entry = b"\x01kF" + raw
+    with pytest.raises(Amqp091Error, match="nested more than 32 deep"):
+        decode_table(len(entry).to_bytes(4, "big") + entry)
+    with pytest.raises(Amqp091Error, match="nested more than 32 deep"):
+        encode_table(TypedMap((("k", TypedValue(TYPES["map"], decode_table(raw))),)))
+
+
+@given(st.data())
+def test_damaged_bytes_are_refused_or_read_in_bounds(data: st.DataObject) -> None:
+    table = data.draw(TABLES)
+    whole = data.draw(st.sampled_from([
+        encode_method("queue.declare", queue="q", arguments=table),
+        encode_header(9, Properties(content_type="a", headers=table, priority=1, expiration="100")),
+        encode_method("basic.publish", exchange="x", routing_key="k"),
+    ]))  # fmt: skip
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for at in data.draw(st.lists(st.integers(0, len(whole)), max_size=3)):
+        if at < len(damaged):
+            damaged[at] = data.draw(st.sampled_from([0, 1, 65, 70, 127, 255]))
+    for decode in (decode_method, decode_header, decode_table, decode_publish, _handling):
+        assert 0 <= _refused_at(decode, bytes(damaged)) <= len(damaged) + 1
+
+
+def _refused_at(decode: Callable[[bytes], object], raw: bytes) -> int:
+    """The offset of the error; 0 if there is none."""
+    try:
+        decode(raw)
+    except Amqp091Error as error:
+        return error.offset
+    return 0
+
+
+def _handling(payload: bytes) -> None:
+    body_size(payload)
+    read_handling(payload)
