@@ -42,6 +42,7 @@ class BrokerSettings:
 
     Attributes:
         port: TCP port; 0 lets the system choose one.
+        protocols: the versions of AMQP to offer; empty for all.
         interfaces: addresses or names of this host to listen on.
         backlog: length of the queue of connections that wait to be accepted.
         data_directory: directory of the broker's persistent data; None to store nothing.
@@ -97,6 +98,7 @@ class BrokerSettings:
     """
 
     port: int = 5672
+    protocols: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = LOOPBACK
     backlog: int = 512
     data_directory: str | None = None

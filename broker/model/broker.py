@@ -147,6 +147,13 @@ class Broker:
         self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
         self.removal.leaves = self.redirections.cancel
 
+        self._connections = 0
+
+    def next_connection(self) -> int:
+        """The number of a new connection, from 1."""
+        self._connections += 1
+        return self._connections
+
     # ---- messages ----
 
     @property

@@ -68,6 +68,7 @@ class Properties(NamedTuple):
         content_encoding: MIME encoding.
         subject: the subject.
         created_at: seconds since 1970.
+        ttl: milliseconds that the message lives, as the sender chose.
         headers: application headers.
     """
 
@@ -80,6 +81,7 @@ class Properties(NamedTuple):
     content_encoding: str | None = None
     subject: str | None = None
     created_at: float | None = None
+    ttl: int | None = None
     headers: TypedMap = EMPTY_MAP
 
 

@@ -24,6 +24,7 @@ from qstore.broker.process.options.sources import open_sources, read_sources
 from qstore.broker.process.options.table import GROUPS
 from qstore.broker.process.options.values import Values
 from qstore.broker.process.paging import NAME as PAGING_NAME
+from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
@@ -83,6 +84,7 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> StartPl
     values.check()
     _check_rules(values)
     _mechanisms(values)
+    _protocols(values)
     _tls(values)
     module_values = {} if added is None else added.given(options.given)
     warnings = [*options.warnings, *found.warnings]
@@ -154,6 +156,15 @@ def _mechanisms(values: Values) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _protocols(values: Values) -> tuple[str, ...]:
+    """The versions of AMQP to offer. Raises OptionError."""
+    names = tuple((values.text("protocols") or "").replace(",", " ").split())
+    for name in names:
+        if name not in VERSIONS:
+            raise OptionError(f"--protocols: {name!a} is not supported; the versions of AMQP are {', '.join(VERSIONS)}")
+    return names
+
+
 def _tls(values: Values) -> TlsSettings | None:
     """The settings of TLS; None without a certificate. Raises OptionError."""
     certificate, authorities = values.text("ssl-cert"), values.text("ssl-ca")
@@ -189,6 +200,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     queue_memory = values.size("queue-memory")
     return BrokerSettings(
         port=values.number("port"),
+        protocols=_protocols(values),
         interfaces=values.texts("interface") or LOOPBACK,
         backlog=values.number("connection-backlog"),
         data_directory=data_directory,

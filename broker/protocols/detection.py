@@ -1,4 +1,4 @@
-"""Identifies clients that do not speak AMQP 0-10 by the first bytes that they send.
+"""Identifies clients that speak an unsupported protocol by the first bytes that they send.
 
 An AMQP client begins with eight bytes, the last four of which give the protocol and version, in an order that differs
 between versions. If the broker does not support it, it answers with its own header and closes the connection, as all

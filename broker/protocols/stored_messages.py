@@ -3,6 +3,7 @@
     form                                                     decoder
     -------------------------------------------------------  ------------------------------------------------
     AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.restoring.restore_transfer`
+    AMQP 0-9-1: exchange, routing key, content header, body  `amqp_0_9_1.message.restore_basic`
     AMQP 1.0: sections                                       `StoredSections`: keeps the sections, and is
                                                              converted to the consumer's own protocol
 
@@ -16,7 +17,9 @@ from collections.abc import Mapping
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from qstore.broker.protocols.amqp_0_9_1.message import restore_basic
 from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
+from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK
 from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
 from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
 from qstore.formats.broker_records.errors import BrokerRecordError
@@ -33,6 +36,8 @@ def restore_message(data: bytes) -> Message:
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
+    if data.startswith(BASIC_MARK, HEADER_SIZE_BYTES):
+        return restore_basic(data)
     if data.startswith(_MARK, HEADER_SIZE_BYTES):
         return StoredSections(data)
     return restore_transfer(data)

@@ -1,7 +1,8 @@
 """The protocols that the broker speaks, selected by the first bytes that a client sends.
 
 Each has a row: its name, its header of eight bytes, and a factory for its connections. A client with another header is
-identified in the log, and answered with the header of the first row, as every version of AMQP requires (`detection`).
+identified in the log, and answered with the header of the first protocol that is offered, as every version of AMQP
+requires (`detection`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.broker import Broker
+from qstore.broker.protocols.amqp_0_9_1.connections import Amqp091Connections
 from qstore.broker.protocols.amqp_0_10.connections import Amqp010Connections
 from qstore.broker.protocols.machine import DetachedSession, Host, Machine, Peer
 from qstore.broker.security.authentication import Authentication
+from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 
 HEADER_BYTES: Final = 8
@@ -43,21 +46,29 @@ class ProtocolRow(NamedTuple):
 
     Attributes:
         name: its name in the log.
+        version: the same for the option `--protocols`.
         header: its protocol header.
         make: creates its `Connections` from the broker and the authentication.
     """
 
     name: str
+    version: str
     header: bytes
     make: Callable[[Broker, Authentication], Connections]
 
 
 #: The supported protocols; the first is the preferred one.
-TABLE: Final = (ProtocolRow("AMQP 0-10", AMQP_0_10_HEADER, Amqp010Connections),)
+TABLE: Final[tuple[ProtocolRow, ...]] = (
+    ProtocolRow("AMQP 0-10", "0-10", AMQP_0_10_HEADER, Amqp010Connections),
+    ProtocolRow("AMQP 0-9-1", "0-9-1", AMQP_0_9_1_HEADER, Amqp091Connections),
+)
+
+
+VERSIONS: Final = tuple(row.version for row in TABLE)
 
 
 class Protocols:
-    """The protocols of one broker.
+    """The protocols of one broker: those that its settings offer.
 
     Args:
         broker: the model.
@@ -65,9 +76,11 @@ class Protocols:
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
-        self._by_header = {each.header: each.make(broker, authentication) for each in TABLE}
-        self.names = ", ".join(each.name for each in TABLE)
-        self.answer = TABLE[0].header
+        offered = broker.settings.protocols or VERSIONS
+        rows = [each for each in TABLE if each.version in offered]
+        self._by_header = {each.header: each.make(broker, authentication) for each in rows}
+        self.names = ", ".join(each.name for each in rows)
+        self.answer = rows[0].header
 
     def find(self, begin: bytes) -> Connections | None:
         """The connections of the protocol that begins with these bytes; None if it is not supported."""

@@ -163,11 +163,15 @@ BY_CODE: Final[dict[int, Method]] = {method.code: method for method in METHODS}
 _CODE: Final = struct.Struct(">I")
 PUBLISH: Final = _CODE.pack(BY_NAME["basic.publish"].code)
 """The bytes with which basic.publish begins."""
+ACK: Final = _CODE.pack(BY_NAME["basic.ack"].code)
+"""Likewise, basic.ack."""
 
 _DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes(2, "big")
+_GET_OK_HEAD: Final = _CODE.pack(BY_NAME["basic.get-ok"].code)
 _TAG: Final = struct.Struct(">QB")
 _ACK: Final = struct.Struct(">IQB")
 _ACK_CODE: Final = BY_NAME["basic.ack"].code
+_NACK_CODE: Final = BY_NAME["basic.nack"].code
 _TICKET_END: Final = 6  # of class, method and ticket
 
 
@@ -204,6 +208,23 @@ def encode_ack(delivery_tag: int, *, multiple: bool) -> bytes:
     return _ACK.pack(_ACK_CODE, delivery_tag, multiple)
 
 
+def encode_nack(delivery_tag: int) -> bytes:
+    """As `encode_method` of basic.nack, which tells that a message that was published is lost."""
+    return _ACK.pack(_NACK_CODE, delivery_tag, 0)
+
+
+def decode_ack(payload: bytes) -> tuple[int, bool]:
+    """Delivery tag and `multiple` of a basic.ack; for a payload that begins with ACK.
+
+    Raises:
+        Amqp091Error: it has another size.
+    """
+    if len(payload) != _ACK.size:
+        raise Amqp091Error(f"basic.ack has {len(payload)} bytes, not {_ACK.size}", len(payload))
+    _, tag, bits = _ACK.unpack(payload)
+    return tag, bits & 1 != 0
+
+
 def deliver_start(consumer_tag: bytes) -> bytes:
     """What is the same in each basic.deliver to a consumer.
 
@@ -223,6 +244,11 @@ def encode_deliver(start: bytes, delivery_tag: int, redelivered: bool, routed: b
         routed: exchange and routing key, from `encode_routed`.
     """
     return start + _TAG.pack(delivery_tag, redelivered) + routed
+
+
+def encode_get_ok(delivery_tag: int, redelivered: bool, routed: bytes, message_count: int) -> bytes:
+    """As `encode_method` of basic.get-ok; the arguments are as of `encode_deliver`, and the messages that are left."""
+    return _GET_OK_HEAD + _TAG.pack(delivery_tag, redelivered) + routed + _CODE.pack(message_count)
 
 
 def encode_routed(exchange: str, routing_key: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
 from qstore.formats.amqp_0_9_1.fields import READERS, encode_value, make_fields, read_short_text
-from qstore.formats.amqp_0_9_1.tables import sized
+from qstore.formats.amqp_0_9_1.tables import check_table
 from qstore.formats.values import TypedMap
 
 BASIC: Final = 60
@@ -31,14 +31,18 @@ PROPERTIES: Final = make_fields(
 )
 _FLAGS: Final = {field.name: 0x8000 >> index for index, field in enumerate(PROPERTIES)}
 _UNDEFINED: Final = 0xFFFF & ~sum(_FLAGS.values())
-_CONTENT_TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELATION_ID, _REPLY_TO, _EXPIRATION = (
-    _FLAGS[name]
-    for name in (
-        "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
-        "expiration",
-    )
-)  # fmt: skip
-_OF_ROUTING: Final = _DELIVERY_MODE | _PRIORITY | _EXPIRATION
+_CONTENT_TYPE: Final = _FLAGS["content_type"]
+_ENCODING: Final = _FLAGS["content_encoding"]
+_HEADERS: Final = _FLAGS["headers"]
+_DELIVERY_MODE: Final = _FLAGS["delivery_mode"]
+_PRIORITY: Final = _FLAGS["priority"]
+_CORRELATION_ID: Final = _FLAGS["correlation_id"]
+_REPLY_TO: Final = _FLAGS["reply_to"]
+_EXPIRATION: Final = _FLAGS["expiration"]
+_MESSAGE_ID: Final = _FLAGS["message_id"]
+_TIMESTAMP: Final = _FLAGS["timestamp"]
+_LAST: Final = tuple(_FLAGS[name] for name in ("type", "user_id", "app_id", "reserved"))
+_LAST_TEXTS: Final = sum(_LAST)
 _PERSISTENT: Final = 2
 
 
@@ -112,41 +116,48 @@ def decode_header(payload: bytes) -> tuple[int, Properties]:
 
 
 def read_handling(payload: bytes) -> Handling:
-    """What queues need to know, without decoding the other properties.
+    """What queues need to know. The other properties are checked, and not decoded.
 
     Args:
         payload: a content header of which `body_size` has read the fixed part.
 
     Raises:
-        Amqp091Error: the properties up to the last one that is needed are not complete.
+        Amqp091Error: the bytes are not one complete content header.
     """
     flags, offset, end = HEADER.unpack_from(payload)[3], HEADER.size, len(payload)
-    if not flags & _OF_ROUTING:
-        return _PLAIN
-    for flag in (_CONTENT_TYPE, _ENCODING):
-        if flags & flag:
-            offset = _skip_short(payload, offset, end)
+    mode = priority = expiration = None
+    if flags & _CONTENT_TYPE:
+        offset = _skip_short(payload, offset, end)
+    if flags & _ENCODING:
+        offset = _skip_short(payload, offset, end)
     if flags & _HEADERS:
-        _, offset = sized(payload, offset, end, "table")
-    octets: list[int | None] = []
-    for flag in (_DELIVERY_MODE, _PRIORITY):
-        if flags & flag:
-            if offset >= end:
-                raise Amqp091Error("a content header ends within its properties", offset)
-            octets.append(payload[offset])
-            offset += 1
-        else:
-            octets.append(None)
-    expiration = None
+        offset = check_table(payload, offset, end)
+    octets = (flags & _DELIVERY_MODE != 0) + (flags & _PRIORITY != 0)
+    if offset + octets > end:
+        raise Amqp091Error("a content header ends within its properties", offset)
+    if flags & _DELIVERY_MODE:
+        mode = payload[offset]
+        offset += 1
+    if flags & _PRIORITY:
+        priority = payload[offset]
+        offset += 1
+    if flags & _CORRELATION_ID:
+        offset = _skip_short(payload, offset, end)
+    if flags & _REPLY_TO:
+        offset = _skip_short(payload, offset, end)
     if flags & _EXPIRATION:
-        for flag in (_CORRELATION_ID, _REPLY_TO):
+        expiration, offset = read_short_text(payload, offset, end)
+    if flags & _MESSAGE_ID:
+        offset = _skip_short(payload, offset, end)
+    if flags & _TIMESTAMP:
+        offset += 8
+    if flags & _LAST_TEXTS:
+        for flag in _LAST:
             if flags & flag:
                 offset = _skip_short(payload, offset, end)
-        expiration, _ = read_short_text(payload, offset, end)
-    return Handling(octets[0] == _PERSISTENT, octets[1], expiration)
-
-
-_PLAIN: Final = Handling(False, None, None)
+    if offset != end:
+        raise Amqp091Error("a content header does not end with its properties", min(offset, end))
+    return Handling(mode == _PERSISTENT, priority, expiration)
 
 
 def _skip_short(payload: bytes, offset: int, end: int) -> int:
@@ -157,6 +168,13 @@ def _skip_short(payload: bytes, offset: int, end: int) -> int:
 
 
 # --------------------------------------------------------------------------------------------- encoding
+
+
+def user_id_of(payload: bytes) -> str | None:
+    """The user id in a content header that was checked; None if it has none."""
+    if not HEADER.unpack_from(payload)[3] & _FLAGS["user_id"]:
+        return None
+    return decode_header(payload)[1].user_id
 
 
 def encode_header(size: int, properties: Properties) -> bytes:

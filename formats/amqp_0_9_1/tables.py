@@ -61,6 +61,7 @@ _FIXED: Final = {
     )
 }  # fmt: skip
 _FIXED_BY_BYTE: Final = {ord(code): found for code, found in _FIXED.items()}
+_SIZES: Final = {code: 1 + layout.size for code, (_, layout) in _FIXED_BY_BYTE.items()}  # with the code
 
 _SIZE: Final = struct.Struct(">I")
 _TEXT, _BINARY, _LIST, _MAP = TYPES["str16"], TYPES["vbin32"], TYPES["list"], TYPES["map"]
@@ -69,18 +70,6 @@ _S, _X, _A, _F = b"SxAF"
 
 
 # --------------------------------------------------------------------------------------------- decoding
-
-
-def decode_table(buffer: bytes) -> TypedMap:
-    """Decode a buffer that is exactly one field table, its size first.
-
-    Raises:
-        Amqp091Error: the bytes are not one complete field table.
-    """
-    table, stop = read_table(buffer, 0, len(buffer))
-    if stop != len(buffer):
-        raise Amqp091Error(f"{len(buffer) - stop} bytes follow the table", stop)
-    return table
 
 
 def read_table(buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[TypedMap, int]:
@@ -107,6 +96,40 @@ def read_table(buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[Ty
         value, offset = _read_value(buffer, offset, stop, depth + 1)
         entries.append((name, value))
     return TypedMap(tuple(entries)), stop
+
+
+def check_table(buffer: bytes, offset: int, end: int, depth: int = 0) -> int:
+    """The end of the field table at `offset`, checked as `read_table` does, without making its values."""
+    offset, stop = sized(buffer, offset, end, "table")
+    _check_depth(depth, offset)
+    while offset < stop:
+        at = offset
+        offset += 1 + buffer[at]
+        if offset >= stop:
+            raise Amqp091Error("a table ends within an entry", at)
+        offset = _check_value(buffer, offset, stop, depth + 1)
+    return stop
+
+
+def _check_value(buffer: bytes, offset: int, end: int, depth: int) -> int:
+    code = buffer[offset]
+    size = _SIZES.get(code)
+    if size is not None:
+        stop = offset + size
+        if stop > end:
+            raise Amqp091Error(f"a value of type {chr(code)} ends behind its table", offset)
+        return stop
+    if code == _F:
+        return check_table(buffer, offset + 1, end, depth)
+    if code not in (_S, _X, _A):
+        raise Amqp091Error(f"unknown type code 0x{code:02x} in a table", offset)
+    offset, stop = sized(buffer, offset + 1, end, "array" if code == _A else "string")
+    if code != _A:
+        return stop
+    _check_depth(depth, offset)
+    while offset < stop:
+        offset = _check_value(buffer, offset, stop, depth + 1)
+    return stop
 
 
 def sized(buffer: bytes, offset: int, end: int, what: str) -> tuple[int, int]:

@@ -61,16 +61,18 @@ class MessageHeader(NamedTuple):
     milliseconds, `timestamp` and `expiration` are in seconds since 1970, all as stored.
 
     Attributes:
-        protocol: "0-10" or "1.0".
+        protocol: "0-10", "0-9-1" or "1.0".
         exchange: delivery-properties.exchange, else the transfer's destination, else "" (1.0: None).
         delivery_mode: 2 for persistent (1.0: 2 or 1 if the header section has a durable field).
-        reply_to: (exchange, routing key), for 1.0 the address.
-        correlation_id: bytes; for 1.0 the text of an id that is not binary.
+        reply_to: (exchange, routing key); for 1.0 the address, for 0-9-1 the text.
+        correlation_id: bytes; for 1.0 the text of an id that is not binary, for 0-9-1 the text.
+        ttl: for 0-9-1 the number in the property expiration.
         headers: application headers (1.0: application properties) as plain JSON values.
         header_types: the protocol's names of their types.
         destination, accept_mode, acquire_mode: of the transfer.
         unknown_structs: 0-10: structs that were skipped.
-        amqp_1_0: fields that only a 1.0 message has, None for 0-10.
+        amqp_1_0: fields that only a 1.0 message has, None for others.
+        message_type: 0-9-1: the property type.
     """
 
     protocol: str
@@ -101,3 +103,4 @@ class MessageHeader(NamedTuple):
     acquire_mode: int | None
     unknown_structs: tuple[UnknownStruct, ...]
     amqp_1_0: Amqp10Message | None
+    message_type: str | None = None

@@ -1,7 +1,8 @@
 """The message inside an enqueue record: `u32 header size | header | content`.
 
-The header is decoded without the content, which may be large. It is either the frames of a 0-10 message, or a whole
-message of 1.0 (`amqp_1_0_messages`), distinguished by its first u32 (`formats/broker_records/README.md`, 1.1 to 1.5).
+The header is decoded without the content, which may be large. It is that of a 0-10 message (its frames), or of a 0-9-1
+message (`amqp_0_9_1_messages`), or a whole message of 1.0 (`amqp_1_0_messages`), distinguished by its first u32
+(`formats/broker_records/README.md`, 1.1 to 1.7).
 `formats.amqp_0_10.structs` has the fields as tables.
 """
 
@@ -22,6 +23,7 @@ from qstore.formats.amqp_0_10.structs import (
     known_flags,
     make_plan,
 )
+from qstore.formats.broker_records.amqp_0_9_1_messages import MARK, decode_basic
 from qstore.formats.broker_records.amqp_1_0_messages import decode_sections
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
@@ -109,6 +111,8 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
         segment, frame = _read_frame(prefix, HEADER_SIZE_BYTES)
         if not prefix[4] and not segment and not frame:
             return None  # AMQP 1.0
+        if prefix[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + len(MARK)] == MARK:
+            return None  # AMQP 0-9-1
         if segment != _METHOD_SEGMENT:
             return f"the first frame is of type {segment}, not a method"
         if frame == header:
@@ -128,10 +132,13 @@ def decode_message_header(header: bytes) -> MessageHeader:
         header: the `header_size` bytes that follow the size.
 
     Raises:
-        BrokerRecordError: it is neither a 0-10 nor a 1.0 header; the offset is within `header`.
+        BrokerRecordError: it is not the header of a message; the offset is within `header`.
     """
-    if header[:4] == b"\0\0\0\0":
+    begin = header[: len(MARK)]
+    if begin == b"\0\0\0\0":
         return decode_sections(header)
+    if begin == MARK:
+        return decode_basic(header)
     values = _decode_cached(header) or _decode_fully(header)
     if values[_EXCHANGE] is None:
         values[_EXCHANGE] = values[_DESTINATION] or ""

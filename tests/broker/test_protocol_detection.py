@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,11 @@ FOREIGN = {
 }
 
 
-def answer(*pieces: bytes) -> bytes:
+def answer(*pieces: bytes, **settings: Any) -> bytes:
     """What the broker answers to these bytes, piece by piece, until it closes the connection or is silent."""
 
     async def test() -> bytes:
-        async with served() as found:
+        async with served(**settings) as found:
             reader, writer = await asyncio.open_connection("127.0.0.1", found.port)
             for piece in pieces:
                 writer.write(piece)
@@ -41,7 +42,7 @@ def answer(*pieces: bytes) -> bytes:
             try:
                 return await asyncio.wait_for(reader.read(len(PROTOCOL_HEADER)), PATIENCE_SECONDS)
             finally:
-                if PROTOCOL_HEADER not in b"".join(pieces):
+                if not any(each.header in b"".join(pieces) for each in TABLE):
                     assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "the connection is closed"
                 writer.close()
 
@@ -51,7 +52,7 @@ def answer(*pieces: bytes) -> bytes:
 @pytest.mark.parametrize("begin", FOREIGN, ids=FOREIGN.values())
 def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert foreign_client(begin) == FOREIGN[begin]
-    assert answer(begin + b"more") == PROTOCOL_HEADER
+    assert answer(begin + b"more", protocols=("0-10",)) == PROTOCOL_HEADER
     told = [(each.name, each.levelname, each.getMessage()) for each in caplog.records if each.name == "Protocol"]
     assert len(told) == 1
     assert told[0][:2] == ("Protocol", "WARNING")
@@ -68,6 +69,17 @@ def test_a_header_may_come_in_pieces(size: int) -> None:
 @pytest.mark.parametrize("begin", [b"GET", b"\x16\x03\x01", b"AMQX"])
 def test_a_client_that_cannot_speak_amqp_is_not_waited_for(begin: bytes) -> None:
     assert answer(begin) == PROTOCOL_HEADER
+
+
+def test_the_protocols_that_are_offered() -> None:
+    basic = TABLE[1].header
+    assert answer(basic + b"more", protocols=("0-9-1",))[:1] == b"\x01", "a frame of a method"
+    assert answer(basic + b"more")[:1] == b"\x01"
+    assert answer(b"AMQP\x00\x01\x00\x00") == PROTOCOL_HEADER, "the first of those that are offered"
+
+
+def test_a_broker_of_0_9_1_alone_answers_with_that() -> None:
+    assert answer(b"AMQP\x00\x01\x00\x00", protocols=("0-9-1",)) == TABLE[1].header
 
 
 def test_each_protocol_has_a_header_of_its_own() -> None:

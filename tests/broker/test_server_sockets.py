@@ -168,7 +168,7 @@ def test_one_that_speaks_another_protocol_is_told_ours() -> None:
     async def test() -> None:
         async with served() as found:
             with await client(RawConnection, found.port) as stranger:
-                assert await client(stranger.exchange_headers, b"AMQP\x00\x00\x09\x01") == PROTOCOL_HEADER
+                assert await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00") == PROTOCOL_HEADER
                 assert await client(is_closed, stranger)
             with await client(RawConnection, found.port) as browser:
                 assert await client(browser.exchange_headers, b"GET / HTTP/1.1\r\n\r\n") == PROTOCOL_HEADER
@@ -191,7 +191,7 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
                 await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
                 assert await client(is_closed, stranger)
             await found.until(lambda: not found.server.clients.connections)
-            why = f"Refused an AMQP 1.0 client from {address}: this broker supports AMQP 0-10"
+            why = f"Refused an AMQP 1.0 client from {address}: this broker supports AMQP 0-10, AMQP 0-9-1"
             assert lines(begin) == ["connected", why, "disconnected"]
             caplog.clear()
             with await client(RawPeer, found.port) as peer:

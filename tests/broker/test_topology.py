@@ -17,7 +17,7 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from qstore.broker.model.topology.topology import BoundReply
+from qstore.broker.model.exchanges.exchange import BoundReply
 from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
 

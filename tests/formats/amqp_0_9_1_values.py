@@ -7,9 +7,29 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error
 from qstore.formats.amqp_0_9_1.fields import Field
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
+from qstore.formats.amqp_0_9_1.tables import check_table, read_table
 from qstore.formats.values import TYPES, TypedMap, TypedValue
+
+
+def decode_table(buffer: bytes) -> TypedMap:
+    """A buffer that is exactly one field table, its size first, read and checked. Raises Amqp091Error."""
+    try:
+        end: int | Amqp091Error = check_table(buffer, 0, len(buffer))
+    except Amqp091Error as error:
+        end = error
+    try:
+        table, stop = read_table(buffer, 0, len(buffer))
+    except Amqp091Error:
+        assert isinstance(end, Amqp091Error), "a table that cannot be read passes the check"
+        raise
+    assert end == stop, "a table that can be read does not pass the check"
+    if stop != len(buffer):
+        raise Amqp091Error("bytes follow the table", stop)
+    return table
+
 
 TEXT = st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 

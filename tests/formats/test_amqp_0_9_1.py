@@ -51,9 +51,9 @@ from qstore.formats.amqp_0_9_1.properties import (
     encode_header,
     read_handling,
 )
-from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, decode_table, encode_table
+from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, encode_table
 from qstore.formats.values import TYPES, TypedArray, TypedMap, TypedValue, typed_map
-from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, fields_of
+from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, decode_table, fields_of
 
 SPECIFICATION = Path(__file__).parents[1] / "fixtures" / "amqp" / "amqp-0-9-1-stripped.xml"
 #: What the XML calls otherwise: names of AMQP 0-9.

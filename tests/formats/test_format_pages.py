@@ -12,7 +12,7 @@ import pytest
 from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.types import BY_CODE
 from qstore.formats.bdb import log, pages, writer
-from qstore.formats.broker_records import messages, topology, xids
+from qstore.formats.broker_records import amqp_0_9_1_messages, messages, topology, xids
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.qls import file_header as qls_file
@@ -83,6 +83,7 @@ _LAYOUTS: Final[dict[tuple[str, str, int], tuple[Struct, str, int]]] = {
     ("bdb", "5.1", 1): (log.FILE_HEADER, "magic version file_size unused", log.RECORD_HEADER.size),
     ("bdb", "5.1", 2): (Struct("<IIII"), "type transaction lsn_file lsn_offset", log.RECORD_HEADER.size),
     ("broker_records", "1.3", 0): (Struct(">BBHBBHI"), "flags segment_type size reserved track channel reserved", 0),
+    ("broker_records", "1.7", 0): (amqp_0_9_1_messages.HEAD, "mark expiration", 0),
 }
 
 

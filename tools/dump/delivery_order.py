@@ -29,6 +29,7 @@ _MAX_SHOWN: Final = 10
 _MAX_LEVELS: Final = 10
 _MAX_LEVELS_OF_QPIDD: Final = 256  # a priority is one byte
 _MAX_DIGITS: Final = 20
+_HIGHEST: Final = 9  # of AMQP 0-10; 0-9-1 has 255 priorities, and 0 is its default
 _ABSENT: Final = 4  # the default priority of AMQP 0-10 and 1.0 ...
 _ABSENT_IN_QPIDD: Final = 0  # ... of which qpidd has that of 1.0 only (MessageTransfer.cpp)
 
@@ -93,6 +94,8 @@ def _priority_levels(queue: RecoveredQueue) -> int:
 def _priority(header: MessageHeader | None, absent: int) -> int:
     if header is None:
         return absent
+    if header.protocol == "0-9-1":
+        return min(header.priority or 0, _HIGHEST)
     if header.priority is None:
         return absent if header.amqp_1_0 is None else _ABSENT
     return header.priority

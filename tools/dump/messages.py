@@ -174,7 +174,8 @@ def message_object(
 ) -> dict[str, Any]:
     """The JSON object of a message."""
     header = message.header or _UNDECODED
-    fields = {
+    properties = _properties(header)
+    fields: dict[str, Any] = {
         "kind": "message",
         "queue": queue,
         "rid": rid,
@@ -185,7 +186,7 @@ def message_object(
         "message_id": header.message_id,
         "delivery_mode": header.delivery_mode,
         "priority": header.priority,
-        "properties": _properties(header),
+        "properties": properties,
         "headers": header.headers,
         "header_types": header.header_types,
         "body_length": message.body_length,
@@ -193,6 +194,9 @@ def message_object(
     }
     if header.amqp_1_0 is not None:
         _add_amqp_1_0(fields, header.amqp_1_0)
+    elif header.protocol == "0-9-1":
+        fields["protocol"] = header.protocol
+        fields["properties"] = {**properties, "type": header.message_type}
     if form is not BodyForm.NONE:
         _add_body(fields, message, form)
     return fields

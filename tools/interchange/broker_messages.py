@@ -1,7 +1,7 @@
 """Stored messages as messages of the client, and back: for exports and imports through a running broker.
 
 What cannot be told to a broker is lost on the way in: the exchange to which the message was once published and its
-routing key, as it goes to its queue directly; its record id. A message of AMQP 1.0 is converted to 0-10.
+routing key, as it goes to its queue directly; its record id. A message of AMQP 0-9-1 or 1.0 is converted to 0-10.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import decode_struct
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES
+from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
 from qstore.store.importing.intake import ImportedMessage
@@ -28,10 +29,10 @@ _STRUCT_HEAD: Final = 6  # size and code
 def client_message(stored: ImportedMessage) -> Message:
     """The message for sending. Raises BrokerRecordError: it cannot be decoded."""
     data = stored.data
-    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] == bytes(4):  # AMQP 1.0
+    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] in (bytes(4), MARK):
         converted = as_transfer(restore_message(data))
         if converted is None:
-            raise BrokerRecordError("AMQP 0-10 cannot represent this message of AMQP 1.0")
+            raise BrokerRecordError("AMQP 0-10 cannot represent this message of AMQP 0-9-1 or 1.0")
         data = b"".join(converted.stored_form()[0])
     end = HEADER_SIZE_BYTES + header_size(data)
     if end > len(data):

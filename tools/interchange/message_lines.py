@@ -3,8 +3,8 @@
 A line has the fields that `qstore-dump --outstanding --json` shows, and these:
 
     redelivered     whether the message may have been delivered before
-    header_base64   the header as it is stored: frames of 0-10, or a whole message of 1.0; null if it cannot be decoded,
-                    and then the body is all of the data
+    header_base64   the header as it is stored, of 1.0 with the whole message; null if it cannot be decoded, and then
+                    the body is all of the data
     body, body_base64   the body; of a 1.0 message its readable part, as it is in the header too
 
 Where there is a header, the readable fields must agree with it, so that a change of one is never ignored silently. To
@@ -141,7 +141,7 @@ def _body(fields: dict[str, Any]) -> bytes:
 def _made(fields: dict[str, Any]) -> bytes:
     """A message of AMQP 0-10 from the readable fields."""
     if fields.get("protocol", "0-10") != "0-10":
-        raise ValueError("a message of AMQP 1.0 needs its header_base64")
+        raise ValueError(f"a message of AMQP {fields['protocol']} needs its header_base64")
     properties = fields.get("properties") or {}
     delivery = {name: fields[name] for name in _DELIVERY if fields.get(name) is not None}
     delivery |= {name: properties[name] for name in _OF_DELIVERY if properties.get(name) is not None}

@@ -64,7 +64,7 @@ _RECORD: Final = (
 )
 
 MESSAGE_COLUMNS: Final = (
-    Column("protocol", "string", "0-10 or 1.0"),
+    Column("protocol", "string", "0-10, 0-9-1 or 1.0"),
     Column("exchange", "string", "the exchange to which the message was sent"),
     Column("routing_key", "string", "its routing key; AMQP 1.0: its subject"),
     Column("message_id", "string", "its id"),

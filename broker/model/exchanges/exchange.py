@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAli
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.exchanges.sent_messages import sent_messages
 from qstore.broker.model.watermark import Watermark
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -45,6 +45,14 @@ MAX_ROUTED_QUEUES: Final = 262_144
 
 Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
 """Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
+
+
+_INTERNAL: Final = "x-internal"  # an argument, so that stores keep it
+
+
+def with_internal(arguments: TypedMap) -> TypedMap:
+    """The arguments of an exchange to which clients of AMQP 0-9-1 cannot publish."""
+    return TypedMap((*arguments.entries, (_INTERNAL, TypedValue(BOOLEAN, True))))
 
 
 class BoundResult(NamedTuple):
@@ -108,6 +116,7 @@ class Exchange(ABC):
         binding_count: number of bindings.
         store_id: its number in the store; None if it is not stored.
         is_deleted: it was deleted, and routes nothing.
+        is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
     """
 
     type_name: ClassVar[str]
@@ -115,8 +124,8 @@ class Exchange(ABC):
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "alternate", "arguments",
-        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "receiver", "routes",
-        "routes_by_key", "sent", "store_id",
+        "auto_delete", "binding_count", "durable", "is_deleted", "is_internal", "name", "no_route", "receiver",
+        "routes", "routes_by_key", "sent", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +144,7 @@ class Exchange(ABC):
         self.receiver: Receiver | None = None
         self.store_id: int | None = None
         self.is_deleted = False
+        self.is_internal = arguments.get(_INTERNAL) is not None
         self.routes: dict[str, Route] = {}
         self._routed_queues = 0  # in `routes`, summed over all keys
         self._live: dict[Route, None] = {}  # routes found since the last change of bindings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.depth import Depth
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, MOVING, Entry
 from qstore.broker.model.residency.stretch import Stretch
@@ -28,13 +29,13 @@ class Contents(Depth):
         redirected_from: the queue whose messages are put on this one; None for none.
     """
 
-    __slots__ = ("_order", "created_at", "redirected_from", "redirected_to")
+    __slots__ = ("_barriers", "_order", "created_at", "redirected_from", "redirected_to")
 
     def __init__(
         self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None, created_at: float = 0.0
     ) -> None:
         super().__init__(name, durable=durable, watch=watch)
-        self._order, self.created_at = order, created_at
+        self._order, self.created_at, self._barriers = order, created_at, Barriers()
         self.redirected_to: Any = None
         self.redirected_from: Any = None
 
@@ -47,6 +48,19 @@ class Contents(Depth):
     def next_position(self) -> int:
         """The position of the next message."""
         return self._order.next_position
+
+    @property
+    def is_held(self) -> bool:
+        """Whether messages on it wait for the disk."""
+        return self._barriers.limit != NO_LIMIT
+
+    def raise_barrier(self) -> Barrier:
+        """Block delivery of the entries held so far until `lower` is called with this barrier."""
+        return self._barriers.raise_held()
+
+    def raise_barrier_at_end(self) -> Barrier:
+        """Block delivery of entries added from now on until `lower` is called with this barrier."""
+        return self._barriers.raise_at(self._order.next_position)
 
     def entries(self) -> Iterator[Entry]:
         """All entries, in order; the one yielded last may be removed during iteration."""

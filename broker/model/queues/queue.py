@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.queues.admission import Admitting
-from qstore.broker.model.queues.barriers import Barrier, Barriers
+from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
@@ -82,7 +82,7 @@ class Queue(Admitting):
     """
 
     __slots__ = (
-        "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
+        "_append", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
         "is_browse_only", "is_deleted", "is_kept_until_empty", "sequence_header", "store",
     )  # fmt: skip
@@ -118,7 +118,7 @@ class Queue(Admitting):
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
-        self._barriers, self._consumers, self.residency = Barriers(), Consumers(), residency
+        self._consumers, self.residency = Consumers(), residency
         if residency is not None:
             residency.attach(self, self._order, self._consumers, self._barriers, self._is_ready)
 
@@ -229,14 +229,6 @@ class Queue(Admitting):
         for displacement in self.displacements:
             displacement.withdrawn(entry)
         self.remove(entry)
-
-    def raise_barrier(self) -> Barrier:
-        """Block delivery of the entries held so far until `lower` is called with this barrier."""
-        return self._barriers.raise_held()
-
-    def raise_barrier_at_end(self) -> Barrier:
-        """Block delivery of entries added from now on until `lower` is called with this barrier."""
-        return self._barriers.raise_at(self._order.next_position)
 
     def lower(self, barrier: Barrier) -> None:
         """The records that this barrier waits for are on the disk."""

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.caller import BROKER, Caller
-from qstore.broker.model.errors import InvalidArgumentError, NotAllowedError, ResourceLockedError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    NotAllowedError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+    ResourceLockedError,
+)
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.queues.argument_table import as_text, shown, unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import TypedMap
+
+_LOG: Final = log_of("Model")
 
 #: Prefixes reserved for standard queues and exchanges: AMQP 0-10, reserved-prefix and reserved-names; qpidd.
 QUEUE_NAMES: Final = ("amq.",)
@@ -64,3 +75,60 @@ def check_alternate(declared: Exchange | Queue, wanted: Exchange | None) -> None
 def owner_of(caller: Caller) -> Caller | None:
     """The owner of a queue declared exclusive: none, if the broker itself has declared it."""
     return None if caller is BROKER else caller
+
+
+def check_queue_alike(queue: Queue, durable: bool, auto_delete: bool, exclusive: bool, arguments: TypedMap) -> None:
+    """Raise PreconditionFailedError unless a queue was declared like this."""
+    _check_alike(
+        f'queue "{queue.name}"',
+        (queue.arguments, arguments),
+        durable=(queue.durable, durable),
+        auto_delete=(queue.auto_delete, auto_delete),
+        exclusive=(queue.owner is not None, exclusive),
+    )
+
+
+def check_exchange_alike(
+    exchange: Exchange, type_name: str, durable: bool, auto_delete: bool, arguments: TypedMap
+) -> None:
+    """Raise PreconditionFailedError unless an exchange was declared like this."""
+    _check_alike(
+        f'exchange "{exchange.name}"',
+        (exchange.arguments, arguments),
+        type=(exchange.type_name, type_name),
+        durable=(exchange.durable, durable),
+        auto_delete=(exchange.auto_delete, auto_delete),
+    )
+
+
+def _check_alike(what: str, arguments: tuple[TypedMap, TypedMap], **properties: tuple[object, object]) -> None:
+    """Compare what exists with a declaration; numbers whatever their width. Raises PreconditionFailedError."""
+    existing, declared = ({name: as_text(typed.value) for name, typed in each.entries} for each in arguments)
+    for name in dict.fromkeys((*existing, *declared)):
+        properties[name] = existing.get(name), declared.get(name)
+    for name, (current, received) in properties.items():
+        if current != received:
+            text = f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
+            raise PreconditionFailedError(text)
+
+
+class UnsupportedArguments:
+    """Refuses the arguments of queues that ask for missing features, and logs those that are ignored."""
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()  # keys of ignored arguments already logged as notices
+
+    def check(self, name: str, arguments: TypedMap) -> None:
+        """Check the arguments of a queue; each that is ignored is a notice the first time.
+
+        Raises:
+            NotImplementedByBrokerError: one asks for a feature that is refused.
+        """
+        found = unsupported_arguments(arguments)
+        for each in found:
+            if each.is_refused:
+                raise NotImplementedByBrokerError(f'queue "{name}": {each}')
+        for each in found:
+            level = INFO if each.row.key in self._reported else NOTICE
+            self._reported.add(each.row.key)
+            _LOG.log(level, 'Queue "%s": %s', name, each)

@@ -26,7 +26,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from qstore.broker.log.logs import INFO, NOTICE, log_of
+from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
@@ -34,31 +34,25 @@ from qstore.broker.model.errors import (
     ModelError,
     NotAllowedError,
     NotFoundError,
-    NotImplementedByBrokerError,
     PreconditionFailedError,
     ResourceLockedError,
 )
-from qstore.broker.model.events import (
-    Bind,
-    ExchangeDeclare,
-    ExchangeDelete,
-    QueueDeclare,
-    QueueDelete,
-    Unbind,
-)
-from qstore.broker.model.exchanges.exchange import BoundReply, Exchange
+from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
+from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, with_internal
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
-from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.access import Access
 from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
+    UnsupportedArguments,
     check_alternate,
+    check_exchange_alike,
     check_name,
     check_owner,
+    check_queue_alike,
     check_type,
     owner_of,
 )
@@ -130,7 +124,7 @@ class Topology:
         self._quotas, self._events = quotas, events
         self._access = Access(authorization, factory.default_bytes)
         self._changes = SerialExecutor()
-        self._reported: set[str] = set()  # keys of ignored queue arguments already logged as notices
+        self._unsupported = UnsupportedArguments()
 
     async def finish(self) -> None:
         """Wait until no change is pending. Called before the store is closed."""
@@ -175,6 +169,8 @@ class Topology:
         alternate: str = "",
         arguments: TypedMap = EMPTY_MAP,
         caller: Caller = BROKER,
+        is_exact: bool = False,
+        is_server_named: bool = False,
     ) -> Queue:
         """Create a queue, or check that it exists as declared.
 
@@ -187,8 +183,11 @@ class Topology:
             alternate: the exchange for rejected messages, and those left at deletion; empty for none.
             arguments: stored with it; some set the size of its journal.
             caller: the caller; its user name is stored with the queue.
+            is_exact: whether a queue that exists must have been declared with the same properties and arguments.
+            is_server_named: whether the name was chosen by the broker, and may be a reserved one.
 
         Raises:
+            PreconditionFailedError: with `is_exact`, the queue was declared otherwise.
             InvalidArgumentError: the name is empty, or an argument is not valid.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
@@ -208,6 +207,8 @@ class Topology:
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
             self._quotas.check_queue(caller, name)
+            if not is_server_named:
+                check_name("queue", name, QUEUE_NAMES)
             queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
             queue.alternate, queue.creator = wanted, caller.user
             self._queues[name] = queue
@@ -217,6 +218,8 @@ class Topology:
             if exclusive or not passive:
                 check_owner(queue, caller)
             check_alternate(queue, wanted)
+            if is_exact and not passive:
+                check_queue_alike(queue, durable, auto_delete, exclusive, arguments)
         if exclusive and queue.owner is not owner_of(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
@@ -230,24 +233,12 @@ class Topology:
     async def _make_queue(
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
-        check_name("queue", name, QUEUE_NAMES)
         parsed = self._factory.read(name, arguments)
-        self._check_unsupported(name, arguments)
+        self._unsupported.check(name, arguments)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
-
-    def _check_unsupported(self, name: str, arguments: TypedMap) -> None:
-        """Refuse arguments for missing features; log ignored ones, the first time for each as a notice."""
-        found = unsupported_arguments(arguments)
-        for each in found:
-            if each.is_refused:
-                raise NotImplementedByBrokerError(f'queue "{name}": {each}')
-        for each in found:
-            level = INFO if each.row.key in self._reported else NOTICE
-            self._reported.add(each.row.key)
-            _LOG.log(level, 'Queue "%s": %s', name, each)
 
     @_serialized
     async def delete_queue(
@@ -327,8 +318,10 @@ class Topology:
         durable: bool = False,
         auto_delete: bool = False,
         alternate: str = "",
+        internal: bool = False,
         arguments: TypedMap = EMPTY_MAP,
         caller: Caller = BROKER,
+        is_exact: bool = False,
     ) -> Exchange:
         """Create an exchange, or check that it exists as declared.
 
@@ -339,16 +332,21 @@ class Topology:
             durable: store it.
             auto_delete: delete it with its last binding.
             alternate: the exchange for messages that match no queue; empty for none.
+            internal: whether clients of AMQP 0-9-1 cannot publish to it; stored as an argument.
             arguments: stored with it.
             caller: the caller.
+            is_exact: whether an exchange that exists must have been declared with the same properties and arguments.
 
         Raises:
             InvalidArgumentError: the name is empty.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
+            PreconditionFailedError: with `is_exact`, the exchange was declared otherwise.
             InternalError: the store cannot store it.
         """
+        if internal:
+            arguments = with_internal(arguments)
         exchange = self._exchanges.get(name)
         is_new = exchange is None
         self._access.declare_exchange(
@@ -366,6 +364,8 @@ class Topology:
                 await self._storage.create_exchange(exchange)
             self._exchanges[name] = exchange
         else:
+            if is_exact and not passive:
+                check_exchange_alike(exchange, type_name, durable, auto_delete, arguments)
             check_type(exchange, type_name)
             check_alternate(exchange, wanted)
         host, user = caller.remote_host, caller.user

@@ -81,6 +81,10 @@ _BROKER: Final = Group(
             "interface", _TEXT, "ADDRESS", "", "Listen on this address or host name. Default: the loopback addresses "
             "only. 0.0.0.0 and :: are all IPv4 and IPv6 addresses. May be repeated", repeatable=True,
         ),
+        Option(
+            "protocols", _TEXT, "VERSIONS", "", "Versions of AMQP to offer, separated by commas or spaces: 0-10, "
+            "0-9-1. Default: all",
+        ),
         Option("max-connections", _NUMBER, "N", "500", "Maximum number of open connections", minimum=1,
                maximum=1_000_000),
         Option(

@@ -27,6 +27,7 @@ import sys
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.content import Content, IncomingContent
+from qstore.broker.protocols.budget import Budget
 from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
@@ -55,21 +56,6 @@ _unpack: Final = FRAME.unpack_from
 
 class FramingError(Exception):
     """The input is not a valid AMQP 0-10 frame, or not valid in this state. The connection must be closed."""
-
-
-class Budget:
-    """Memory for incomplete messages, over all connections together.
-
-    Attributes:
-        max_bytes: the limit.
-        used: bytes in use.
-    """
-
-    __slots__ = ("max_bytes", "used")
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.used = 0
 
 
 class Receiver(Protocol):

@@ -25,8 +25,9 @@ from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
 from qstore.broker.model.content import Buffer, Content
-from qstore.broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
+from qstore.broker.protocols.amqp_0_10.assembly import Assembler, FramingError
 from qstore.broker.protocols.amqp_0_10.session import Session
+from qstore.broker.protocols.budget import Budget
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.commands import decode_control, encode_control
 from qstore.formats.amqp_0_10.errors import Amqp010Error

@@ -4,6 +4,7 @@
     ------------------------------  --------------------------------------------------------------------------
     exchange, routing key           delivery-properties
     persistent, priority            delivery-properties
+    time of creation                delivery-properties: timestamp
     message id                      message-id, if it is a UUID or the text of one; else the header x-amqp-message-id
     correlation id                  correlation-id: its bytes, or those of its text
     reply address, user id, app id  reply-to, user-id, app-id
@@ -63,14 +64,16 @@ def as_transfer(message: Message) -> TransferMessage | None:
     """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it."""
     try:
         properties = message.properties()
-        content_type, body = _content(message.content(), properties.content_type)
+        content_type, body = encoded_content(message.content(), properties.content_type)
         fields = _fields(properties._replace(content_type=content_type))
         structs = encode_struct(MESSAGE_PROPERTIES, fields) if fields else b""
-        given = {
+        given: dict[str, Any] = {
             "routing_key": message.routing_key,
             "priority": message.handling.priority,
             "delivery_mode": DeliveryMode.PERSISTENT if message.is_persistent else DeliveryMode.NON_PERSISTENT,
         }
+        if properties.created_at is not None:
+            given["timestamp"] = max(0, int(properties.created_at))
         delivery = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, given), message.exchange)
     except (Amqp010Error, BrokerRecordError):
         return None
@@ -80,8 +83,8 @@ def as_transfer(message: Message) -> TransferMessage | None:
     return TransferMessage(header, body, message.exchange, delivery, message.expires_at)
 
 
-def _content(content: Content | TypedValue, content_type: str | None) -> tuple[str | None, Content]:
-    """Content type and body. Raises Amqp010Error."""
+def encoded_content(content: Content | TypedValue, content_type: str | None) -> tuple[str | None, Content]:
+    """Content type and body of a content, where a typed value is in the encoding of AMQP 0-10. Raises Amqp010Error."""
     if not isinstance(content, TypedValue):
         return content_type, content
     family, value = content.type.family, content.value

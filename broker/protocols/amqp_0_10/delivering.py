@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.protocols.amqp_0_10.assembly import Budget
 from qstore.broker.protocols.amqp_0_10.connection import Connection
 from qstore.broker.protocols.amqp_0_10.session import Session
-from qstore.broker.protocols.amqp_0_10.streaming import Stream, StreamingSession
+from qstore.broker.protocols.amqp_0_10.streaming import StreamingSession
+from qstore.broker.protocols.budget import Budget
+from qstore.broker.protocols.streams import Stream
 
 SessionT = TypeVar("SessionT", bound=Session)
 

@@ -19,9 +19,9 @@ from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.protocols.admission import Admission
-from qstore.broker.protocols.amqp_0_10.assembly import Budget
 from qstore.broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
+from qstore.broker.protocols.budget import Budget
 from qstore.broker.protocols.machine import DetachedSession
 
 
@@ -57,12 +57,10 @@ class SessionRegistry:
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, _Timeout] = {}  # in order of detaching
-        self._connections = 0
 
     def next_number(self) -> int:
         """The number of a new connection, from 1."""
-        self._connections += 1
-        return self._connections
+        return self._broker.next_connection()
 
     @property
     def has_timestamps(self) -> bool:

@@ -11,54 +11,16 @@ Source: AMQP 0-10, transport (assemblies: frames of different channels, and of t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
-from qstore.broker.model.content import Buffer, Content
+from qstore.broker.model.content import Content
 from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
 from qstore.broker.protocols.amqp_0_10.session import Session, Transport
+from qstore.broker.protocols.streams import Stream
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 #: Controls whose position among the commands is significant.
 _IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.gap"))
-
-
-class Stream:
-    """The output of a session that exceeds what its connection takes at once.
-
-    Attributes:
-        frames: how many frames were taken.
-    """
-
-    __slots__ = ("_waiting", "frames")
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self._waiting: deque[Iterator[tuple[Buffer, ...]]] = deque()
-
-    def add(self, frames: Iterable[tuple[Buffer, ...]]) -> None:
-        """Append frames to the stream."""
-        self._waiting.append(iter(frames))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no frames are left."""
-        return not self._waiting
-
-    def take(self, output: list[Buffer], max_bytes: int) -> int:
-        """Move frames to `output`: at least one, until they have `max_bytes` bytes. Returns the number of bytes."""
-        waiting = self._waiting
-        taken = 0
-        while waiting:
-            for frame in waiting[0]:
-                output += frame
-                self.frames += 1
-                taken += sum(map(len, frame))
-                if taken >= max_bytes:
-                    return taken
-            waiting.popleft()
-        return taken
 
 
 class StreamTransport(Transport, Protocol):

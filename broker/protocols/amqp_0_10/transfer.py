@@ -179,7 +179,8 @@ class TransferMessage(Message):
             reply_to=None if reply_to is None else ReplyAddress(reply_to.exchange or "", reply_to.routing_key or ""),
             content_type=values.get("content_type"),
             content_encoding=values.get("content_encoding"),
-            created_at=_timestamp(self.header),
+            created_at=_number_of(self.header, "timestamp"),
+            ttl=_number_of(self.header, "ttl"),
             headers=values.get("application_headers") or EMPTY_MAP,
         )
 
@@ -339,12 +340,12 @@ def with_property(encoded: bytes, name: str, value: int) -> bytes:
     )
 
 
-def _timestamp(header: bytes) -> int | None:
-    """The timestamp in a header whose delivery-properties come first; None if there is none."""
+def _number_of(header: bytes, name: str) -> int | None:
+    """A field of eight bytes in a header whose delivery-properties come first; None if it is absent."""
     flags = header[_FLAGS_AT]
-    if not flags & _EIGHT_BYTES["timestamp"]:
+    if not flags & _EIGHT_BYTES[name]:
         return None
-    place = _PLACES["timestamp"][flags]
+    place = _PLACES[name][flags]
     return int.from_bytes(header[place : place + 8], "big")
 
 

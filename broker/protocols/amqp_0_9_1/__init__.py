@@ -1,0 +1,1 @@
+"""AMQP 0-9-1: the broker's end of connections, channels and their messages. See README.md."""

@@ -1,0 +1,88 @@
+"""The arguments of declarations, bindings and consumers: what is supported, and what is refused by name.
+
+Names that begin with "x-" ask for features of RabbitMQ: one that this broker does not have is refused (406), never
+ignored. All other names are passed on to the model, which has features of its own under names that begin with "qpid.".
+
+    queues       x-queue-type: "classic" only
+    exchanges    alternate-exchange: the name of an existing exchange
+    bindings     of a headers exchange, x-match: "all", which is the default, or "any"
+    consumers    none
+
+Source: RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.queues.argument_table import as_text, shown
+from qstore.formats.values import STR16, TypedMap, TypedValue
+
+ALTERNATE: Final = "alternate-exchange"
+_MATCH: Final = "x-match"
+_FEATURE: Final = "x-"
+_OF_QPID: Final = ("x-qpid-",)
+
+
+def _is_classic(value: object) -> bool:
+    return value == "classic"
+
+
+#: Queue argument -> whether its value is supported.
+_QUEUE: Final[dict[str, Callable[[object], bool]]] = {"x-queue-type": _is_classic}
+
+
+def check_queue_arguments(arguments: TypedMap) -> None:
+    """Raise InvalidArgumentError for an argument of a queue that is not supported."""
+    for name, typed in arguments.entries:
+        if not name.startswith(_FEATURE) or name.startswith(_OF_QPID):
+            continue
+        is_supported, value = _QUEUE.get(name), as_text(typed.value)
+        if is_supported is None:
+            raise InvalidArgumentError(f"queue argument '{name}' is not supported")
+        if not is_supported(value):
+            raise InvalidArgumentError(f"queue argument '{name}' with value {shown(value)} is not supported")
+
+
+def check_consumer_arguments(arguments: TypedMap) -> None:
+    """Raise InvalidArgumentError for an argument of a consumer that is not supported."""
+    for name in arguments:
+        if name.startswith(_FEATURE):
+            raise InvalidArgumentError(f"consumer argument '{name}' is not supported")
+
+
+def alternate_of(arguments: TypedMap) -> str:
+    """The name of an exchange's alternate exchange; empty for none.
+
+    Raises:
+        InvalidArgumentError: an argument of the exchange is not supported, or the name is none.
+    """
+    for name in arguments:
+        if name.startswith(_FEATURE):
+            raise InvalidArgumentError(f"exchange argument '{name}' is not supported")
+    typed = arguments.get(ALTERNATE)
+    if typed is None:
+        return ""
+    value = as_text(typed.value)
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"exchange argument '{ALTERNATE}' with value {shown(value)} is no name")
+    return value
+
+
+def binding_arguments(exchange_type: str, arguments: TypedMap) -> TypedMap:
+    """The arguments of a binding, with those that a headers exchange needs.
+
+    Raises:
+        InvalidArgumentError: one is not supported.
+    """
+    if exchange_type != "headers":
+        return arguments
+    typed = arguments.get(_MATCH)
+    if typed is None:
+        return TypedMap((*arguments.entries, (_MATCH, TypedValue(STR16, "all"))))
+    value = as_text(typed.value)
+    if value not in ("all", "any"):
+        raise InvalidArgumentError(f"binding argument '{_MATCH}' with value {shown(value)} is not supported")
+    return arguments

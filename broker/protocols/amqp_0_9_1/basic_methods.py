@@ -1,0 +1,209 @@
+"""The methods of classes channel, basic, confirm and tx from a client, except basic.publish and basic.ack.
+
+Source: AMQP 0-9-1, these classes; RabbitMQ, "Consumer Prefetch", "Consumers" and "Channels" (codes of misuse).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import ResourceLockedError
+from qstore.broker.model.settlement import Settled, purge, subscribe
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import begin_transaction, commit, recover, refuse, roll_back
+from qstore.broker.protocols.amqp_0_9_1.arguments import check_consumer_arguments
+from qstore.broker.protocols.amqp_0_9_1.channel import MAX_CONSUMERS, MAX_UNACKNOWLEDGED, Channel
+from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
+from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+
+_Values = dict[str, Any]
+
+# ---- channel ----
+
+
+def _open(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    raise HardError(ReplyCode.CHANNEL_ERROR, f"channel {channel.number} is open already")
+
+
+def _close(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    channel.connection.channel_closed(channel)
+
+
+def _close_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
+    """Ignore the answer to nothing."""
+
+
+def _flow(channel: Channel, values: _Values, _payload: bytes) -> None:
+    channel.is_flowing = values["active"]
+    channel.send("channel.flow-ok", active=channel.is_flowing)
+    channel.wake_all()
+
+
+# ---- consumers ----
+
+
+def _qos(channel: Channel, values: _Values, _payload: bytes) -> None:
+    if values["prefetch_size"]:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is not implemented; prefetch_count is")
+    count = values["prefetch_count"]
+    if values["global"]:
+        channel.set_limit(count)
+    else:
+        channel.prefetch = count
+    channel.send("basic.qos-ok")
+
+
+def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
+    tag = values["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    queue = channel.find_queue(values["queue"], Action.CONSUME)
+    check_consumer_arguments(values["arguments"])
+    if tag in channel.consumers:
+        raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if len(channel.consumers) >= MAX_CONSUMERS:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"more than {MAX_CONSUMERS} consumers on one channel")
+    exclusive, arguments = values["exclusive"], values["arguments"]
+    consumer = BasicConsumer(
+        channel, tag, queue, no_ack=values["no_ack"], no_local=values["no_local"],
+        limit=channel.prefetch or MAX_UNACKNOWLEDGED, arguments=arguments,
+    )  # fmt: skip
+    try:
+        subscribe(
+            channel.broker, channel.connection, queue, consumer, tag, exclusive=exclusive, arguments=arguments
+        )  # fmt: skip
+    except ResourceLockedError as error:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in exclusive use: {error}") from error
+    channel.consumers[tag] = consumer
+    if not values["nowait"]:
+        channel.send("basic.consume-ok", consumer_tag=tag)
+    consumer.wake()
+
+
+def _cancel(channel: Channel, values: _Values, _payload: bytes) -> None:
+    tag = values["consumer_tag"]
+    consumer = channel.consumers.get(tag)
+    if consumer is not None:  # otherwise it was cancelled already, for example because its queue was deleted
+        channel.drop_consumer(consumer)
+    if not values["nowait"]:
+        channel.send("basic.cancel-ok", consumer_tag=tag)
+
+
+def _cancel_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
+    """Ignore the answer to the notification about a deleted queue."""
+
+
+def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
+    queue = channel.find_queue(values["queue"], Action.CONSUME)
+    channel.broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, queue.name)
+    if queue.exclusive_consumer is not None or queue.is_browse_only:
+        what = "an exclusive consumer" if queue.exclusive_consumer is not None else "only browsers"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' has {what}")
+    if len(channel.unsettled) >= MAX_UNACKNOWLEDGED:
+        text = f"more than {MAX_UNACKNOWLEDGED} unacknowledged messages on one channel"
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
+    channel.begin_get(queue, no_ack=values["no_ack"])
+
+
+def _purge(channel: Channel, values: _Values, _payload: bytes) -> None:
+    queue = channel.find_queue(values["queue"], Action.PURGE)
+    count, settled = purge(channel.broker, channel.connection, queue)
+    if values["nowait"]:
+        return
+    if settled is Settled.NOW:
+        channel.send("queue.purge-ok", message_count=count)
+        return
+    connection = channel.connection
+    connection.pause()
+
+    def done(error: Exception | None) -> None:
+        if error is not None:
+            connection.fail(channel, error)
+        elif channel.is_open:
+            channel.send("queue.purge-ok", message_count=count)
+        connection.unpause()
+
+    channel.broker.tick.when_synced(done)
+
+
+# ---- settlement ----
+
+
+def _nack(channel: Channel, values: _Values, _payload: bytes) -> None:
+    refuse(channel, values["delivery_tag"], multiple=values["multiple"], requeue=values["requeue"])
+
+
+def _reject(channel: Channel, values: _Values, _payload: bytes) -> None:
+    refuse(channel, values["delivery_tag"], multiple=False, requeue=values["requeue"])
+
+
+def _recover(channel: Channel, values: _Values, _payload: bytes) -> None:
+    _recover_async(channel, values, _payload)
+    channel.send("basic.recover-ok")
+
+
+def _recover_async(channel: Channel, values: _Values, _payload: bytes) -> None:
+    if not values["requeue"]:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "basic.recover with requeue=false is not implemented")
+    recover(channel)
+
+
+# ---- confirms and transactions ----
+
+
+def _select_confirms(channel: Channel, values: _Values, _payload: bytes) -> None:
+    if channel.transaction is not None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    if channel.confirms is None:
+        channel.confirms = Confirms()
+    if not values["nowait"]:
+        channel.send("confirm.select-ok")
+
+
+def _select_transaction(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    if channel.confirms is not None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        begin_transaction(channel)
+    channel.send("tx.select-ok")
+
+
+def _commit(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    _check_transactional(channel)
+    commit(channel)
+
+
+def _rollback(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    _check_transactional(channel)
+    roll_back(channel)
+
+
+def _check_transactional(channel: Channel) -> None:
+    if channel.transaction is None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+
+#: Method -> function.
+BASIC_METHODS: Final[dict[str, Callable[[Channel, _Values, bytes], None]]] = {
+    "channel.open": _open,
+    "channel.close": _close,
+    "channel.close-ok": _close_ok,
+    "channel.flow": _flow,
+    "channel.flow-ok": _close_ok,
+    "basic.qos": _qos,
+    "basic.consume": _consume,
+    "basic.cancel": _cancel,
+    "basic.cancel-ok": _cancel_ok,
+    "basic.get": _get,
+    "basic.nack": _nack,
+    "basic.reject": _reject,
+    "basic.recover": _recover,
+    "basic.recover-async": _recover_async,
+    "queue.purge": _purge,
+    "confirm.select": _select_confirms,
+    "tx.select": _select_transaction,
+    "tx.commit": _commit,
+    "tx.rollback": _rollback,
+}

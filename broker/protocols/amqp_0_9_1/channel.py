@@ -1,0 +1,508 @@
+"""A channel: its consumers, the deliveries that wait for acknowledgement, confirms, and its transaction.
+
+    states      open -> closing (channel.close was sent, what arrives is discarded) -> closed
+    modes       plain; confirm (`confirms`); transactional (`transaction`): the last two exclude each other
+    output      methods and content in order; after a large message, everything waits until that was sent
+
+`methods` defines what each method does to it. A method that takes time pauses the connection's input until it is done
+(`run`), so that later ones see its effect. When the channel ends, unacknowledged messages are available again, and
+marked as redelivered.
+
+Source: AMQP 0-9-1, classes channel, basic and tx; RabbitMQ, "Consumer Acknowledgements and Publisher Confirms".
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.completion import Runs
+from qstore.broker.model.content import Buffer, LargeContent
+from qstore.broker.model.errors import ModelError, ResourceLockedError
+from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.flow_control import HeldTransfers
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
+from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Getter
+from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, DeliveringConnection, Delivery
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
+from qstore.broker.protocols.amqp_0_9_1.frame_output import content_frames
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
+from qstore.broker.protocols.streams import Stream
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_method
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.model.transactions.local import LocalTransaction
+
+_LOG: Final = log_of("Protocol")
+
+MAX_UNACKNOWLEDGED: Final = 262_144
+"""Messages that one channel may have unacknowledged, whatever its prefetch counts."""
+
+MAX_CONSUMERS: Final = 10_000
+"""Of one channel."""
+
+
+class ChannelConnection(DeliveringConnection):
+    """The connection of a channel, as the channel sees it.
+
+    Attributes:
+        user, peer: the user and the client's address.
+        publishing: decodes messages.
+        capabilities: those of the client's capabilities that it has.
+        streams: channel -> stream of its large messages.
+    """
+
+    __slots__ = ("capabilities", "peer", "publishing", "streams", "user")
+
+    user: str
+    peer: str
+    publishing: Publishing
+    capabilities: frozenset[str]
+    streams: dict[int, Stream]
+
+    @property
+    @abstractmethod
+    def has_consumers(self) -> bool:
+        """Whether any of its channels has consumers."""
+
+    @property
+    def remote_host(self) -> str:
+        """Address and port of the client."""
+        return self.peer
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`."""
+        return self.publisher.connection.actor
+
+    @abstractmethod
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run a coroutine, and call `done` with its error, or None."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Buffer input from now on, until as many calls of `unpause`."""
+
+    @abstractmethod
+    def unpause(self) -> None:
+        """Take back one call of `pause`; after the last, process the buffered input."""
+
+    @abstractmethod
+    def fail(self, channel: Channel, error: Exception, payload: bytes = b"") -> None:
+        """A method of a channel has failed: close the channel, or the connection."""
+
+    @abstractmethod
+    def publisher_held(self) -> None:
+        """A message was put on a stopped queue, and nobody waits for its confirm: do not read on for now."""
+
+    @abstractmethod
+    def publisher_freed(self) -> None:
+        """Such a message has left the queue, or that is not stopped any more."""
+
+    @abstractmethod
+    def own(self, queue: Queue) -> None:
+        """A queue was declared exclusive to this connection."""
+
+    @abstractmethod
+    def channel_closed(self, channel: Channel) -> None:
+        """The client closes a channel."""
+
+    @abstractmethod
+    def leave(self, queue: Queue) -> None:
+        """A queue has lost a consumer: delete it if it is auto-delete and unused."""
+
+
+class Channel(DeliveringChannel[ChannelConnection]):
+    """A channel.
+
+    Args:
+        number: its number.
+        connection: its connection.
+        broker: the model.
+
+    Attributes:
+        number, connection, broker: as above.
+        is_open: whether methods are accepted: channel.close was neither sent nor received.
+        is_gone: whether it is to be forgotten when its stream was sent.
+        is_flowing: whether the client accepts messages (channel.flow).
+        consumers: consumer tag -> consumer.
+        prefetch: the prefetch count of new consumers; 0 for no limit.
+        limit: how many messages may be unacknowledged.
+        last_queue: the name of the queue that was declared last; None for none.
+        confirms: publisher confirms; None unless they were selected.
+        transaction: what is published and acknowledged is part of it; None outside of transactions.
+        settled: delivery tag -> delivery, of those acknowledged in the transaction.
+        refused: likewise, those that were rejected in it, and whether they are requeued.
+        settled_below: all deliveries below this tag were settled by `multiple`.
+        returns: what is sent at commit: messages that could not be routed.
+        name, user, timeout, txn_starts, txn_commits, txn_rejects: as of `ManagedSession`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "confirms", "consumers",
+        "is_flowing", "is_gone", "is_open", "last_queue", "limit", "name", "prefetch", "refused", "returns", "settled",
+        "settled_below", "timeout", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
+    )  # fmt: skip
+
+    def __init__(self, number: int, connection: ChannelConnection, broker: Broker) -> None:
+        self.number, self.connection, self.broker = number, connection, broker
+        self.name, self.user = f"{connection.peer}.{number}".encode(), connection.user
+        self.timeout = 0  # it ends with its connection
+        self.is_open = self.is_flowing = True
+        self.is_gone = False
+        self.can_send = connection.can_send
+        self.credit = self.limit = MAX_UNACKNOWLEDGED
+        self.last_tag = self.prefetch = 0
+        self.settled_below = 1
+        self.unsettled: dict[int, Delivery] = {}
+        self.consumers: dict[str, BasicConsumer] = {}
+        self.last_queue: str | None = None
+        self.confirms: Confirms | None = None
+        self.transaction: LocalTransaction | None = None
+        self.settled: dict[int, Delivery] = {}
+        self.refused: dict[int, tuple[Delivery, bool]] = {}
+        self.returns: list[tuple[bytes, BasicMessage]] = []
+        self.txn_starts = self.txn_commits = self.txn_rejects = 0
+        self._stream: Stream | None = None
+        self._held_transfers: HeldTransfers | None = None
+        self._holding = 0  # messages for which the connection's input is paused
+        self._getter: Getter | None = None
+
+    # ---- as management sees it ----
+
+    @property
+    def subscriptions(self) -> Mapping[str, BasicConsumer]:
+        """Consumer tag -> consumer."""
+        return self.consumers
+
+    @property
+    def remote_host(self) -> str:
+        """Address and port of the client."""
+        return self.connection.peer
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`: the connection, and its channel."""
+        return f"{self.connection.actor}/ch:{self.number}"
+
+    @property
+    def outstanding_commands(self) -> int:
+        """Messages that wait to be confirmed."""
+        confirms = self.confirms
+        return (
+            0 if confirms is None else confirms.published + 1 - confirms.ledger.done.count_below(confirms.published + 1)
+        )
+
+    @property
+    def unsettled_count(self) -> int:
+        """Messages delivered to the client and not acknowledged."""
+        return len(self.unsettled)
+
+    # ---- output ----
+
+    def send(self, method: str, /, **values: Any) -> None:
+        """Send a method without content."""
+        self.send_method(encode_method(method, **values))
+
+    def send_method(self, payload: bytes) -> None:
+        """Send an encoded method without content."""
+        frame = encode_frame(METHOD, self.number, payload)
+        connection = self.connection
+        connection.frames_sent += 1
+        if self._stream is not None:
+            self._stream.add([(frame,)])
+        else:
+            connection.output.append(frame)
+        connection.has_output()
+
+    def send_content(self, method: bytes, message: BasicMessage) -> None:
+        """As `DeliveringChannel.send_content`."""
+        connection, body = self.connection, message.body
+        connection.messages_sent += 1
+        frames = content_frames(self.number, method, message.header, body, connection.max_payload)
+        if self._stream is None and not isinstance(body, LargeContent) and len(body) <= LARGE:
+            for frame in frames:
+                connection.output += frame
+                connection.frames_sent += 1
+        else:
+            if self._stream is None:
+                self._stream = connection.streams[self.number] = Stream()
+                self.can_send = False
+            self._stream.add(frames)
+        connection.has_output()
+
+    def stream_ended(self) -> None:
+        """The stream, with everything appended to it, was sent."""
+        self._stream = None
+        self.broker.tick.workers[self] = None  # to report confirms that had to wait
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Messages may be sent again."""
+        self.can_send = self.is_open and self.is_flowing and self._stream is None and self.connection.can_send
+        if self.can_send:
+            for consumer in self.consumers.values():
+                consumer.wake()
+            if self._getter is not None:
+                self._getter.wake()
+
+    # ---- work that takes time ----
+
+    def run(self, work: Coroutine[Any, Any, None], reply: Callable[[], None], payload: bytes) -> None:
+        """Run a coroutine with the connection's input paused, then send the reply; or fail with its error."""
+        connection = self.connection
+        connection.pause()
+
+        def done(error: ModelError | None) -> None:
+            if error is not None:
+                connection.fail(self, error, payload)
+            elif self.is_open:
+                reply()
+            connection.unpause()
+
+        connection.run(work, done)
+
+    # ---- queues and consumers ----
+
+    def queue_name(self, given: str) -> str:
+        """The name of a queue, where an empty one is that of the queue declared last. Raises SoftError."""
+        if given:
+            return given
+        if self.last_queue is None:
+            raise SoftError(ReplyCode.NOT_FOUND, "no queue name is given, and none was declared on this channel")
+        return self.last_queue
+
+    def find_queue(self, given: str, action: Action) -> Queue:
+        """The queue with a name, if this connection may use it; otherwise it is asked whether the user may at all.
+
+        Raises SoftError, UnauthorizedError or ResourceLockedError.
+        """
+        name = self.queue_name(given)
+        queue = self.broker.queues.get(name)
+        if queue is not None and queue.owner in (None, self.connection):
+            return queue
+        self.broker.authorization.check(self.connection, action, ObjectType.QUEUE, name)
+        if queue is None:
+            raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '/'")
+        raise ResourceLockedError(f"queue '{name}' is exclusive to another connection")
+
+    def drop_consumer(self, consumer: BasicConsumer) -> None:
+        """End a consumer; its deliveries stay unacknowledged."""
+        self.consumers.pop(consumer.tag, None)
+        consumer.is_cancelled = True
+        queue = consumer.queue
+        unsubscribe(self.broker, self.connection, queue, consumer, consumer.tag)
+        if not queue.is_deleted:
+            self.connection.leave(queue)
+
+    def consumer_lost(self, consumer: Any) -> None:
+        """The queue of a consumer was deleted: tell the client, if it wants to know."""
+        if consumer is self._getter:
+            self.look_again()
+            return
+        self.consumers.pop(consumer.tag, None)
+        consumer.is_cancelled = True
+        if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
+            self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
+
+    # ---- basic.get ----
+
+    def begin_get(self, queue: Queue, *, no_ack: bool) -> None:
+        """Deliver a message, or report that there is none: now, or when those that wait for the disk are on it."""
+        getter = Getter(self, queue, no_ack=no_ack)
+        queue.add_consumer(getter)
+        getter.wake()
+        queue.dispatch()
+        self._getter = getter
+        if not self._end_get():
+            self.connection.pause()
+            self._wait_for(queue)
+
+    def _continue_get(self) -> None:
+        getter = self._getter
+        if getter is None:
+            return
+        if self._end_get():
+            self.connection.unpause()
+        else:
+            self._wait_for(getter.queue)
+
+    def _end_get(self) -> bool:
+        """Whether basic.get was answered."""
+        getter = self._getter
+        assert getter is not None
+        queue = getter.queue
+        if not getter.is_done and not queue.is_deleted:
+            if not self.can_send or self.connection.room <= 0:
+                return False
+            if queue.available_count and (queue.is_held or queue.is_unfinished):
+                return False
+        self._drop_getter()
+        if queue.is_deleted and not getter.is_done:
+            name = queue.name
+            self.connection.fail(self, SoftError(ReplyCode.NOT_FOUND, f"queue '{name}' was deleted"))
+        elif not getter.is_done:
+            self.send("basic.get-empty")
+        return True
+
+    def _drop_getter(self) -> None:
+        getter, self._getter = self._getter, None
+        if getter is not None and not getter.queue.is_gone:
+            getter.queue.remove_consumer(getter)
+
+    def _wait_for(self, queue: Queue) -> None:
+        """Look again when the queue's records are on the disk, or messages were read back."""
+        tick, store = self.broker.tick, queue.store
+        if not queue.is_held or queue.is_unfinished:
+            self.look_again()
+        elif store is None or queue in tick.written:
+            tick.when_synced(self.look_again)
+        else:
+            store.flush((queue.journal,), self.look_again)
+
+    def look_again(self, _error: Exception | None = None) -> None:
+        """As `DeliveringChannel.look_again`."""
+        self.broker.tick.workers[self] = None
+        self.broker.tick.schedule()
+
+    # ---- deliveries ----
+
+    def dequeue(self, queue: Queue, entry: Entry) -> None:
+        """As `DeliveringChannel.dequeue`."""
+        try:
+            queue.dequeue(entry)
+        except ModelError as error:
+            self.connection.fail(self, error)
+
+    def return_credit(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliveries were settled: their consumers can get others."""
+        before, count = self.credit, 0
+        for delivery in deliveries:
+            count += 1
+            consumer = delivery.consumer
+            if consumer is not None:
+                consumer.credit += 1
+                consumer.wake()
+        self.credit = before + count
+        if before <= 0 < self.credit:
+            for consumer in self.consumers.values():
+                consumer.wake()
+
+    def set_limit(self, count: int) -> None:
+        """All consumers together may have that many messages unacknowledged; 0 for the most."""
+        limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED
+        self.credit += limit - self.limit
+        self.limit = limit
+        self.wake_all()
+
+    # ---- publishing ----
+
+    def hold(self, number: int, *, is_stored: bool) -> None:
+        """Hold a confirm until the message's records are on the disk, and it is on no stopped queue."""
+        assert self.confirms is not None
+        stops = self.broker.router.stops
+        if not stops:
+            self.confirms.ledger.hold(number)
+            return
+        self.confirms.ledger.postpone(number)
+        self._held_transfers_of().hold(number, stops, self.broker.tick if is_stored else None)
+        stops.clear()
+
+    def hold_input(self) -> None:
+        """A message was put on stopped queues, and nobody waits for its confirm: do not read on until it may."""
+        self._holding += 1
+        self._held_transfers_of().hold(-self._holding, self.broker.router.stops, None)
+        self.broker.router.stops.clear()
+        self.connection.publisher_held()
+
+    def _held_transfers_of(self) -> HeldTransfers:
+        """The messages that wait for stopped queues."""
+        if self._held_transfers is None:
+            self._held_transfers = HeldTransfers(self._transfer_done)
+        return self._held_transfers
+
+    def _transfer_done(self, number: int, error: Exception | None) -> None:
+        confirms = self.confirms
+        if number <= 0:
+            self._holding -= 1
+            self.connection.publisher_freed()
+        elif confirms is not None:
+            if error is None:
+                confirms.ledger.complete([[number, number]])
+            else:
+                confirms.fail_one(number)
+            self.look_again()
+
+    # ---- as a worker of the tick ----
+
+    def complete_received(self) -> Runs:
+        """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
+        confirms = self.confirms
+        return [] if confirms is None else confirms.ledger.complete_below(confirms.published + 1)
+
+    def complete(self, runs: Runs) -> None:
+        """The records of these messages are on the disk."""
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.ledger.complete(runs)
+            if confirms.is_all_done:
+                self.broker.tick.awaited[self] = None
+
+    def fail(self, runs: Runs, error: Exception) -> None:
+        """The records of these messages could not be written."""
+        _LOG.info("Client %s, channel %d: messages were not stored: %s", self.connection.peer, self.number, error)
+        if self.confirms is not None:
+            self.confirms.fail(runs)
+
+    def report_completed(self) -> None:
+        """Send the confirms that are due, after the end of a stream; and see to basic.get."""
+        if self._getter is not None:
+            self._continue_get()
+        confirms = self.confirms
+        if confirms is None or self._stream is not None or not self.is_open:
+            return
+        methods = confirms.take()
+        if methods:
+            connection = self.connection
+            frames: list[Buffer] = [encode_frame(METHOD, self.number, method) for method in methods]
+            connection.output += frames
+            connection.frames_sent += len(frames)
+            connection.has_output()
+
+    # ---- end ----
+
+    def end(self) -> None:
+        """End the channel: release what it holds."""
+        self.is_open = self.can_send = False
+        self.broker.events.emit(SessionEnded(), self)
+        if self.transaction is not None:
+            self.txn_rejects += 1
+            self.broker.end_transaction(self.transaction)
+            self.transaction = None
+        if self._held_transfers is not None:
+            self._held_transfers.drop()
+            self._held_transfers = None
+        for _ in range(self._holding):
+            self.connection.publisher_freed()
+        self._holding = 0
+        if self._getter is not None:
+            self._drop_getter()
+            self.connection.unpause()
+        for consumer in list(self.consumers.values()):
+            self.drop_consumer(consumer)
+        held = {**self.unsettled, **self.settled, **{tag: each for tag, (each, _) in self.refused.items()}}
+        self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []
+        for queue, entry, consumer in held.values():
+            is_taken = consumer is None or consumer.acquires
+            if is_taken and not queue.is_gone and entry.state == ACQUIRED:
+                queue.release(entry, is_redelivered=True)

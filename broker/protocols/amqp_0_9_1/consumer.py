@@ -1,0 +1,253 @@
+"""One consumer of a queue: its credit, and sending messages to it.
+
+    no-ack         a message is dequeued when it was sent
+    otherwise      it waits for its acknowledgement, and takes one of the consumer's and one of the channel's credit
+                   (basic.qos): when either is used up, nothing is sent until messages are acknowledged
+
+`deliver` handles every outgoing message: it adds the frames of a basic.deliver to the connection's output. What is the
+same in all of them is prepared once: the begin of the method for each length of exchange and routing key, and the frame
+headers for each size of header and body.
+
+Source: AMQP 0-9-1, class basic; RabbitMQ, "Consumer Prefetch".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Final, TypeAlias
+
+from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_9_1.conversion import basic_of
+from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, DeliveringConnection, Delivery
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
+from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
+from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
+from qstore.formats.values import EMPTY_MAP, TypedMap
+
+UNLIMITED: Final = 1 << 62
+LARGE: Final = 256 * 1024
+"""Bytes of a body beyond which it is sent in portions."""
+
+ConsumingChannel: TypeAlias = DeliveringChannel[DeliveringConnection]
+"""The channel of a consumer."""
+
+_HEADS_KEPT: Final = 1024
+_END: Final = bytes((FRAME_END,))
+_TAG: Final = struct.Struct(">QB")
+_pack_frame: Final = FRAME.pack
+_pack_tag: Final = _TAG.pack
+
+
+class BasicConsumer:
+    """A consumer.
+
+    Args:
+        channel: its channel.
+        tag: its tag.
+        queue: the queue that it consumes.
+        no_ack: whether messages need no acknowledgement.
+        no_local: whether it gets no messages that were published over its own connection.
+        limit: how many messages may be unacknowledged.
+        arguments: those with which the client has subscribed.
+
+    Attributes:
+        channel, tag, queue, no_ack, limit: as above.
+        credit: messages that may be delivered to it before some are acknowledged.
+        acquires, cursor, is_waiting: as of `Consumer`.
+        destination, is_accepting, is_windowed, arguments: as of `ManagedSubscription`.
+        delivered: messages delivered.
+    """
+
+    __slots__ = (
+        "_body_heads", "_header_heads", "_no_local", "_start", "_starts", "acquires", "arguments", "channel", "credit",
+        "cursor", "delivered", "destination", "is_accepting", "is_cancelled", "is_waiting", "is_windowed", "limit", "no_ack",
+        "queue", "tag",
+    )  # fmt: skip
+    __deletable__ = ("cursor",)  # for the compiler
+
+    cursor: Entry
+
+    def __init__(
+        self,
+        channel: ConsumingChannel,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        no_local: bool,
+        limit: int,
+        arguments: TypedMap = EMPTY_MAP,
+    ) -> None:
+        self.arguments = arguments
+        self.channel, self.tag, self.queue, self.no_ack, self.limit = channel, tag, queue, no_ack, limit
+        self.destination, self.is_accepting, self.is_windowed = tag, not no_ack, True
+        self.acquires, self.is_waiting, self.is_cancelled = not queue.is_browse_only, False, False
+        self.credit = UNLIMITED if no_ack else limit
+        self.delivered = 0
+        self._no_local = no_local
+        self._start = deliver_start(tag.encode("utf-8", "surrogateescape"))
+        self._starts: dict[int, bytes] = {}  # by the length of exchange and routing key: frame header, begin of method
+        self._header_heads: dict[int, bytes] = {}  # by size of the header: end of the method, frame header
+        self._body_heads: dict[int, bytes] = {}  # by size of the body: end of the header, frame header
+
+    @property
+    def publisher(self) -> object:
+        """Identifies messages published over its connection."""
+        return self.channel.connection.publisher
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for consumers that decline the same messages."""
+        return "AMQP 0-9-1", self.channel.connection.max_payload, self.publisher if self._no_local else None
+
+    @property
+    def has_credit(self) -> bool:
+        """As `Consumer.has_credit`."""
+        return self.credit > 0 and (self.no_ack or self.channel.credit > 0)
+
+    def wake(self) -> None:
+        """Mark the consumer as ready, if it can take messages."""
+        if self.is_waiting or self.is_cancelled or not self.channel.can_send or not self.has_credit:
+            return
+        if not self.queue.is_deleted:
+            self.queue.wake(self)
+
+    def deliver(self, entry: Entry) -> int:
+        """Send a message, if there is credit for it. Returns as `Consumer.deliver` does."""
+        channel = self.channel
+        connection = channel.connection
+        if self.credit <= 0 or connection.room <= 0 or not channel.can_send:
+            return REFUSED
+        no_ack = self.no_ack
+        if not no_ack and channel.credit <= 0:
+            return REFUSED
+        message = entry.message
+        if not isinstance(message, BasicMessage):
+            converted = basic_of(message)
+            if converted is None:
+                return NOT_FOR_ME
+            message = converted
+        header, body, routed = message.header, message.body, message.routed
+        if len(header) > connection.max_payload:
+            return NOT_FOR_ME
+        if self._no_local and message.handling.publisher is connection.publisher:
+            return NOT_FOR_ME
+        tag = channel.last_tag = channel.last_tag + 1
+        length = len(body)
+        if 0 < length <= connection.max_payload and isinstance(body, bytes):
+            start = self._starts.get(len(routed)) or self._make_start(len(routed))
+            header_head = self._header_heads.get(len(header)) or self._make_header_head(len(header))
+            body_head = self._body_heads.get(length) or self._make_body_head(length)
+            connection.output += (
+                start, _pack_tag(tag, entry.is_redelivered), routed, header_head, header, body_head, body, _END
+            )  # fmt: skip
+            connection.frames_sent += 3
+            connection.messages_sent += 1
+        else:
+            channel.send_content(encode_deliver(self._start, tag, entry.is_redelivered, routed), message)
+        self.delivered += 1
+        connection.room -= length + len(header)
+        connection.has_output()
+        if no_ack:
+            if self.acquires:
+                channel.dequeue(self.queue, entry)
+        else:
+            channel.unsettled[tag] = Delivery(self.queue, entry, self)
+            self.credit -= 1
+            channel.credit -= 1
+            if self.credit <= 0 or channel.credit <= 0:
+                return TAKEN_LAST
+        return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
+
+    def _make_start(self, length: int) -> bytes:
+        """The frame header of the method, and its begin."""
+        size = len(self._start) + _TAG.size + length
+        start = _pack_frame(METHOD, self.channel.number, size) + self._start
+        if len(self._starts) < _HEADS_KEPT:
+            self._starts[length] = start
+        return start
+
+    def _make_header_head(self, length: int) -> bytes:
+        head = _END + _pack_frame(HEADER, self.channel.number, length)
+        if len(self._header_heads) < _HEADS_KEPT:
+            self._header_heads[length] = head
+        return head
+
+    def _make_body_head(self, length: int) -> bytes:
+        head = _END + _pack_frame(BODY, self.channel.number, length)
+        if len(self._body_heads) < _HEADS_KEPT:
+            self._body_heads[length] = head
+        return head
+
+    def queue_deleted(self) -> None:
+        """The queue was deleted: the client is told, and the consumer ends."""
+        self.channel.consumer_lost(self)
+
+
+class Getter:
+    """The consumer of one basic.get: takes one message, or none.
+
+    Args:
+        channel: its channel.
+        queue: the queue.
+        no_ack: whether the message needs no acknowledgement.
+
+    Attributes:
+        channel, queue: as above.
+        is_done: whether it has taken a message.
+        acquires, cursor, is_waiting: as of `Consumer`.
+    """
+
+    __slots__ = ("_no_ack", "acquires", "channel", "cursor", "is_done", "is_waiting", "queue")
+    __deletable__ = ("cursor",)  # for the compiler
+
+    cursor: Entry
+
+    def __init__(self, channel: ConsumingChannel, queue: Queue, *, no_ack: bool) -> None:
+        self.channel, self.queue, self._no_ack = channel, queue, no_ack
+        self.acquires = True
+        self.is_done = self.is_waiting = False
+
+    @property
+    def kind(self) -> Hashable:
+        """As `Consumer.kind`."""
+        return "AMQP 0-9-1", self.channel.connection.max_payload, None
+
+    @property
+    def has_credit(self) -> bool:
+        """As `Consumer.has_credit`."""
+        return not self.is_done
+
+    def wake(self) -> None:
+        """Mark it as ready, if it can take a message."""
+        if not self.is_waiting and not self.is_done and self.channel.can_send and not self.queue.is_deleted:
+            self.queue.wake(self)
+
+    def deliver(self, entry: Entry) -> int:
+        """Send the message. Returns as `Consumer.deliver` does."""
+        channel = self.channel
+        connection = channel.connection
+        if self.is_done or connection.room <= 0 or not channel.can_send:
+            return REFUSED
+        message = basic_of(entry.message)
+        if message is None or len(message.header) > connection.max_payload:
+            return NOT_FOR_ME
+        self.is_done = True
+        tag = channel.last_tag = channel.last_tag + 1
+        method = encode_get_ok(tag, entry.is_redelivered, message.routed, self.queue.available_count)
+        channel.send_content(method, message)
+        connection.room -= message.size
+        if self._no_ack:
+            channel.dequeue(self.queue, entry)
+        else:
+            channel.unsettled[tag] = Delivery(self.queue, entry, None)
+            channel.credit -= 1
+        channel.look_again()
+        return TAKEN_LAST
+
+    def queue_deleted(self) -> None:
+        """The queue was deleted."""
+        self.channel.consumer_lost(self)

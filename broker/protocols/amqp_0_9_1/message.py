@@ -1,0 +1,174 @@
+"""A message in its AMQP 0-9-1 form.
+
+Content header, exchange, routing key and body are kept as received. Of the properties only those are read that queues
+need (delivery mode, priority, expiration); the others are checked, and decoded on demand.
+
+The expiration is relative in the protocol; its end, `expires_at`, is stored with the message. A message without a
+priority has priority 0, as in RabbitMQ.
+
+A stored message is `u32 header size | u32 mark | u64 expiration | exchange | routing key | content header | body`
+(formats/broker_records/README.md, 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from qstore.broker.model.content import Content, LargeContent
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
+from qstore.broker.model.message import Properties as NeutralProperties
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
+from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, split_record
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
+
+HIGHEST_PRIORITY: Final = 9
+
+
+class SharedHead:
+    """What is stored before the body of messages with equal headers, routing keys and exchanges.
+
+    Attributes:
+        encoded: the bytes; empty until the first of these messages is stored.
+        crc: their checksum.
+    """
+
+    __slots__ = ("crc", "encoded")
+
+    def __init__(self) -> None:
+        self.encoded = b""
+        self.crc = 0
+
+
+class BasicMessage(Message):
+    """A message received by basic.publish.
+
+    Args:
+        header: the content header.
+        body: the body.
+        exchange, routing_key: as of `Message`.
+        routed: both, encoded as in basic.deliver.
+        is_persistent, handling, expires_at: as of `Message`.
+        head: shared with other messages that have the same header and routing; None for none.
+
+    Attributes:
+        header, routed, head: as above.
+    """
+
+    __slots__ = ("_crc", "head", "header", "routed")
+
+    def __init__(
+        self,
+        header: bytes,
+        body: Content,
+        exchange: str,
+        routing_key: str,
+        routed: bytes,
+        is_persistent: bool,
+        handling: Handling,
+        expires_at: float,
+        head: SharedHead | None = None,
+    ) -> None:
+        self.header, self.routed, self.head = header, routed, head
+        self.exchange, self.routing_key, self.body = exchange, routing_key, body
+        self.size = len(header) + len(body)
+        self.is_persistent, self.handling, self.expires_at = is_persistent, handling, expires_at
+        self._crc = -1
+
+    def stored_form(self) -> StoredForm:
+        """The bytes that a journal stores."""
+        header, body, head = self.header, self.body, self.head
+        if head is not None and not head.encoded:
+            head.encoded = encode_begin(0, self.routed, len(header)) + header
+            head.crc = extend_crc32c(0, head.encoded)
+        if head is not None and isinstance(body, bytes):
+            if self._crc < 0:
+                self._crc = extend_crc32c(head.crc, body)
+            return (head.encoded, body), len(head.encoded) + len(body), self._crc
+        begin = encode_begin(ceil(self.expires_at * 1000), self.routed, len(header))
+        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
+        parts = (begin, header, *pieces)
+        if self._crc < 0:
+            crc = 0
+            for part in parts:
+                crc = extend_crc32c(crc, part)
+            self._crc = crc
+        return parts, len(begin) + len(header) + len(body), self._crc
+
+    def basic_properties(self) -> Properties:
+        """Its properties as AMQP 0-9-1 has them; empty if they cannot be decoded."""
+        try:
+            return decode_header(self.header)[1]
+        except Amqp091Error:
+            return Properties()
+
+    def headers(self) -> TypedMap:
+        """Its headers."""
+        return self.basic_properties().headers or EMPTY_MAP
+
+    def properties(self) -> NeutralProperties:
+        """Its properties."""
+        values = self.basic_properties()
+        return NeutralProperties(
+            message_id=values.message_id,
+            correlation_id=values.correlation_id,
+            user_id=_raw(values.user_id),
+            app_id=_raw(values.app_id),
+            reply_to=None if values.reply_to is None else ReplyAddress("", values.reply_to),
+            content_type=values.content_type,
+            content_encoding=values.content_encoding,
+            subject=values.type,
+            created_at=values.timestamp,
+            headers=values.headers or EMPTY_MAP,
+        )
+
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
+        """As `Message.with_headers`."""
+        try:
+            size, values = decode_header(self.header)
+            kept = [entry for entry in (values.headers or EMPTY_MAP).entries if entry[0] not in changes]
+            kept += [(name, value) for name, value in changes.items() if value is not None]
+            header = encode_header(size, values._replace(headers=TypedMap(tuple(kept))))
+        except Amqp091Error as error:
+            raise InvalidArgumentError(f"the header {', '.join(changes)} cannot be added: {error}") from error
+        return BasicMessage(
+            header, self.body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling,
+            self.expires_at,
+        )  # fmt: skip
+
+
+def handling_priority(priority: int | None) -> int:
+    """The priority of a message for queues."""
+    return 0 if priority is None else min(priority, HIGHEST_PRIORITY)
+
+
+def restore_basic(data: bytes) -> BasicMessage:
+    """Decode a stored message of AMQP 0-9-1.
+
+    Raises:
+        BrokerRecordError: it cannot be decoded.
+    """
+    end = HEADER_SIZE_BYTES + header_size(data)
+    if end > len(data):
+        raise BrokerRecordError(f"a header of {end - HEADER_SIZE_BYTES} bytes in {len(data)} bytes of data", 0)
+    record = split_record(data[HEADER_SIZE_BYTES:end])
+    try:
+        size, read = body_size(record.content_header), read_handling(record.content_header)
+    except Amqp091Error as error:
+        raise BrokerRecordError(error.what, end - len(record.content_header) + error.offset) from error
+    if size != len(data) - end:
+        raise BrokerRecordError(f"a body of {len(data) - end} bytes, but its header says {size}", end)
+    return BasicMessage(
+        record.content_header, data[end:], record.exchange, record.routing_key, record.routed, read.is_persistent,
+        Handling(priority=handling_priority(read.priority)), record.expires_ms / 1000,
+    )  # fmt: skip
+
+
+def _raw(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,136 @@
+"""Publishes a message that a channel has received.
+
+    mandatory    a message for which there is no queue is returned: 312 no-route
+    immediate    likewise one that no consumer can take at once: 313 no-consumers
+    confirm      the message is numbered, and confirmed when it is done (`confirms`); refused if a queue has no room
+    transaction  it is published at commit, and returned then
+
+Without confirms, a message that a queue has no room for closes the channel: 311 content-too-large. If it is put on a
+queue that flow control has stopped, the client is not read until the queue has drained; unless the connection has
+consumers, whose acknowledgements may be what drains the queue.
+
+Source: AMQP 0-9-1, basic.publish and its constants; RabbitMQ, "Publishers".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qstore.broker.model.content import Content
+from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, Target
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.formats.amqp_0_9_1.methods import encode_method
+from qstore.formats.amqp_0_9_1.properties import user_id_of
+
+if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.exchange import Exchange
+
+
+def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> None:
+    """Publish a message.
+
+    Args:
+        channel: the channel; it is open.
+        payload: its basic.publish.
+        header: its content header, whose fixed part was checked.
+        body: its body.
+
+    Raises:
+        SoftError, ModelError: it is not accepted, and the channel must be closed.
+        Amqp091Error: its basic.publish or its header cannot be decoded.
+    """
+    broker = channel.broker
+    publishing = channel.connection.publishing
+    target = publishing.targets.get(payload)
+    if target is None:
+        target = publishing.read_target(payload)
+    exchange = broker.exchanges.get(target.exchange)
+    if exchange is None:
+        raise SoftError(ReplyCode.NOT_FOUND, f"no exchange '{target.exchange}' in vhost '/'")
+    if exchange.is_internal:
+        text = f"exchange '{target.exchange}' is internal: clients cannot publish to it"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    message = publishing.read(target, header, body, broker.clock)
+    if publishing.has_rare:
+        _check(channel, publishing, message)
+    confirms = channel.confirms
+    number = 0
+    if confirms is not None:
+        number = confirms.published = confirms.published + 1
+        broker.tick.workers[channel] = None
+    elif channel.transaction is not None:
+        _publish_at_commit(channel, target, message, exchange)
+        return
+    router = broker.router
+    try:
+        if target.is_mandatory or target.is_immediate:
+            is_waiting = _publish_or_return(channel, target, message, exchange)
+        else:
+            is_waiting = router.publish(message, exchange)
+    except ResourceLimitExceededError as error:
+        if confirms is None:
+            raise SoftError(ReplyCode.CONTENT_TOO_LARGE, str(error)) from error
+        confirms.refuse(number)
+        return
+    if not is_waiting:
+        return
+    if confirms is not None:
+        if router.stops:
+            channel.hold(number, is_stored=message.is_persistent)
+        else:
+            confirms.ledger.hold(number)
+    elif router.stops:
+        if channel.connection.has_consumers:
+            router.stops.clear()
+        else:
+            channel.hold_input()
+
+
+def _publish_or_return(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange) -> bool:
+    router = channel.broker.router
+    if exchange.receiver is not None and exchange.receiver.takes(message):
+        return router.publish(message, exchange)
+    route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
+    if not route.queues:
+        channel.send_content(_return(target, exchange, message), message)
+    return router.publish_to(message, exchange, route)
+
+
+def _publish_at_commit(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange) -> None:
+    router, transaction = channel.broker.router, channel.transaction
+    assert transaction is not None
+    route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
+    if not route.queues and (target.is_mandatory or target.is_immediate):
+        channel.returns.append((_return(target, exchange, message), message))
+    transaction.publish_to(message, exchange, route)
+
+
+def _return(target: Target, exchange: Exchange, message: BasicMessage) -> bytes:
+    """The basic.return of a message without a queue."""
+    code, text = ReplyCode.NO_ROUTE, "NO_ROUTE"
+    if target.is_immediate and exchange.route(message).queues:
+        code, text = ReplyCode.NO_CONSUMERS, "NO_CONSUMERS"
+    return encode_method(
+        "basic.return", reply_code=code, reply_text=text, exchange=target.exchange, routing_key=target.routing_key
+    )
+
+
+def _check(channel: Channel, publishing: Publishing, message: BasicMessage) -> None:
+    """The rare checks of a message. Raises SoftError or UnauthorizedError."""
+    broker, connection = channel.broker, channel.connection
+    if publishing.is_memory_short:
+        publishing.has_published = True
+        broker.memory.check()
+    if publishing.checks_user_ids:
+        user_id = user_id_of(message.header)
+        if user_id and user_id not in (connection.user, connection.user.rpartition("@")[0]):
+            text = f"user_id property set to '{user_id}' but authenticated user was '{connection.user}'"
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
+    if publishing.checks_publish:
+        place = message.exchange, message.routing_key
+        if place not in publishing.allowed and broker.authorization.check_publish(connection, *place):
+            publishing.allow(place)

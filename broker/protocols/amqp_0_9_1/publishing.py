@@ -1,0 +1,166 @@
+"""Decodes the messages that are published over one connection.
+
+Most messages of a publisher go to the same exchange with the same routing key: basic.publish is decoded once, and
+cached by its bytes. Messages with the content header of the message before share what is stored of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qstore.broker.model.content import Content
+from qstore.broker.model.message import Handling
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, SharedHead, handling_priority
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.formats.amqp_0_9_1.methods import decode_publish
+from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling
+from qstore.formats.broker_records.amqp_0_9_1_messages import milliseconds
+
+_REMEMBERED: Final = 2048
+_ROUTED_AT: Final = 6  # in basic.publish: class, method, ticket
+
+
+class Target:
+    """Where basic.publish sends a message.
+
+    Attributes:
+        exchange, routing_key: as sent.
+        routed: both, encoded as in basic.deliver.
+        is_mandatory, is_immediate: as sent.
+    """
+
+    __slots__ = ("exchange", "is_immediate", "is_mandatory", "routed", "routing_key")
+
+    def __init__(self, payload: bytes) -> None:
+        given = decode_publish(payload)
+        self.exchange, self.routing_key = given.exchange, given.routing_key
+        self.is_mandatory, self.is_immediate = given.is_mandatory, given.is_immediate
+        self.routed = payload[_ROUTED_AT:-1]
+
+
+class Publishing:
+    """The messages of one connection.
+
+    Args:
+        publisher: identifies the connection as their publisher.
+        checks_user_ids: whether a message's user id must be the user's own.
+        checks_publish: whether the broker's authorizer checks each message.
+
+    Attributes:
+        publisher, checks_user_ids, checks_publish: as above.
+        targets: payload of basic.publish -> target, for some.
+        allowed: exchanges and routing keys to which the user may publish, as long as the rules do not change.
+        has_rare: whether messages need checks before publishing: of the user id, by the authorizer, of memory.
+        is_memory_short: whether memory is short, so that each message must be checked against the ceiling.
+        has_published: whether a message was published since then.
+        has_timestamps: whether messages without a timestamp get their time of arrival.
+    """
+
+    __slots__ = (
+        "_handlings", "_has_checks", "_last", "_last_header", "_last_target", "allowed", "checks_publish",
+        "checks_user_ids", "has_published", "has_rare", "has_timestamps", "is_memory_short", "publisher", "targets",
+    )  # fmt: skip
+
+    def __init__(self, publisher: object, *, checks_user_ids: bool, checks_publish: bool) -> None:
+        self.publisher = publisher
+        self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
+        self.targets: dict[bytes, Target] = {}
+        self.allowed: set[tuple[str, str]] = set()
+        self._has_checks = self.has_rare = checks_user_ids or checks_publish
+        self.is_memory_short = self.has_published = self.has_timestamps = False
+        self._handlings: dict[int, Handling] = {}
+        self._last_header = b""
+        self._last_target: Target | None = None
+        self._last: BasicMessage | None = None  # with that header and target; it does not expire
+
+    def read_target(self, payload: bytes) -> Target:
+        """The target of a basic.publish that is not in `targets`. Raises Amqp091Error."""
+        target = Target(payload)
+        if len(self.targets) >= _REMEMBERED:
+            self.targets.clear()
+        self.targets[payload] = target
+        return target
+
+    def read(self, target: Target, header: bytes, body: Content, clock: Callable[[], float]) -> BasicMessage:
+        """The message with this content header, which `body_size` has checked, and body.
+
+        Args:
+            target: of its basic.publish.
+            header: the content header.
+            body: the body.
+            clock: returns seconds since 1970.
+
+        Raises:
+            Amqp091Error: the header is not valid.
+            SoftError: its expiration is not valid.
+        """
+        last = self._last
+        if last is not None and target is self._last_target and header == self._last_header:
+            head = last.head
+            if head is None:
+                head = last.head = SharedHead()
+            return BasicMessage(
+                last.header, body, last.exchange, last.routing_key, last.routed, last.is_persistent, last.handling,
+                0.0, head,
+            )  # fmt: skip
+        read = read_handling(header)
+        priority = handling_priority(read.priority)
+        handling = self._handlings.get(priority)
+        if handling is None:
+            handling = self._handlings[priority] = Handling(publisher=self.publisher, priority=priority)
+        expires_at = 0.0
+        if read.expiration is not None:
+            expires_at = _end(read.expiration, clock())
+        kept = _stamped(header, clock()) if self.has_timestamps else header
+        message = BasicMessage(
+            kept, body, target.exchange, target.routing_key, target.routed, read.is_persistent, handling, expires_at
+        )
+        if not expires_at and not self.has_timestamps:
+            self._last, self._last_target, self._last_header = _without_body(message), target, header
+        return message
+
+    def allow(self, target: tuple[str, str]) -> None:
+        """The user may publish to an exchange with a routing key."""
+        if len(self.allowed) >= _REMEMBERED:
+            self.allowed.clear()
+        self.allowed.add(target)
+
+    def watch_rules(self, *, checks_publish: bool) -> None:
+        """The authorizer has other rules, by which it checks messages, or does not."""
+        self.allowed.clear()
+        self.checks_publish = checks_publish
+        self._has_checks = self.checks_user_ids or checks_publish
+        self.has_rare = self.is_memory_short or self._has_checks
+
+    def watch_memory(self, *, is_short: bool) -> None:
+        """Memory is short, or ample again."""
+        self.is_memory_short, self.has_published = is_short, False
+        self.has_rare = is_short or self._has_checks
+
+
+def _without_body(message: BasicMessage) -> BasicMessage:
+    """The message to compare the next ones with: it must not keep the body in memory."""
+    return BasicMessage(
+        message.header, b"", message.exchange, message.routing_key, message.routed, message.is_persistent,
+        message.handling, 0.0,
+    )  # fmt: skip
+
+
+def _end(expiration: str, now: float) -> float:
+    ttl = milliseconds(expiration)
+    if ttl is None:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"invalid expiration {expiration[:64]!a}")
+    return now + min(ttl, _MAX_TTL) / 1000
+
+
+_MAX_TTL: Final = 1 << 53  # milliseconds: 285,000 years
+
+
+def _stamped(header: bytes, now: float) -> bytes:
+    """A content header with the time of arrival, unless it has a timestamp."""
+    size, properties = decode_header(header)
+    if properties.timestamp is not None:
+        return header
+    return encode_header(size, properties._replace(timestamp=int(now)))

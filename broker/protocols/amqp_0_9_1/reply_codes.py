@@ -1,0 +1,51 @@
+"""The AMQP 0-9-1 reply codes of the model's errors.
+
+    UnauthorizedError              403 access-refused
+    NotAllowedError                403 access-refused: reserved names, standard exchanges, as RabbitMQ answers
+    NotFoundError                  404 not-found
+    ResourceDeletedError           404 not-found
+    ResourceLockedError            405 resource-locked
+    PreconditionFailedError        406 precondition-failed
+    IllegalArgumentError           406 precondition-failed
+    InvalidArgumentError           406 precondition-failed
+    NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
+    ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
+    IllegalStateError              406 precondition-failed
+    CommandInvalidError            406 precondition-failed
+    InternalError                  541 internal-error; closes the connection, all others close the channel
+
+Source: the AMQP 0-9-1 specification as XML, `<constant>`; RabbitMQ, "Channels" and "Queues" (which codes its clients
+expect).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qstore.broker.model import errors
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, ProtocolError, SoftError
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
+
+_CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
+    errors.UnauthorizedError: ReplyCode.ACCESS_REFUSED,
+    errors.NotAllowedError: ReplyCode.ACCESS_REFUSED,
+    errors.NotFoundError: ReplyCode.NOT_FOUND,
+    errors.ResourceDeletedError: ReplyCode.NOT_FOUND,
+    errors.ResourceLockedError: ReplyCode.RESOURCE_LOCKED,
+    errors.PreconditionFailedError: ReplyCode.PRECONDITION_FAILED,
+    errors.IllegalArgumentError: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidArgumentError: ReplyCode.PRECONDITION_FAILED,
+    errors.NotImplementedByBrokerError: ReplyCode.PRECONDITION_FAILED,
+    errors.ResourceLimitExceededError: ReplyCode.PRECONDITION_FAILED,
+    errors.IllegalStateError: ReplyCode.PRECONDITION_FAILED,
+    errors.CommandInvalidError: ReplyCode.PRECONDITION_FAILED,
+    errors.InternalError: ReplyCode.INTERNAL_ERROR,
+}
+
+
+def protocol_error(error: Exception) -> ProtocolError:
+    """What a client is told of an error of the model, or of the store."""
+    if isinstance(error, ProtocolError):
+        return error
+    code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
+    return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))

@@ -1,0 +1,176 @@
+"""The methods of classes exchange and queue: decode their fields and call the model.
+
+They change the topology, which takes time: each runs as a coroutine with the connection's input paused, and is answered
+when it is done. Where the model leaves a choice, the rules are those that RabbitMQ's clients rely on:
+
+    declared again    everything must agree: type, durability, arguments and so on; else 406 precondition-failed
+    exclusive         a queue belongs to the connection, ends with it, and is stored nowhere
+    no name           the broker names the queue; later methods of the channel may leave the name out
+    not there         deleting or unbinding what does not exist is done already
+
+Source: AMQP 0-9-1, classes exchange and queue; RabbitMQ, "Queues" and "Exchanges".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from qstore.broker.model.errors import NotFoundError
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.broker.protocols.amqp_0_9_1.arguments import alternate_of, binding_arguments, check_queue_arguments
+from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+
+_Values = dict[str, Any]
+_Work = Coroutine[Any, Any, None]
+
+SERVER_NAMED: Final = "amq.gen-"
+
+
+def _run(channel: Channel, work: _Work, reply: str, values: _Values, payload: bytes) -> None:
+    """Run a coroutine, and send a reply without fields, if it is wanted."""
+    channel.run(work, partial(_reply, channel, reply, values), payload)
+
+
+def _reply(channel: Channel, reply: str, values: _Values) -> None:
+    if not values.get("nowait"):
+        channel.send(reply)
+
+
+# ---- exchanges ----
+
+
+def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
+    name, type_name, arguments = values["exchange"], values["type"], values["arguments"]
+    if not name:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    if not values["passive"] and type_name not in EXCHANGE_TYPES:
+        raise HardError(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{type_name}'")
+    work = channel.broker.topology.declare_exchange(
+        name,
+        "" if values["passive"] else type_name,
+        passive=values["passive"],
+        durable=values["durable"],
+        auto_delete=values["auto_delete"],
+        internal=values["internal"],
+        alternate="" if values["passive"] else alternate_of(arguments),
+        arguments=arguments,
+        caller=channel.connection,
+        is_exact=True,
+    )
+    _run(channel, _ignoring_result(work), "exchange.declare-ok", values, payload)
+
+
+async def _ignoring_result(work: Coroutine[Any, Any, Any]) -> None:
+    await work
+
+
+def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
+    name = values["exchange"]
+    if not name:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    work = channel.broker.topology.delete_exchange(name, if_unused=values["if_unused"], caller=channel.connection)
+    _run(channel, _unless_gone(work), "exchange.delete-ok", values, payload)
+
+
+async def _unless_gone(work: _Work) -> None:
+    """Do what has no effect on something that does not exist."""
+    try:
+        await work
+    except NotFoundError:
+        return
+
+
+# ---- queues ----
+
+
+def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
+    name, passive = values["queue"], values["passive"]
+    is_server_named = not name and not passive
+    if is_server_named:
+        name = SERVER_NAMED + secrets.token_urlsafe(16)
+    elif not name:
+        name = channel.queue_name(name)
+    if not passive:
+        check_queue_arguments(values["arguments"])
+    found: list[tuple[int, int]] = []
+
+    async def declare() -> None:
+        connection = channel.connection
+        queue = await channel.broker.topology.declare_queue(
+            name,
+            passive=passive,
+            durable=values["durable"] and not values["exclusive"],
+            exclusive=values["exclusive"] and not passive,
+            auto_delete=values["auto_delete"],
+            arguments=values["arguments"],
+            caller=connection,
+            is_exact=True,
+            is_server_named=is_server_named,
+        )
+        if queue.owner is connection and not passive:
+            connection.own(queue)
+        found.append((queue.available_count, queue.consumer_count))
+
+    def reply() -> None:
+        channel.last_queue = name
+        if not values["nowait"]:
+            messages, consumers = found[0]
+            channel.send("queue.declare-ok", queue=name, message_count=messages, consumer_count=consumers)
+
+    channel.run(declare(), reply, payload)
+
+
+def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
+    name, topology = channel.queue_name(values["queue"]), channel.broker.topology
+    queue = channel.broker.queues.get(name)
+    count = 0 if queue is None else queue.available_count
+    work = topology.delete_queue(
+        name, if_unused=values["if_unused"], if_empty=values["if_empty"], caller=channel.connection
+    )
+
+    def reply() -> None:
+        if not values["nowait"]:
+            channel.send("queue.delete-ok", message_count=count)
+
+    channel.run(_unless_gone(work), reply, payload)
+
+
+# ---- bindings ----
+
+
+def _bound(channel: Channel, values: _Values) -> tuple[str, str, str]:
+    """Queue, exchange and key of a binding. Raises SoftError."""
+    given, key = values["queue"], values["routing_key"]
+    name = channel.queue_name(given)
+    if not values["exchange"]:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    return name, values["exchange"], key if given or key else name
+
+
+def _bind(channel: Channel, values: _Values, payload: bytes) -> None:
+    queue, name, key = _bound(channel, values)
+    exchange = channel.broker.exchanges.get(name)
+    arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
+    work = channel.broker.topology.bind(queue, name, key, arguments, caller=channel.connection)
+    _run(channel, _ignoring_result(work), "queue.bind-ok", values, payload)
+
+
+def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
+    work = channel.broker.topology.unbind(*_bound(channel, values), caller=channel.connection)
+    _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
+
+
+#: Method -> function.
+TOPOLOGY_METHODS: Final[dict[str, Callable[[Channel, _Values, bytes], None]]] = {
+    "exchange.declare": _declare_exchange,
+    "exchange.delete": _delete_exchange,
+    "queue.declare": _declare_queue,
+    "queue.delete": _delete_queue,
+    "queue.bind": _bind,
+    "queue.unbind": _unbind,
+}

@@ -1,0 +1,461 @@
+"""Channels of AMQP 0-9-1: topology, publishing, delivery and settlement, and the codes of misuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qstore.broker.protocols.amqp_0_9_1 import channel as channel_module
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
+from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
+from tests.broker.protocols.world import World
+
+TRANSIENT = Properties()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> BasicClient:
+    return BasicClient(world).open()
+
+
+def failed(client: BasicClient, name: str, **values: Any) -> tuple[str, int, str]:
+    """What is closed because of a method, with which code and text."""
+    client.method(name, 1, **values)
+    client.sync()
+    closed = client.received[-1]
+    assert closed.name in ("channel.close", "connection.close"), client.received
+    return closed.name, closed.values["reply_code"], closed.values["reply_text"]
+
+
+def bodies(client: BasicClient) -> list[bytes]:
+    return [each.body for each in client.take("basic.deliver")]
+
+
+def test_a_message_is_published_and_consumed(client: BasicClient) -> None:
+    declared = client.call("queue.declare", queue="q")
+    assert declared.values == {"queue": "q", "message_count": 0, "consumer_count": 0}
+    assert client.call("basic.consume", queue="q", consumer_tag="c").values == {"consumer_tag": "c"}
+    properties = Properties(content_type="text/plain", correlation_id="7", delivery_mode=1)
+    client.publish("q", b"hello", properties)
+    (delivery,) = client.take("basic.deliver")
+    assert delivery.body == b"hello"
+    assert delivery.properties == properties
+    assert delivery.values == {
+        "consumer_tag": "c", "delivery_tag": 1, "redelivered": False, "exchange": "", "routing_key": "q"
+    }  # fmt: skip
+    queue = client.world.broker.queues["q"]
+    assert queue.message_count == 1
+    client.method("basic.ack", delivery_tag=1)
+    assert queue.message_count == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 4088, 4089, 10_000, 300_000])
+def test_bodies_of_any_size(client: BasicClient, size: int) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True)
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    client.publish("q", body, TRANSIENT)
+    client.publish("q", b"next", TRANSIENT)
+    assert bodies(client) == [body, b"next"]
+
+
+def test_messages_in_pieces_of_any_size(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True)
+    sizes = [3, 3, 3, 3, 0, 3, 3, 5000, 5000, 5000, 3]
+    data = b"".join(client.message("q", bytes([65 + n]) * size, TRANSIENT) for n, size in enumerate(sizes))
+    for step in (1, 7, 100, len(data)):
+        for at in range(0, len(data), step):
+            client.send(data[at : at + step])
+        assert [len(body) for body in bodies(client)] == sizes
+
+
+def test_declared_queues_must_agree(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", auto_delete=True, arguments={"qpid.max_count": 5})
+    assert client.call("queue.declare", queue="q", passive=True).name == "queue.declare-ok"
+    declared = {"queue": "q", "auto_delete": True, "arguments": {"qpid.max_count": 5}}
+    assert client.call("queue.declare", **declared).name == "queue.declare-ok"
+    for changed in ({"auto_delete": False}, {"durable": True}, {"exclusive": True}, {"arguments": {}}):
+        name, code, text = failed(client, "queue.declare", **{**declared, **changed})
+        assert (name, code) == ("channel.close", 406)
+        assert text.startswith("PRECONDITION_FAILED - inequivalent arg")
+        client.method("channel.close-ok")
+        client.call("channel.open")
+
+
+def test_declared_exchanges_must_agree(client: BasicClient) -> None:
+    assert client.call("exchange.declare", exchange="e", type="topic").name == "exchange.declare-ok"
+    assert client.call("exchange.declare", exchange="e", type="topic").name == "exchange.declare-ok"
+    assert client.call("exchange.declare", exchange="e", passive=True).name == "exchange.declare-ok"
+    assert failed(client, "exchange.declare", exchange="e", type="direct")[:2] == ("channel.close", 406)
+
+
+def test_the_broker_names_queues(client: BasicClient) -> None:
+    names = {client.call("queue.declare").values["queue"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("amq.gen-") for name in names)
+    name = client.call("queue.declare").values["queue"]
+    client.call("queue.bind", exchange="amq.fanout")
+    client.publish("", b"x", TRANSIENT, exchange="amq.fanout")
+    assert client.call("basic.get").body == b"x"
+    assert client.call("queue.declare", queue=name).name == "queue.declare-ok"
+
+
+NEW = {"exchange": "e", "type": "direct"}
+MISUSE = [
+    ("queue.declare", {"queue": "amq.q"}, "channel", 403),
+    ("queue.declare", {"queue": "none", "passive": True}, "channel", 404),
+    ("queue.declare", {"queue": "x", "arguments": {"x-unknown": 1}}, "channel", 406),
+    ("queue.declare", {"queue": "x", "arguments": {"x-queue-type": "quorum"}}, "channel", 406),
+    ("queue.declare", {"queue": "x", "arguments": {"qpid.max_count": "many"}}, "channel", 406),
+    ("queue.bind", {"queue": "none", "exchange": "amq.direct"}, "channel", 404),
+    ("queue.bind", {"queue": "q", "exchange": "none"}, "channel", 404),
+    ("queue.bind", {"queue": "q"}, "channel", 403),
+    ("queue.bind", {"exchange": "amq.direct"}, "channel", 404),
+    ("queue.purge", {"queue": "none"}, "channel", 404),
+    ("exchange.declare", {"exchange": "e", "type": "nothing"}, "connection", 503),
+    ("exchange.declare", {"exchange": "", "type": "direct"}, "channel", 403),
+    ("exchange.declare", {"exchange": "amq.new", "type": "direct"}, "channel", 403),
+    ("exchange.declare", {"exchange": "none", "passive": True}, "channel", 404),
+    ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": "none"}}, "channel", 404),
+    ("exchange.declare", {**NEW, "arguments": {"x-delayed-type": "direct"}}, "channel", 406),
+    ("exchange.delete", {"exchange": "amq.direct"}, "channel", 403),
+    ("exchange.delete", {"exchange": ""}, "channel", 403),
+    ("exchange.bind", {"destination": "amq.direct", "source": "amq.fanout"}, "connection", 540),
+    ("basic.consume", {"queue": "none"}, "channel", 404),
+    ("basic.consume", {"queue": "q", "arguments": {"x-stream-offset": "first"}}, "channel", 406),
+    ("basic.get", {"queue": "none"}, "channel", 404),
+    ("basic.qos", {"prefetch_size": 1}, "connection", 540),
+    ("basic.ack", {"delivery_tag": 1}, "channel", 406),
+    ("basic.ack", {"delivery_tag": 1, "multiple": True}, "channel", 406),
+    ("basic.nack", {"delivery_tag": 1}, "channel", 406),
+    ("basic.reject", {"delivery_tag": 1}, "channel", 406),
+    ("basic.recover", {"requeue": False}, "connection", 540),
+    ("tx.commit", {}, "channel", 406),
+    ("tx.rollback", {}, "channel", 406),
+    ("channel.open", {}, "connection", 504),
+    ("basic.deliver", {}, "connection", 503),
+    ("connection.close", {}, "connection", 503),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values", "what", "code"), MISUSE, ids=[f"{each[0]} {each[1]}" for each in MISUSE])
+def test_misuse(world: World, name: str, values: dict[str, Any], what: str, code: int) -> None:
+    client = BasicClient(world).open()
+    BasicClient(world).open().call("queue.declare", queue="q")
+    closed, found, text = failed(client, name, **values)
+    assert (closed, found) == (f"{what}.close", code), text
+    last = client.received[-1].values
+    class_id = {"channel": 20, "connection": 10, "exchange": 40, "queue": 50, "basic": 60, "tx": 90}
+    assert last["class_id"] == class_id[name.partition(".")[0]]
+    assert not client.host.is_closed
+    if what == "channel":
+        assert failed(client, "queue.purge", queue="q") == (closed, found, text), "a closing channel ignores everything"
+        client.method("channel.close-ok")
+        assert client.call("channel.open").name == "channel.open-ok"
+
+
+def test_what_does_not_exist_is_deleted_already(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    assert client.call("queue.delete", queue="none").values == {"message_count": 0}
+    assert client.call("exchange.delete", exchange="none").name == "exchange.delete-ok"
+    assert client.call("queue.unbind", queue="q", exchange="amq.direct", routing_key="k").name == "queue.unbind-ok"
+
+
+def test_conditions_of_deleting(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"x", TRANSIENT)
+    assert failed(client, "queue.delete", queue="q", if_empty=True)[1] == 406
+    client.method("channel.close-ok")
+    client.call("channel.open")
+    client.call("basic.consume", queue="q")
+    assert failed(client, "queue.delete", queue="q", if_unused=True)[1] == 406
+    client.method("channel.close-ok")
+    client.call("channel.open")
+    assert client.call("queue.delete", queue="q").values == {"message_count": 1}
+
+
+def test_publishing_to_nowhere(client: BasicClient) -> None:
+    client.publish("nowhere", b"x", TRANSIENT)
+    client.publish("nowhere", b"back", TRANSIENT, mandatory=True)
+    (returned,) = client.take("basic.return")
+    assert returned.values == {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "", "routing_key": "nowhere"}
+    assert returned.body == b"back"
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"later", TRANSIENT, immediate=True)
+    (returned,) = client.take("basic.return")
+    assert (returned.values["reply_code"], returned.body) == (313, b"later")
+    client.publish("k", b"x", TRANSIENT, exchange="none")
+    client.sync()
+    assert client.last().values["reply_code"] == 404
+
+
+def test_an_internal_exchange_gets_nothing_from_clients(client: BasicClient) -> None:
+    client.call("exchange.declare", exchange="inner", type="fanout", internal=True)
+    assert client.call("exchange.declare", exchange="inner", type="fanout", internal=True).name == "exchange.declare-ok"
+    client.publish("", b"x", TRANSIENT, exchange="inner")
+    client.sync()
+    assert client.last().values["reply_code"] == 403
+
+
+def test_an_alternate_exchange_gets_what_has_no_queue(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("queue.bind", queue="q", exchange="amq.fanout")
+    client.call("exchange.declare", exchange="e", type="direct", arguments={"alternate-exchange": "amq.fanout"})
+    client.publish("k", b"x", TRANSIENT, exchange="e", mandatory=True)
+    assert client.call("basic.get", queue="q").body == b"x"
+    assert not client.take("basic.return")
+
+
+def test_headers_bindings(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("queue.bind", queue="q", exchange="amq.match", arguments={"kind": "a"})
+    for kind in ("a", "b"):
+        headers = typed_map({"kind": kind})
+        client.publish("", kind.encode(), Properties(headers=headers), exchange="amq.match")
+    assert client.call("basic.get", queue="q").body == b"a"
+    assert client.call("basic.get", queue="q").name == "basic.get-empty"
+
+
+def test_an_exclusive_queue_belongs_to_its_connection(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="mine", exclusive=True, durable=True)
+    assert not world.broker.queues["mine"].durable
+    assert client.call("queue.declare", queue="mine", exclusive=True, durable=True).name == "queue.declare-ok"
+    other = BasicClient(world).open(1, 2)
+    for name in ("basic.consume", "queue.declare", "queue.purge", "queue.delete", "basic.get"):
+        assert failed(other, name, queue="mine")[:2] == ("channel.close", 405)
+        other.method("channel.close-ok")
+        other.call("channel.open")
+    client.method("connection.close", 0, reply_code=200)
+    assert "mine" in world.broker.queues
+    client.sync()
+    assert client.received[-1].name == "connection.close-ok"
+    assert "mine" not in world.broker.queues
+
+
+def test_an_exclusive_queue_ends_with_a_connection_that_is_lost(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="mine", exclusive=True)
+    client.machine.dismantle()
+    world.run()
+    assert "mine" not in world.broker.queues
+
+
+def test_an_auto_delete_queue_ends_with_its_last_consumer(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", auto_delete=True)
+    client.call("basic.get", queue="q")
+    assert "q" in world.broker.queues
+    client.call("basic.consume", queue="q", consumer_tag="a")
+    client.call("basic.consume", queue="q", consumer_tag="b")
+    client.call("basic.cancel", consumer_tag="a")
+    assert "q" in world.broker.queues
+    client.call("channel.close")
+    assert "q" not in world.broker.queues
+
+
+def test_consumers_are_told_of_deleted_queues(world: World) -> None:
+    told, untold = BasicClient(world).open(), BasicClient(world, capabilities={}).open()
+    told.call("queue.declare", queue="q")
+    for each in (told, untold):
+        each.call("basic.consume", queue="q", consumer_tag="c")
+        each.received.clear()
+    BasicClient(world).open().call("queue.delete", queue="q")
+    assert [each.values for each in told.take("basic.cancel")] == [{"consumer_tag": "c", "nowait": True}]
+    assert not untold.take()
+    assert told.call("basic.cancel", consumer_tag="c").name == "basic.cancel-ok"
+
+
+def test_exclusive_consumers(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", exclusive=True)
+    other = BasicClient(world).open()
+    assert failed(other, "basic.consume", queue="q")[1] == 403
+    assert failed(BasicClient(world).open(), "basic.get", queue="q")[1] == 403
+
+
+def test_a_consumer_tag_is_used_once(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", consumer_tag="c")
+    assert failed(client, "basic.consume", queue="q", consumer_tag="c")[:2] == ("connection.close", 530)
+
+
+def test_prefetch_of_a_consumer(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.qos", prefetch_count=2)
+    client.call("basic.consume", queue="q", consumer_tag="c")
+    for number in range(5):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert bodies(client) == [b"0", b"1"]
+    client.method("basic.ack", delivery_tag=1)
+    assert bodies(client) == [b"2"]
+    client.method("basic.ack", delivery_tag=3, multiple=True)
+    assert bodies(client) == [b"3", b"4"]
+
+
+def test_prefetch_of_a_channel(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.qos", prefetch_count=3, **{"global": True})
+    client.call("basic.consume", queue="q", consumer_tag="a")
+    client.call("basic.consume", queue="q", consumer_tag="b")
+    for number in range(6):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert sorted(bodies(client)) == [b"0", b"1", b"2"]
+    client.method("basic.nack", delivery_tag=2, requeue=False)
+    assert bodies(client) == [b"3"]
+    client.call("basic.qos", prefetch_count=0, **{"global": True})
+    assert sorted(bodies(client)) == [b"4", b"5"]
+
+
+def test_unacknowledged_messages_have_a_limit(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setattr(channel_module, "MAX_UNACKNOWLEDGED", 3)
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q")
+    for number in range(5):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert bodies(client) == [b"0", b"1", b"2"]
+    client.method("basic.ack", delivery_tag=0, multiple=True)
+    assert bodies(client) == [b"3", b"4"]
+
+
+def test_messages_that_are_given_back_come_again(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.qos", prefetch_count=2)
+    client.call("basic.consume", queue="q", consumer_tag="c")
+    for number in range(3):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert bodies(client) == [b"0", b"1"]
+    client.method("basic.reject", delivery_tag=1, requeue=True)
+    again = client.take("basic.deliver")
+    assert [(each.body, each.values["redelivered"], each.values["delivery_tag"]) for each in again] == [(b"0", True, 3)]
+    client.method("basic.recover", requeue=True)
+    again = client.take("basic.deliver")
+    assert [(each.body, each.values["redelivered"]) for each in again] == [(b"0", True), (b"1", True)]
+    client.call("channel.close")
+    client.call("channel.open")
+    (first, second, third) = (client.call("basic.get", queue="q") for _ in range(3))
+    assert [first.body, second.body, third.body] == [b"0", b"1", b"2"]
+    assert [first.values["redelivered"], third.values["redelivered"]] == [True, False]
+    assert [each.values["message_count"] for each in (first, second, third)] == [2, 1, 0]
+
+
+def test_rejected_messages_go_to_the_alternate_exchange(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="dead")
+    client.call("queue.bind", queue="dead", exchange="amq.fanout")
+    client.call("queue.declare", queue="q")
+    world.broker.queues["q"].alternate = world.broker.exchanges["amq.fanout"]
+    client.publish("q", b"x", TRANSIENT)
+    got = client.call("basic.get", queue="q")
+    client.method("basic.nack", delivery_tag=got.values["delivery_tag"])
+    assert client.call("basic.get", queue="dead").body == b"x"
+
+
+def test_a_channel_that_does_not_flow_gets_nothing(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True)
+    assert client.call("channel.flow", active=False).values == {"active": False}
+    client.publish("q", b"x", TRANSIENT)
+    assert bodies(client) == []
+    client.call("channel.flow", active=True)
+    assert bodies(client) == [b"x"]
+
+
+def test_no_local(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True, no_local=True)
+    client.publish("q", b"own", TRANSIENT)
+    other = BasicClient(world).open()
+    other.publish("q", b"other's", TRANSIENT)
+    world.run()
+    assert bodies(client) == [b"other's"]
+    assert other.call("basic.get", queue="q").body == b"own"
+
+
+def test_a_message_that_expires(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"short", Properties(expiration="1000"))
+    client.publish("q", b"long", Properties(expiration="3000"))
+    world.now += 2
+    assert client.call("basic.get", queue="q").body == b"long"
+    client.publish("q", b"x", Properties(expiration="soon"))
+    client.sync()
+    assert client.last().values["reply_code"] == 406
+
+
+def test_messages_beyond_the_limit(world: World) -> None:
+    client = BasicClient(World(BrokerSettings(auth=False, max_message_bytes=10_000))).open(1, 2)
+    client.call("queue.declare", queue="q")
+    client.publish("q", bytes(10_001), TRANSIENT)
+    client.publish("q", b"x", TRANSIENT)
+    client.publish("q", b"still works", TRANSIENT, channel=2)
+    client.sync()
+    assert client.last().values["reply_code"] == 406
+    assert "10001 bytes" in client.last().values["reply_text"]
+    assert client.call("basic.get", 2, queue="q").body == b"still works"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_frames_in_flight_of_a_closing_channel_are_ignored(client: BasicClient, is_whole: bool) -> None:
+    client.call("queue.declare", queue="q")
+    client.method("queue.purge", queue="none")
+    message = client.message("q", bytes(9000) if not is_whole else b"x")
+    client.send(message * 3)
+    client.method("basic.ack", delivery_tag=9)
+    client.method("channel.close-ok")
+    assert client.call("channel.open").name == "channel.open-ok"
+    assert client.call("queue.declare", queue="q", passive=True).values["message_count"] == 0
+    client.send(message)
+    assert client.call("queue.declare", queue="q", passive=True).values["message_count"] == 1
+
+
+def test_purging(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    for _ in range(3):
+        client.publish("q", b"x", TRANSIENT)
+    assert client.call("queue.purge", queue="q").values == {"message_count": 3}
+    assert client.call("basic.get", queue="q").name == "basic.get-empty"
+
+
+def test_methods_without_an_answer(client: BasicClient) -> None:
+    client.method("exchange.declare", exchange="e", type="fanout", nowait=True)
+    client.method("queue.declare", queue="q", nowait=True)
+    client.method("queue.bind", queue="q", exchange="e", nowait=True)
+    client.method("basic.consume", queue="q", consumer_tag="c", nowait=True)
+    client.publish("", b"x", TRANSIENT, exchange="e")
+    assert [each.name for each in client.take()] == ["basic.deliver"]
+    client.method("basic.cancel", consumer_tag="c", nowait=True)
+    client.method("queue.purge", queue="q", nowait=True)
+    client.method("queue.delete", queue="q", nowait=True)
+    client.method("exchange.delete", exchange="e", nowait=True)
+    assert client.take() == []
+
+
+def test_a_large_message_does_not_break_the_order_of_a_channel(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True)
+    client.received.clear()
+    client.publish("q", bytes(3_000_000), TRANSIENT)
+    client.world.run()
+    client.method("basic.qos", prefetch_count=1)
+    client.publish("q", b"next", TRANSIENT)
+    found = client.take()
+    assert {each.name for each in found} == {"basic.deliver", "basic.qos-ok"}
+    assert sorted(len(each.body) for each in found if each.name == "basic.deliver") == [4, 3_000_000]
+
+
+def test_a_channel_closed_within_a_large_message_can_be_opened_again(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q")
+    client.publish("q", bytes(3_000_000), PERSISTENT)
+    client.method("channel.close")
+    client.sync()
+    assert client.last().name == "channel.close-ok"
+    assert client.call("channel.open").name == "channel.open-ok"
+    assert client.call("queue.declare", queue="q", passive=True).values["message_count"] == 1

@@ -1,0 +1,305 @@
+"""Confirms and transactions of AMQP 0-9-1 on a disk that waits until a test says so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_9_1.methods import decode_method
+from qstore.formats.amqp_0_9_1.properties import Properties
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World
+
+TRANSIENT = Properties()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> BasicClient:
+    world.durable_queue("d")
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="t")
+    assert client.call("confirm.select").name == "confirm.select-ok"
+    return client
+
+
+def confirmed(client: BasicClient) -> list[tuple[str, int, bool]]:
+    """What was confirmed or refused since the last call: method, tag and `multiple`."""
+    found = client.take("basic.ack", "basic.nack")
+    return [(each.name[6:], each.values["delivery_tag"], each.values["multiple"]) for each in found]
+
+
+def test_a_stored_message_is_confirmed_when_it_is_on_the_disk(world: World, client: BasicClient) -> None:
+    for _ in range(3):
+        client.publish("d")
+    assert confirmed(client) == []
+    world.store.end_flush()
+    assert confirmed(client) == [("ack", 3, True)]
+    client.publish("d")
+    client.sync()
+    world.store.end_flush()
+    assert confirmed(client) == [("ack", 4, False)]
+
+
+def test_others_are_confirmed_at_once(client: BasicClient) -> None:
+    client.publish("t")
+    client.publish("d", b"x", TRANSIENT)
+    client.publish("nowhere")
+    assert confirmed(client) == [("ack", 3, True)]
+
+
+def test_a_message_may_be_confirmed_before_earlier_ones(world: World, client: BasicClient) -> None:
+    client.publish("d")
+    client.publish("t")
+    client.publish("t")
+    client.publish("d")
+    client.publish("t")
+    assert confirmed(client) == [("ack", 2, False), ("ack", 3, False), ("ack", 5, False)]
+    world.store.end_flush()
+    assert confirmed(client) == [("ack", 1, False), ("ack", 4, False)]
+
+
+def test_a_return_comes_before_its_confirm(client: BasicClient) -> None:
+    client.publish("nowhere", mandatory=True)
+    assert [each.name for each in client.take()][-2:] == ["basic.return", "basic.ack"]
+
+
+def test_what_cannot_be_written_is_refused(world: World, client: BasicClient) -> None:
+    client.publish("d")
+    client.publish("d")
+    client.sync()
+    world.store.end_flush(OSError("the disk is gone"))
+    assert confirmed(client) == [("nack", 1, False), ("nack", 2, False)]
+    world.store.failing = world.store.FullError("no room")
+    client.publish("d")
+    assert confirmed(client) == [("nack", 3, False)]
+    world.store.failing = None
+    client.publish("t")
+    assert confirmed(client) == [("ack", 4, False)]
+
+
+def test_a_queue_without_room(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="full", arguments={"qpid.max_count": 1, "qpid.flow_stop_count": 0})
+    client.publish("full")
+    client.publish("full")
+    assert sorted(confirmed(client)) == [("ack", 1, False), ("nack", 2, False)]
+    other = BasicClient(world).open()
+    other.publish("full")
+    other.sync()
+    assert other.last().values["reply_code"] == 311
+
+
+def test_confirms_wait_for_a_stopped_queue(client: BasicClient) -> None:
+    client.call("queue.declare", queue="s", arguments={"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1})
+    for _ in range(4):
+        client.publish("s")
+    assert confirmed(client) == [("ack", 2, True)]
+    for _ in range(2):
+        client.call("basic.get", queue="s", no_ack=True)
+    assert confirmed(client) == []
+    for _ in range(2):
+        client.call("basic.get", queue="s", no_ack=True)
+    assert {tag for _, tag, _ in confirmed(client)} == {3, 4}
+
+
+def test_without_confirms_a_stopped_queue_stops_the_input(world: World, client: BasicClient) -> None:
+    arguments = {"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1}
+    client.call("queue.declare", queue="s", arguments=arguments)
+    other = BasicClient(world).open()
+    other.send(other.message("s") * 5)
+    assert [each.name for each in other.take()] == ["connection.blocked"]
+    assert other.machine.is_paused
+    assert world.broker.queues["s"].message_count == 3
+    for _ in range(3):
+        client.call("basic.get", queue="s", no_ack=True)
+    assert [each.name for each in other.take()] == ["connection.unblocked"]
+    assert not other.machine.is_paused
+    assert world.broker.queues["s"].message_count == 2
+    other.call("basic.consume", queue="s")
+    other.send(other.message("s") * 5)
+    other.sync()
+    assert not other.machine.is_paused, "its own acknowledgements may be what the queue waits for"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_held_publisher_that_goes_leaves_nothing_behind(world: World, client: BasicClient, lost: bool) -> None:
+    client.call("queue.declare", queue="s", arguments={"qpid.flow_stop_count": 1})
+    other = BasicClient(world).open()
+    other.send(other.message("s") * 3)
+    other.sync()
+    assert other.machine.is_paused
+    if lost:
+        other.machine.dismantle()
+    else:
+        other.machine.force_close("so")
+        other.sync()
+        assert other.received[-1].name == "connection.close"
+    client.call("queue.delete", queue="s")
+    world.run()
+
+
+def test_get_waits_for_messages_that_wait_for_the_disk(world: World) -> None:
+    world.durable_queue("d")
+    client = BasicClient(world).open()
+    client.publish("d", b"x")
+    client.method("basic.get", queue="d", no_ack=True)
+    client.method("queue.declare", queue="later")
+    assert client.take() == []
+    world.store.end_flush()
+    assert [each.name for each in client.take()] == ["basic.get-ok", "queue.declare-ok"]
+    client.publish("d", b"x")
+    client.method("basic.get", queue="d")
+    client.sync()
+    other = BasicClient(world).open()
+    other.method("basic.get", queue="d")
+    assert other.take() == []
+    client.machine.dismantle()
+    while world.store.flushes:
+        world.store.end_flush()
+    assert other.take()[-1].body == b"x"
+
+
+def test_confirms_and_transactions_exclude_each_other(world: World, client: BasicClient) -> None:
+    assert client.call("tx.select").values["reply_code"] == 406
+    other = BasicClient(world).open()
+    other.call("tx.select")
+    assert other.call("confirm.select").values["reply_code"] == 406
+
+
+def test_a_transaction(world: World) -> None:
+    client, other = BasicClient(world).open(), BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"before", TRANSIENT)
+    client.call("tx.select")
+    got = client.call("basic.get", queue="q")
+    client.publish("q", b"in it", TRANSIENT)
+    client.publish("nowhere", b"back", TRANSIENT, mandatory=True)
+    client.method("basic.ack", delivery_tag=got.values["delivery_tag"])
+    client.sync()
+    assert other.call("basic.get", queue="q").name == "basic.get-empty"
+    assert not client.take("basic.return")
+    client.method("tx.commit")
+    assert [each.name for each in client.take("basic.return", "tx.commit-ok")] == ["basic.return", "tx.commit-ok"]
+    assert other.call("basic.get", queue="q", no_ack=True).body == b"in it"
+    assert world.broker.queues["q"].is_empty
+
+
+def test_a_rollback(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    for body in (b"1", b"2", b"3"):
+        client.publish("q", body, TRANSIENT)
+    client.call("tx.select")
+    client.call("basic.qos", prefetch_count=3)
+    client.call("basic.consume", queue="q")
+    tags = [each.values["delivery_tag"] for each in client.take("basic.deliver")]
+    client.method("basic.ack", delivery_tag=tags[0])
+    client.method("basic.reject", delivery_tag=tags[1])
+    client.publish("q", b"never", TRANSIENT)
+    client.publish("nowhere", b"never", TRANSIENT, mandatory=True)
+    assert client.call("tx.rollback").name == "tx.rollback-ok"
+    assert not client.take("basic.return")
+    client.method("basic.ack", delivery_tag=tags[2], multiple=True)
+    assert client.call("tx.commit").name == "tx.commit-ok"
+    assert world.broker.queues["q"].is_empty
+
+
+def test_what_was_settled_in_an_open_transaction_comes_back(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"x", TRANSIENT)
+    client.publish("q", b"y", TRANSIENT)
+    client.call("tx.select")
+    for _ in range(2):
+        client.call("basic.get", queue="q")
+    client.method("basic.ack", delivery_tag=1)
+    client.method("basic.nack", delivery_tag=2)
+    client.machine.dismantle()
+    world.run()
+    assert world.broker.queues["q"].available_count == 2
+
+
+def test_a_rejected_message_leaves_at_commit(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"x", TRANSIENT)
+    client.call("tx.select")
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", delivery_tag=1, requeue=False)
+    client.sync()
+    assert world.broker.queues["q"].message_count == 1
+    client.call("tx.commit")
+    assert world.broker.queues["q"].is_empty
+
+
+def test_memory_is_short(world: World) -> None:
+    client = BasicClient(World(BrokerSettings(auth=False, memory_bytes=100_000))).open()
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"x", TRANSIENT)
+    client.machine.watch_memory(is_short=True)
+    assert client.take("connection.blocked")[0].values == {"reason": "memory is short"}
+    client.publish("q", b"x", TRANSIENT)
+    assert client.machine.take_published()
+    client.machine.watch_memory(is_short=False)
+    assert client.take("connection.unblocked")
+    fresh = BasicClient(world).open()
+    fresh.machine.watch_memory(is_short=True)
+    assert fresh.take() == []
+
+
+@given(st.lists(st.sampled_from(["plain", "held", "late", "refused"]), max_size=30), st.randoms(use_true_random=False))
+def test_each_number_is_told_once(kinds: list[str], random: object) -> None:
+    """Whatever waits for how long: each is confirmed or refused, and none before it is done."""
+    confirms = Confirms()
+    ledger, waiting, told = confirms.ledger, [], {}
+    done = set()
+
+    def take() -> None:
+        for payload in confirms.take():
+            method, values = decode_method(payload)
+            tag = values["delivery_tag"]
+            covered = range(1, tag + 1) if values["multiple"] else (tag,)
+            for number in covered:
+                assert number in done, f"{number} is told before it is done"
+                told.setdefault(number, method.name)
+
+    for kind in kinds:
+        number = confirms.published = confirms.published + 1
+        if kind == "held":
+            ledger.hold(number)
+        elif kind == "late":
+            ledger.postpone(number)
+            waiting.append([[number, number]])
+        elif kind == "refused":
+            confirms.refuse(number)
+            done.add(number)
+        else:
+            done.add(number)
+        if random.random() < 0.4:  # type: ignore[attr-defined]
+            runs = ledger.complete_below(number + 1)
+            if runs:
+                waiting.append(runs)
+            take()
+        if waiting and random.random() < 0.3:  # type: ignore[attr-defined]
+            runs = waiting.pop(random.randrange(len(waiting)))  # type: ignore[attr-defined]
+            if runs[0][0] < ledger.processed:
+                done |= {each for first, last in runs for each in range(first, last + 1)}
+                ledger.complete(runs)
+                take()
+            else:
+                waiting.append(runs)
+    runs = ledger.complete_below(confirms.published + 1)
+    for each in (*waiting, runs):
+        done |= {number for first, last in each for number in range(first, last + 1)}
+        ledger.complete(each)
+    take()
+    assert told == {number: "basic.nack" if kind == "refused" else "basic.ack" for number, kind in enumerate(kinds, 1)}
+    assert confirms.is_all_done
+    assert confirms.take() == []

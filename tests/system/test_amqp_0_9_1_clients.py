@@ -1,0 +1,296 @@
+"""The clients of RabbitMQ, unchanged, against a real broker: pika, aio-pika, py-amqp, kombu and amqpstorm; and with
+clients of AMQP 0-10 on the same queues."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import aio_pika
+import amqp
+import amqpstorm
+import kombu
+import pika
+import pika.exceptions
+import pytest
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.blocking_connection import BlockingChannel
+
+from qstore import Connection, Message
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import RunningBroker, one_broker
+
+DURABLE = pika.BasicProperties(delivery_mode=2, headers={"number": 7}, message_id="m", content_type="text/plain")
+
+broker = pytest.fixture(scope="module")(one_broker)
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"queue-{uuid4()}"
+
+
+@pytest.fixture
+def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
+    """A channel of pika's blocking adapter."""
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        yield connection.channel()
+
+
+# ---- pika ----
+
+
+def test_pika_publishes_with_confirms_and_consumes(channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    for number in range(20):
+        channel.basic_publish("", queue, b"%d" % number, DURABLE)
+    channel.basic_qos(prefetch_count=3)
+    found = []
+    for method, properties, body in channel.consume(queue, inactivity_timeout=PATIENCE_SECONDS):
+        assert method is not None
+        assert (properties.headers, properties.message_id) == ({"number": 7}, "m")
+        found.append(int(body))
+        channel.basic_ack(method.delivery_tag)
+        if len(found) == 20:
+            break
+    channel.cancel()
+    assert found == list(range(20))
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
+
+
+def test_pika_gets_back_what_has_no_queue(channel: BlockingChannel, queue: str) -> None:
+    channel.confirm_delivery()
+    with pytest.raises(pika.exceptions.UnroutableError) as caught:
+        channel.basic_publish("", queue, b"back", DURABLE, mandatory=True)
+    assert caught.value.messages[0].body == b"back"
+    channel.queue_declare(queue, arguments={"qpid.max_count": 1, "qpid.flow_stop_count": 0})
+    channel.basic_publish("", queue, b"1")
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("", queue, b"2")
+
+
+def test_pika_gives_messages_back(channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    channel.basic_publish("", queue, b"x", DURABLE)
+    method, _, _ = channel.basic_get(queue)
+    assert not method.redelivered
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    method, _, body = channel.basic_get(queue)
+    assert (method.redelivered, body) == (True, b"x")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    assert channel.basic_get(queue) == (None, None, None)
+
+
+def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: str) -> None:
+    cancelled: list[Any] = []
+    channel.add_on_cancel_callback(cancelled.append)
+    channel.queue_declare(queue)
+    channel.basic_consume(queue, lambda *_: None, consumer_tag="me")
+    channel.connection.channel().queue_delete(queue)
+    channel.connection.process_data_events(PATIENCE_SECONDS)
+    assert [each.method.consumer_tag for each in cancelled] == ["me"]
+
+
+def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.queue_declare(queue, arguments={"x-queue-type": "quorum"})
+    assert (caught.value.reply_code, "x-queue-type" in caught.value.reply_text) == (406, True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.connection.channel().queue_declare(queue, passive=True)
+    assert caught.value.reply_code == 404
+    parameters = pika.ConnectionParameters("127.0.0.1", channel.connection._impl.params.port, "other")
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*there is no vhost 'other'"):
+        pika.BlockingConnection(parameters)
+
+
+def test_pika_uses_transactions(channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    channel.tx_select()
+    channel.basic_publish("", queue, b"never", DURABLE)
+    channel.tx_rollback()
+    channel.basic_publish("", queue, b"once", DURABLE)
+    channel.tx_commit()
+    assert channel.basic_get(queue)[2] == b"once"
+    assert channel.basic_get(queue)[2] is None
+
+
+def test_pika_without_blocking(broker: RunningBroker, queue: str) -> None:
+    """The asyncio adapter; the select adapter has the same core."""
+
+    async def test() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        opened, done, found = loop.create_future(), loop.create_future(), []
+        connection = AsyncioConnection(
+            pika.ConnectionParameters("127.0.0.1", broker.port), on_open_callback=opened.set_result,
+            on_close_callback=lambda *_: done.done() or done.set_result(None),
+        )  # fmt: skip
+        await opened
+        channel_opened = loop.create_future()
+        channel = connection.channel(on_open_callback=channel_opened.set_result)
+        await channel_opened
+        declared = loop.create_future()
+        channel.queue_declare(queue, callback=declared.set_result)
+        await declared
+
+        def received(*delivery: Any) -> None:
+            found.append(delivery[-1])
+            if len(found) == 3:
+                connection.close()
+
+        channel.basic_consume(queue, received, auto_ack=True)
+        for number in range(3):
+            channel.basic_publish("", queue, b"%d" % number)
+        await asyncio.wait_for(done, PATIENCE_SECONDS)
+        return found
+
+    assert asyncio.run(test()) == [b"0", b"1", b"2"]
+
+
+def test_a_large_message(channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    body = bytes(range(256)) * 20_000
+    channel.basic_publish("", queue, body, DURABLE)
+    channel.basic_publish("", queue, b"next", DURABLE)
+    assert channel.basic_get(queue, auto_ack=True)[2] == body
+    assert channel.basic_get(queue, auto_ack=True)[2] == b"next"
+
+
+# ---- the others ----
+
+
+def test_aio_pika(broker: RunningBroker, queue: str) -> None:
+    async def test() -> None:
+        connection = await aio_pika.connect_robust(f"amqp://guest:guest@127.0.0.1:{broker.port}/")
+        async with connection:
+            channel = await connection.channel(on_return_raises=True)
+            await channel.set_qos(prefetch_count=2)
+            exchange = await channel.declare_exchange(f"x-{queue}", aio_pika.ExchangeType.TOPIC, auto_delete=True)
+            declared = await channel.declare_queue(queue, durable=True)
+            await declared.bind(exchange, "order.*")
+            persistent = aio_pika.DeliveryMode.PERSISTENT
+            await asyncio.gather(*(
+                exchange.publish(aio_pika.Message(b"%d" % number, delivery_mode=persistent), "order.new")
+                for number in range(20)
+            ))  # fmt: skip
+            with pytest.raises(aio_pika.exceptions.PublishError):
+                await exchange.publish(aio_pika.Message(b"x"), "other", mandatory=True)
+            found = set()
+            async with declared.iterator() as messages:
+                async for message in messages:
+                    async with message.process():
+                        found.add(int(message.body))
+                    if len(found) == 20:
+                        break
+            assert found == set(range(20))
+            transactional = await connection.channel(publisher_confirms=False)
+            async with transactional.transaction():
+                await transactional.default_exchange.publish(aio_pika.Message(b"tx"), queue)
+            assert (await declared.get(timeout=PATIENCE_SECONDS)).body == b"tx"
+
+    asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_SECONDS))
+
+
+def test_py_amqp(broker: RunningBroker, queue: str) -> None:
+    with amqp.Connection(f"127.0.0.1:{broker.port}", confirm_publish=True) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True, auto_delete=False)
+        for number in range(3):
+            channel.basic_publish(amqp.Message(b"%d" % number, delivery_mode=2), routing_key=queue)
+        found: list[Any] = []
+
+        def received(message: amqp.Message) -> None:
+            found.append(message.body)
+            channel.basic_ack(message.delivery_tag)
+
+        channel.basic_consume(queue, callback=received)
+        while len(found) < 3:
+            connection.drain_events(timeout=PATIENCE_SECONDS)
+        assert found == ["0", "1", "2"] or found == [b"0", b"1", b"2"]
+
+
+def test_kombu(broker: RunningBroker, queue: str) -> None:
+    exchange = kombu.Exchange(f"x-{queue}", "direct", durable=True)
+    bound = kombu.Queue(queue, exchange, routing_key="k")
+    with kombu.Connection(f"amqp://guest:guest@127.0.0.1:{broker.port}//") as connection:
+        producer = connection.Producer(serializer="json")
+        for number in range(3):
+            producer.publish({"n": number}, exchange=exchange, routing_key="k", declare=[bound], retry=True)
+        found: list[int] = []
+
+        def received(body: Any, message: Any) -> None:
+            found.append(body["n"])
+            message.ack()
+
+        with connection.Consumer(bound, callbacks=[received]):
+            while len(found) < 3:
+                connection.drain_events(timeout=PATIENCE_SECONDS)
+        assert found == [0, 1, 2]
+
+
+def test_amqpstorm(broker: RunningBroker, queue: str) -> None:
+    with (
+        amqpstorm.Connection("127.0.0.1", "guest", "guest", port=broker.port) as connection,
+        connection.channel() as channel,
+    ):
+        channel.confirm_deliveries()
+        channel.queue.declare(queue, durable=True)
+        message = amqpstorm.Message.create(channel, "hello", {"delivery_mode": 2})
+        assert message.publish(queue)
+        assert channel.basic.get(queue, auto_decode=True).body == "hello"
+        assert channel.queue.delete(queue)["message_count"] == 0
+
+
+# ---- with AMQP 0-10 ----
+
+
+def test_messages_cross_between_the_protocols(broker: RunningBroker, channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(
+        delivery_mode=2, headers={"n": 7, "t": "text"}, correlation_id="c", reply_to="answers", type="order",
+        content_type="text/plain", priority=3, message_id="m-1", app_id="shop",
+    )  # fmt: skip
+    channel.basic_publish("", queue, b"from 0-9-1", properties)
+    with Connection(f"127.0.0.1:{broker.port}") as connection, connection.session() as session:
+        message = session.receiver(queue).fetch(timeout=PATIENCE_SECONDS)
+        assert message.content in ("from 0-9-1", b"from 0-9-1")
+        assert (message.properties["n"], message.properties["t"]) == (7, "text")
+        assert (message.subject, message.correlation_id, message.priority) == ("order", "c", 3)
+        assert message.properties["x-amqp-message-id"] == "m-1"
+        session.acknowledge()
+        sender = session.sender(queue)
+        sender.send(Message({"a": 1}, subject="s", properties={"n": 8}, durable=True, correlation_id="d"))
+    method, found, body = channel.basic_get(queue, auto_ack=True)
+    assert method.routing_key == queue
+    assert (found.content_type, found.type, found.correlation_id, found.delivery_mode) == ("amqp/map", "s", "d", 2)
+    assert found.headers["n"] == 8
+    assert body
+
+
+def test_many_channels_at_once(broker: RunningBroker, queue: str) -> None:
+    """Threads with a connection each, which publish to and consume from one queue."""
+    count, threads, found, lock = 50, 4, [], threading.Lock()
+
+    def work(number: int) -> None:
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+            channel = connection.channel()
+            channel.queue_declare(queue, durable=True)
+            channel.confirm_delivery()
+            for each in range(count):
+                channel.basic_publish("", queue, b"%d.%d" % (number, each), DURABLE)
+            for _ in range(count):
+                _, _, body = channel.basic_get(queue, auto_ack=True)
+                with lock:
+                    found.append(body)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert sorted(found) == sorted(b"%d.%d" % (number, each) for number in range(threads) for each in range(count))
