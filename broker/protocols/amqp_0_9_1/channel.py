@@ -13,7 +13,6 @@ Source: AMQP 0-9-1, classes channel, basic and tx; RabbitMQ, "Consumer Acknowled
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,13 +26,13 @@ from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
 from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
 from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Getter
-from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, DeliveringConnection, Delivery
+from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, Delivery
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.frame_output import content_frames
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
-from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
 from qstore.broker.protocols.streams import Stream
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -50,76 +49,6 @@ MAX_UNACKNOWLEDGED: Final = 262_144
 
 MAX_CONSUMERS: Final = 10_000
 """Of one channel."""
-
-
-class ChannelConnection(DeliveringConnection):
-    """The connection of a channel, as the channel sees it.
-
-    Attributes:
-        user, peer: the user and the client's address.
-        publishing: decodes messages.
-        capabilities: those of the client's capabilities that it has.
-        streams: channel -> stream of its large messages.
-    """
-
-    __slots__ = ("capabilities", "peer", "publishing", "streams", "user")
-
-    user: str
-    peer: str
-    publishing: Publishing
-    capabilities: frozenset[str]
-    streams: dict[int, Stream]
-
-    @property
-    @abstractmethod
-    def has_consumers(self) -> bool:
-        """Whether any of its channels has consumers."""
-
-    @property
-    def remote_host(self) -> str:
-        """Address and port of the client."""
-        return self.peer
-
-    @property
-    def actor(self) -> str:
-        """As `Caller.actor`."""
-        return self.publisher.connection.actor
-
-    @abstractmethod
-    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run a coroutine, and call `done` with its error, or None."""
-
-    @abstractmethod
-    def pause(self) -> None:
-        """Buffer input from now on, until as many calls of `unpause`."""
-
-    @abstractmethod
-    def unpause(self) -> None:
-        """Take back one call of `pause`; after the last, process the buffered input."""
-
-    @abstractmethod
-    def fail(self, channel: Channel, error: Exception, payload: bytes = b"") -> None:
-        """A method of a channel has failed: close the channel, or the connection."""
-
-    @abstractmethod
-    def publisher_held(self) -> None:
-        """A message was put on a stopped queue, and nobody waits for its confirm: do not read on for now."""
-
-    @abstractmethod
-    def publisher_freed(self) -> None:
-        """Such a message has left the queue, or that is not stopped any more."""
-
-    @abstractmethod
-    def own(self, queue: Queue) -> None:
-        """A queue was declared exclusive to this connection."""
-
-    @abstractmethod
-    def channel_closed(self, channel: Channel) -> None:
-        """The client closes a channel."""
-
-    @abstractmethod
-    def leave(self, queue: Queue) -> None:
-        """A queue has lost a consumer: delete it if it is auto-delete and unused."""
 
 
 class Channel(DeliveringChannel[ChannelConnection]):

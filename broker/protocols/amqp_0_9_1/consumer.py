@@ -63,8 +63,8 @@ class BasicConsumer:
 
     __slots__ = (
         "_body_heads", "_header_heads", "_no_local", "_start", "_starts", "acquires", "arguments", "channel", "credit",
-        "cursor", "delivered", "destination", "is_accepting", "is_cancelled", "is_waiting", "is_windowed", "limit", "no_ack",
-        "queue", "tag",
+        "cursor", "delivered", "destination", "is_accepting", "is_cancelled", "is_waiting", "is_windowed", "limit",
+        "no_ack", "queue", "tag",
     )  # fmt: skip
     __deletable__ = ("cursor",)  # for the compiler
 

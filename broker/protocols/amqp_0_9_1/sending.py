@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.tick import Tick
-from qstore.broker.protocols.amqp_0_9_1.channel import Channel, ChannelConnection
+from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
 from qstore.broker.protocols.machine import Host
 from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method

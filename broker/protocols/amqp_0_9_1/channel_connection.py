@@ -1,0 +1,86 @@
+"""The connection of a channel, as the channel sees it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringConnection
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
+from qstore.broker.protocols.streams import Stream
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+
+
+class ChannelConnection(DeliveringConnection):
+    """The connection of a channel, as the channel sees it.
+
+    Attributes:
+        user, peer: the user and the client's address.
+        publishing: decodes messages.
+        capabilities: those of the client's capabilities that it has.
+        streams: channel -> stream of its large messages.
+    """
+
+    __slots__ = ("capabilities", "peer", "publishing", "streams", "user")
+
+    user: str
+    peer: str
+    publishing: Publishing
+    capabilities: frozenset[str]
+    streams: dict[int, Stream]
+
+    @property
+    @abstractmethod
+    def has_consumers(self) -> bool:
+        """Whether any of its channels has consumers."""
+
+    @property
+    def remote_host(self) -> str:
+        """Address and port of the client."""
+        return self.peer
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`."""
+        return self.publisher.connection.actor
+
+    @abstractmethod
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run a coroutine, and call `done` with its error, or None."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Buffer input from now on, until as many calls of `unpause`."""
+
+    @abstractmethod
+    def unpause(self) -> None:
+        """Take back one call of `pause`; after the last, process the buffered input."""
+
+    @abstractmethod
+    def fail(self, channel: Channel, error: Exception, payload: bytes = b"") -> None:
+        """A method of a channel has failed: close the channel, or the connection."""
+
+    @abstractmethod
+    def publisher_held(self) -> None:
+        """A message was put on a stopped queue, and nobody waits for its confirm: do not read on for now."""
+
+    @abstractmethod
+    def publisher_freed(self) -> None:
+        """Such a message has left the queue, or that is not stopped any more."""
+
+    @abstractmethod
+    def own(self, queue: Queue) -> None:
+        """A queue was declared exclusive to this connection."""
+
+    @abstractmethod
+    def channel_closed(self, channel: Channel) -> None:
+        """The client closes a channel."""
+
+    @abstractmethod
+    def leave(self, queue: Queue) -> None:
+        """A queue has lost a consumer: delete it if it is auto-delete and unused."""
