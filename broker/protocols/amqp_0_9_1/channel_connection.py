@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringConnection
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
 from qstore.broker.protocols.streams import Stream
-
-if TYPE_CHECKING:
-    from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 
 
 class ChannelConnection(DeliveringConnection):
@@ -62,7 +59,7 @@ class ChannelConnection(DeliveringConnection):
         """Take back one call of `pause`; after the last, process the buffered input."""
 
     @abstractmethod
-    def fail(self, channel: Channel, error: Exception, payload: bytes = b"") -> None:
+    def fail(self, channel: Any, error: Exception, payload: bytes = b"") -> None:
         """A method of a channel has failed: close the channel, or the connection."""
 
     @abstractmethod
@@ -78,7 +75,7 @@ class ChannelConnection(DeliveringConnection):
         """A queue was declared exclusive to this connection."""
 
     @abstractmethod
-    def channel_closed(self, channel: Channel) -> None:
+    def channel_closed(self, channel: Any) -> None:
         """The client closes a channel."""
 
     @abstractmethod
