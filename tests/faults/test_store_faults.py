@@ -193,7 +193,7 @@ def test_a_driver_that_dies_with_what_it_knows_loses_nothing(seed: int, monkeypa
     StoreLife(disk, model, rng, must_be_clean=model.is_closed).close()
 
 
-@pytest.mark.parametrize("seed", today(range(8), 2))
+@pytest.mark.parametrize("seed", today(range(8), 1))
 def test_kills_at_each_call_while_drivers_die_and_are_replaced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
     replaced = 0

@@ -16,7 +16,7 @@ import pytest
 
 from qstore.tools.spark.needed import missing
 from tests.spark.analyses import UNVERIFIED, Fleet
-from tests.support.profiles import today
+from tests.support.profiles import only_on_its_day, today
 
 ROOT: Final = Path(__file__).parent.parent.parent
 STARTS_SECONDS: Final = 240.0  # at most, until a moment has come, on a machine that is busy with other things
@@ -121,6 +121,7 @@ def test_ctrl_c_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) -> 
         running.kill_all()
 
 
+@only_on_its_day(0, 2)
 @pytest.mark.parametrize("moment", today(["a process is started", "Spark starts", "journals are read"], 1))
 def test_sigterm_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) -> None:
     running = Running(fleet, tmp_path / "out")
@@ -135,6 +136,7 @@ def test_sigterm_leaves_no_process(fleet: Fleet, tmp_path: Path, moment: str) ->
         running.kill_all()
 
 
+@only_on_its_day(1, 2)
 def test_java_goes_when_the_command_is_killed(fleet: Fleet, tmp_path: Path) -> None:
     running = Running(fleet, tmp_path / "out")
     try:

@@ -29,7 +29,7 @@ from tests.system.store_child import GEOMETRY, token_of
 from tests.system.store_ledger import Found, Ledger, Message
 
 ROOT: Final = Path(__file__).parents[2]
-KILLS: Final = 50 if is_nightly() else 20
+KILLS: Final = 50 if is_nightly() else 12
 
 
 class Run(NamedTuple):
