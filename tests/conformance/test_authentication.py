@@ -15,6 +15,7 @@ from qstore.broker.security.users.verifiers import MECHANISMS, SCRAM_HASHES
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.tools.qstore_passwd import command as set_password
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
@@ -106,7 +107,7 @@ def test_the_client_speaks_every_mechanism(full_broker: str, mechanism: str) -> 
     with Connection(full_broker, **options) as connection:
         session = connection.session()
         session.sender("q; {create: always}").send(Message("hello", user_id="anna"))
-        assert session.receiver("q").fetch(timeout=10).user_id == "anna"
+        assert session.receiver("q").fetch(timeout=PATIENCE_SECONDS).user_id == "anna"
         session.acknowledge()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qstore.broker.client import Connection, Empty, Message, MessagingError, Session
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _SMALL = ("--num-jfiles", "4", "--jfile-size-pgs", "1")
@@ -68,7 +69,7 @@ def test_a_queue_follows_that_of_another_broker(make_broker: BrokerMaker) -> Non
         sender.sync()
         receiver = session.receiver("orders")
         for _ in range(30):
-            session.acknowledge(receiver.fetch(timeout=10))
+            session.acknowledge(receiver.fetch(timeout=PATIENCE_SECONDS))
     assert bridge(source, target) == 130
     assert browsed(target) == browsed(source) == [str(number) for number in range(30, 100)]
     with connect(source) as connection:
@@ -81,7 +82,7 @@ def test_a_queue_follows_that_of_another_broker(make_broker: BrokerMaker) -> Non
         session = connection.session()
         receiver = session.receiver("orders")
         for _ in range(30):
-            session.acknowledge(receiver.fetch(timeout=10))
+            session.acknowledge(receiver.fetch(timeout=PATIENCE_SECONDS))
     assert bridge(source, target) == 31
     assert browsed(target) == browsed(source) == [*map(str, range(60, 100)), "while the bridge is down"]
     assert (source.stop(), target.stop()) == (0, 0)

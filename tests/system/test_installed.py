@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.running_broker import BrokerMaker
 
@@ -137,7 +138,7 @@ def test_the_client_beside_a_user_s_files(installed: Path, project: Path, make_b
             "with Connection(sys.argv[1]) as connection:",
             "    session = connection.session()",
             "    session.sender('q; {create: always}').send(Message('hello'))",
-            "    print(session.receiver('q').fetch(timeout=5).content)",
+            f"    print(session.receiver('q').fetch(timeout={PATIENCE_SECONDS}).content)",
         )
     )
     broker = make_broker()

@@ -23,6 +23,7 @@ from qstore.tools.messaging.report import Pace, Reporter, Throughput, Throughput
 from qstore.tools.messaging.sending import Contents, Headers, groups
 from tests.support import forked
 from tests.support.coded import coded
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker, one_broker
 
 Run = Callable[..., Result]
@@ -127,7 +128,7 @@ def test_every_header(send: Run, receive: Run, url: str, queue: str) -> None:
         )
     )
     with Connection(url) as connection:
-        message = connection.session().receiver(f"{queue}; {{mode: browse}}").fetch(timeout=5)
+        message = connection.session().receiver(f"{queue}; {{mode: browse}}").fetch(timeout=PATIENCE_SECONDS)
     assert (str(message.id), message.durable, message.priority) == (identity, True, 7)
     expected = {"n": 5, "color": "red", "sn": 1, "group": "GROUP-0", "x-amqp-0-10.routing-key": queue}
     assert message.properties == expected
@@ -174,7 +175,7 @@ def test_answers(send: Run, receive: Run, url: str, queue: str) -> None:
         answers = connection.session().receiver("#")
         checked(send("-a", queue, "--reply-to", answers.address, "--content-string", "ping"))
         assert contents(receive, queue, "--ready-address", answers.address) == ["ping"]
-        assert [answers.fetch(timeout=5).content for _ in range(2)] == [b"", "ping"]
+        assert [answers.fetch(timeout=PATIENCE_SECONDS).content for _ in range(2)] == [b"", "ping"]
 
 
 def test_reports(send: Run, receive: Run, queue: str) -> None:
