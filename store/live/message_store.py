@@ -61,6 +61,7 @@ from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
 from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore
 from qstore.store.sync import SyncDriverError
+from qstore.store.sync.starting import StartingDriver
 
 _RESTORED: Final = "and start with --on-damage quarantine to restore what can be saved"
 CLASS_NAME: Final = "qstore.MessageStore"  # the store type in MST-1001
@@ -153,6 +154,9 @@ class MessageStore:
         directory, log = self.directory, self._log
         self._log_mst(log_lines.mst_created(CLASS_NAME))
         self._log_mst(log_lines.mst_location(directory.path))
+        environment, name = self._environment, self.parameters.sync
+        driver = StartingDriver(environment.make_background(), lambda: environment.make_driver(name))
+        self._opened.callback(driver.close)
         mark_converted(self._environment, directory)
         directory.finish_interrupted()
         if self.parameters.truncate:
@@ -173,7 +177,7 @@ class MessageStore:
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
         started = self._started(catalogue, mark)
         self.topology: Topology = catalogue_topology(catalogue, directory.catalogue)
-        self._take_over(started, catalogue)
+        self._take_over(started, catalogue, driver)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
         for line in (*log_lines.transactions_in_doubt(directory.path, self.transactions.in_doubt), *self._sizes()):
@@ -214,7 +218,7 @@ class MessageStore:
                 raise StoreDamagedError(f"{text}; the store is not opened, because on-damage is refuse")
             self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))
 
-    def _take_over(self, started: StartedStore, catalogue: Catalogue) -> None:
+    def _take_over(self, started: StartedStore, catalogue: Catalogue, driver: StartingDriver) -> None:
         """Mark the store as in use, and not clean, now that everything was read."""
         self._journals_opened(started)
         self.directory.mark(self.store_id, clean=False)
@@ -223,7 +227,7 @@ class MessageStore:
         self._opened.callback(self._background.close)
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
-        self._flusher = Flusher(self._environment.make_driver(self.parameters.sync), self._log)
+        self._flusher = Flusher(driver.take(), self._log)
         self._flusher.moved = self._driver_moved
         self._opened.callback(self._flusher.close)
         self._ids = self._record_ids(started, catalogue)

@@ -9,6 +9,7 @@
 | `helper` | the program of this process |
 | `idle` | the broker itself waits when it has nothing else to do |
 | `choice` | from an option's value to a driver |
+| `starting` | starts one while a store is recovered |
 """
 
 from __future__ import annotations
