@@ -18,7 +18,7 @@ from qstore.broker.model.events import Events
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
-from qstore.broker.model.memory import MemoryCeiling
+from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.flow_control import FlowDefaults
@@ -88,7 +88,9 @@ class Broker:
         self.events = Events()
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
-        self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
+        self.memory = MemoryCeiling(
+            settings.memory_bytes, self.held_memory, queues=lambda: QUEUE_OVERHEAD * len(self.queues)
+        )
         self.memory.relieve = self._relieve_memory
         self.tick = Tick(call_soon, store, self.memory, call_later)
         self.transactions: set[LocalTransaction] = set()
@@ -190,8 +192,9 @@ class Broker:
         for queue in queues:
             if excess <= 0:
                 return
-            if queue.residency is not None:
-                excess -= queue.residency.relieve(excess, is_urgent=True)
+            residency = queue.residency
+            if residency is not None and queue.message_count > residency.messages_out - residency.messages_in:
+                excess -= residency.relieve(excess, is_urgent=True)
 
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""

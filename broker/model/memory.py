@@ -6,7 +6,7 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
 
     state    entered                          effect
     -------  -------------------------------  ---------------------------------------------------------------
-    ample    below 80 % of the ceiling        above 70 %, messages that are on disk leave memory (`residency`)
+    ample    below 80 % of the ceiling        above 70 %, queues included, messages go to the disk (`residency`)
     short    at 90 %                          backpressure: publishing connections are read only once a second, which
                                               still lets them settle deliveries
     full     at 100 %                         each published message is refused: resource-limit-exceeded
@@ -38,6 +38,9 @@ _LOG: Final = log_of("Broker")
 MESSAGE_OVERHEAD: Final = 320
 """Bytes that a message on a queue takes beyond its header and content, as measured (OPERATING.md)."""
 
+QUEUE_OVERHEAD: Final = 6 << 10
+"""Bytes that a queue takes without its messages, as measured: 3 KiB, and as much again if it has a paging file."""
+
 DEFAULT_SHARE: Final = 0.5
 """The default ceiling, as a fraction of the memory that machine, control group and resource limits allow."""
 
@@ -64,6 +67,7 @@ class MemoryCeiling:
     Args:
         limit: bytes; 0 for no ceiling.
         held: returns the current estimate, in bytes.
+        queues: returns what the queues take besides; it only makes messages leave memory sooner.
         resident: returns the resident bytes of the process.
 
     Attributes:
@@ -77,12 +81,18 @@ class MemoryCeiling:
     """
 
     __slots__ = (
-        "_held", "_quiet_until", "_reserve", "_resident", "changed", "grown", "limit", "relieve", "state", "step",
-        "used",
+        "_held", "_queues", "_quiet_until", "_reserve", "_resident", "changed", "grown", "limit", "relieve", "state",
+        "step", "used",
     )  # fmt: skip
 
-    def __init__(self, limit: int, held: Callable[[], int], resident: Callable[[], int] | None = None) -> None:
-        self.limit = limit
+    def __init__(
+        self,
+        limit: int,
+        held: Callable[[], int],
+        resident: Callable[[], int] | None = None,
+        queues: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.limit, self._queues = limit, queues
         self._held, self._resident = held, resident or resident_bytes
         self.used = self.grown = 0
         self.step = max(limit // _COUNTS_PER_CEILING, _MIN_STEP) if limit else sys.maxsize
@@ -105,8 +115,9 @@ class MemoryCeiling:
             self._enter(State.AMPLE)
             return
         self.used = self._held()
-        if self.used >= self.limit * _RELIEVE:
-            self.relieve(int(self.used - self.limit * _RELIEVED))
+        taken = self.used + self._queues()
+        if taken >= self.limit * _RELIEVE:
+            self.relieve(int(taken - self.limit * _RELIEVED))
             self.used = self._held()
         if self.used >= self.limit * _AMPLE:
             self.used = min(self.used, self._resident())

@@ -9,7 +9,6 @@ journals, which may take longer. `limit` is the position of the first barrier th
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 NO_LIMIT: Final = 1 << 62
@@ -41,7 +40,7 @@ class Barriers:
 
     def __init__(self) -> None:
         self.limit = self._held_from = NO_LIMIT
-        self._raised: deque[Barrier] = deque()
+        self._raised: list[Barrier] = []  # few at a time: as many as flushes are under way
 
     def hold(self, position: int) -> None:
         """A message was written: hold it and all later ones."""
@@ -73,5 +72,5 @@ class Barriers:
         barrier.is_open = True
         raised = self._raised
         while raised and raised[0].is_open:
-            raised.popleft()
+            raised.pop(0)
         self.limit = min(raised[0].first, self._held_from) if raised else self._held_from

@@ -25,6 +25,9 @@ MAX_DECLINED: Final = 250
 """Messages that consumers decline in one go: so many evaluations of selectors take 1 to 3 ms."""
 
 
+_NOBODY: Final[deque[Consumer]] = deque()  # of queues that have no takers yet: each deque takes 760 bytes
+
+
 class Consumers:
     """The consumers of one queue.
 
@@ -43,7 +46,7 @@ class Consumers:
     def __init__(self) -> None:
         self.takers: list[Consumer] = []
         self.browsers: list[Consumer] = []
-        self.waiting: deque[Consumer] = deque()
+        self.waiting = _NOBODY
         self.browsed_to = 0
         self._passed_over = PassedOver()
         self.has_backlog = False
@@ -56,6 +59,8 @@ class Consumers:
         """Add a consumer, which is not ready yet; `first` is the queue's first entry."""
         consumer.is_waiting = False
         if consumer.acquires:
+            if self.waiting is _NOBODY:
+                self.waiting = deque()
             self.takers.append(consumer)
         else:
             consumer.cursor = first

@@ -187,15 +187,19 @@ class Fifo:
     # ---- stretches ----
 
     def fold(self, entries: Sequence[Entry], stretch: Entry) -> None:
-        """Put a stretch in the place of consecutive entries, none of which is before the cursor."""
+        """Put a stretch in the place of consecutive entries, none of which is before the cursor.
+
+        It may be there already, directly before them.
+        """
         before, after = entries[0].previous, entries[-1].next
         for entry in entries:
             if entry is self._cursor:
                 self._cursor = stretch
             entry.state = FOLDED
             del entry.next, entry.previous
-        stretch.previous, stretch.next = before, after
-        before.next = after.previous = stretch
+        if before is not stretch:
+            stretch.previous, before.next = before, stretch
+        stretch.next, after.previous = after, stretch
 
     def unfold(self, stretch: Entry, entries: Sequence[Entry]) -> None:
         """Put the entries of a stretch in its place."""

@@ -30,6 +30,7 @@ from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
 from qstore.broker.model.residency.references import References, Tally
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
+    MAX_SPAN,
     PORTIONS,
     Portions,
     Stretch,
@@ -263,9 +264,24 @@ class Residency(Tally):
                 self.messages_out += 1
                 self.bytes_out += message.size
         self.memory_out += freed
-        self._order.fold(run, stretch)
-        insort(self._stretches, stretch, key=_by_position)
+        before = run[0].previous
+        if isinstance(before, Stretch) and self._fits(stretch, before):
+            before.extend(stretch)
+            self._order.fold(run, before)
+        else:
+            self._order.fold(run, stretch)
+            insort(self._stretches, stretch, key=_by_position)
         return freed
+
+    def _fits(self, stretch: Stretch, before: Stretch) -> bool:
+        """Whether a stretch can be a part of the one before it: many small ones take more memory."""
+        return (
+            before.is_stored is stretch.is_stored
+            and not before.is_fetched
+            and before.count + stretch.count <= self._portions.largest
+            and before.size + stretch.size <= self._portions.bytes
+            and stretch.last - before.position <= MAX_SPAN
+        )
 
     def _keys_of(self, run: list[Entry], source: ContentSource, *, is_stored: bool) -> Sequence[int]:
         """The keys of messages that go out, some of which may be out already."""

@@ -52,7 +52,7 @@ REDELIVERED: Final = 1
 ATYPICAL: Final = 2  # a message that is not persistent in a journal's stretch, or one that is in another
 
 _MAX_SIZE: Final = 0xFFFFFFFF
-_MAX_SPAN: Final = 0xFFFFFFFF  # of positions
+MAX_SPAN: Final = 0xFFFFFFFF  # of positions
 
 
 class Item(NamedTuple):
@@ -125,6 +125,23 @@ class Stretch(Entry):
         if any(flags):
             self._flags = flags
 
+    def extend(self, other: Stretch) -> None:
+        """Take over the messages of another stretch, which are later, and in the same place."""
+        count, distance = self.count, other.position - self.position
+        if distance != count or self._offsets is not None or other._offsets is not None:
+            own = array("I", range(count)) if self._offsets is None else self._offsets
+            own.extend(distance + offset for offset in other._offsets or range(other.count))
+            self._offsets = own
+        if self.expiries is not None or other.expiries is not None:
+            self.expiries = self.expiries or array("d", bytes(8 * count))
+            self.expiries.extend(other.expiries or array("d", bytes(8 * other.count)))
+            self.first_expiry = min(each for each in self.expiries if each)
+        if self._flags is not None or other._flags is not None:
+            self._flags = (self._flags or bytearray(count)) + (other._flags or bytearray(other.count))
+        self.keys.extend(other.keys)
+        self.sizes.extend(other.sizes)
+        self.count, self.size = count + other.count, self.size + other.size
+
     def item(self, number: int) -> Item:
         """What is known of one of its messages, by number from 0."""
         offsets, expiries, flags = self._offsets, self.expiries, self._flags
@@ -169,7 +186,7 @@ def can_join(entry: Entry, first: Entry) -> bool:
     return (
         (entry.rid != 0) is (first.rid != 0)
         and entry.message.size <= _MAX_SIZE
-        and entry.position - first.position <= _MAX_SPAN
+        and entry.position - first.position <= MAX_SPAN
     )
 
 
