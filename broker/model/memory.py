@@ -46,6 +46,7 @@ DEFAULT_SHARE: Final = 0.5
 
 _SHORT, _AMPLE, _RELIEVE, _RELIEVED = 0.9, 0.8, 0.7, 0.65
 _COUNTS_PER_CEILING: Final = 128
+_RELIEFS_PER_CEILING: Final = 32  # while little can go out: looking for it takes time
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
@@ -81,8 +82,8 @@ class MemoryCeiling:
     """
 
     __slots__ = (
-        "_held", "_queues", "_quiet_until", "_reserve", "_resident", "changed", "grown", "limit", "relieve", "state",
-        "step", "used",
+        "_held", "_queues", "_quiet_until", "_relieve_from", "_reserve", "_resident", "changed", "grown", "limit",
+        "relieve", "state", "step", "used",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +95,7 @@ class MemoryCeiling:
     ) -> None:
         self.limit, self._queues = limit, queues
         self._held, self._resident = held, resident or resident_bytes
-        self.used = self.grown = 0
+        self.used = self.grown = self._relieve_from = 0
         self.step = max(limit // _COUNTS_PER_CEILING, _MIN_STEP) if limit else sys.maxsize
         self.state = State.AMPLE
         self.changed: Callable[[], None] = lambda: None
@@ -116,9 +117,12 @@ class MemoryCeiling:
             return
         self.used = self._held()
         taken = self.used + self._queues()
-        if taken >= self.limit * _RELIEVE:
+        if taken >= max(self.limit * _RELIEVE, self._relieve_from):
             self.relieve(int(taken - self.limit * _RELIEVED))
             self.used = self._held()
+            taken = self.used + self._queues()
+            is_little = taken >= self.limit * _RELIEVE
+            self._relieve_from = taken + self.limit // _RELIEFS_PER_CEILING if is_little else 0
         if self.used >= self.limit * _AMPLE:
             self.used = min(self.used, self._resident())
         state = self.state

@@ -52,6 +52,7 @@ _KINDS: Final[dict[str, dict[str, Any]]] = {
 }
 _MODULE: Final = ("-m", "qstore.broker.process.qpidd")
 _SETTLE_SECONDS: Final = 20.0
+_START_SECONDS: Final = 600.0
 
 
 class Sizes(NamedTuple):
@@ -161,7 +162,8 @@ def _start(sizes: Sizes) -> Iterator[Finding]:
             path.read_bytes()
         read = time.perf_counter() - began
         began = time.perf_counter()
-        broker.start()
+        broker.launch()
+        broker.wait_for_port(_START_SECONDS)
         up, peak = time.perf_counter() - began, peak_bytes(broker.pid)
         began = time.perf_counter()
         with RawPeer(broker.port) as peer:
@@ -170,7 +172,8 @@ def _start(sizes: Sizes) -> Iterator[Finding]:
             first = time.perf_counter() - began
         first_peak = peak_bytes(broker.pid)
         broker.kill()  # the delivery was not accepted, and nothing is marked
-        broker.start()
+        broker.launch()
+        broker.wait_for_port(_START_SECONDS)
         drained = drain(broker.port, "q", sizes.messages)
         yield Finding(
             "start",

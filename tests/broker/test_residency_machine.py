@@ -23,7 +23,11 @@ class ResidencyMachine(QueueMachine):
         any_store: Any = self.store
         source = JournalSource(any_store, self.journal, "q", self.restored)
         return Residency(
-            source, None, 1 << 40, has_stretches=type(self.new_order()) is Fifo, portions=Portions(1, 3, 1, 1 << 20, 0)
+            source,
+            None,
+            1 << 40,
+            has_stretches=type(self.new_order()) is Fifo,
+            portions=Portions(1, 3, 1, 1, 1 << 20, 0),
         )
 
     def restored(self, data: bytes) -> TrackedMessage:

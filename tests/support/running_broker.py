@@ -78,12 +78,12 @@ class RunningBroker:
             else:
                 self._process = Forked(command, **streams, stderr=log)
 
-    def wait_for_port(self) -> int:
-        """The port, once the broker says it. AssertionError with the log if it ends before that."""
+    def wait_for_port(self, patience: float = PATIENCE_SECONDS) -> int:
+        """The port, once the broker says it. AssertionError with the log if it ends before that, or does not say it."""
         assert self._process is not None
         assert self._process.stdout is not None
         output, said = self._process.stdout.fileno(), b""
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + patience
         while not said.endswith(b"\n"):
             ready, _, _ = select.select([output], [], [], max(0.0, end - time.monotonic()))
             assert ready, f"the broker does not say its port: {said!r}\n{self.log_text()}"

@@ -159,16 +159,16 @@ class Residency(Tally):
         Returns:
             Bytes that were freed.
         """
-        window, least, freed = self._portions.window, self._portions.largest, 0
+        window, least, smallest, freed = self._portions.window, self._portions.largest, self._portions.smallest, 0
         if is_urgent:
-            least = self._portions.smallest
+            least = smallest = self._portions.least
             self.references.release_read_ahead()
-            window = least if self._consumers.takers else 0
+            window = self._portions.smallest if self._consumers.takers else 0
         if self._folds:
             if self._stretches:
-                freed = self._fold_from(self._stretches[-1].next, excess, least)
+                freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
             if freed < excess and self._may_walk(is_urgent=is_urgent):
-                freed += self._fold_from(self._after_window(window), excess - freed, least)
+                freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
                 self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
         if freed < excess:
             freed += self._refer(excess - freed, is_urgent=is_urgent)
@@ -196,11 +196,21 @@ class Residency(Tally):
         queue = self._queue
         return queue.messages_enqueued + queue.counters.releases + self.messages_in
 
-    def _fold_from(self, entry: Entry, excess: int, least: int) -> int:
-        """Make stretches of the messages from an entry on; the last of at least so many. Returns the bytes freed."""
+    def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int) -> int:
+        """Make stretches of the messages from an entry on.
+
+        Args:
+            entry: the entry.
+            excess: bytes to free.
+            least: messages in the last stretch, at least.
+            smallest: messages in the others, at least.
+
+        Returns:
+            Bytes that were freed.
+        """
         freed, cursor, limit = 0, self._order.cursor.position, self._barriers.limit
         shown = {id(browser.cursor) for browser in self._consumers.browsers}
-        _, largest, smallest, most_bytes, _ = self._portions
+        largest, most_bytes = self._portions.largest, self._portions.bytes
         run: list[Entry] = []
         size = 0
         while freed < excess:
@@ -249,7 +259,7 @@ class Residency(Tally):
             kept = next(number for number, key in enumerate(keys) if not key)
             source.forget([key for key in keys[kept:] if key])
             run, keys = run[:kept], keys[:kept]
-            if len(run) < self._portions.smallest:
+            if len(run) < self._portions.least:
                 source.forget(keys)
                 return 0
         stretch = Stretch(run[0].position, keys, [entry.message.size for entry in run], is_stored=is_stored)

@@ -34,7 +34,8 @@ class Portions(NamedTuple):
 
     Attributes:
         window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
-        largest, smallest: messages in the largest stretch, and in the smallest that is worth it.
+        largest, smallest: messages in the largest stretch, and in the smallest that is worth it; `least`: also while
+            the broker is short of memory, when many queues may have few messages each.
         bytes: a stretch that has so many bytes gets no more messages.
         patience: messages that come and go, at least, between two walks over the whole queue that find little.
     """
@@ -42,6 +43,7 @@ class Portions(NamedTuple):
     window: int = 2 * MAX_STRETCH
     largest: int = MAX_STRETCH
     smallest: int = 16
+    least: int = 2
     bytes: int = 4 << 20
     patience: int = 2048
 
