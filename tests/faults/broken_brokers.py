@@ -22,6 +22,9 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.journal_source import JournalSource
+from qstore.broker.model.residency.page_file import PageFile
+from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.references import References
 from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.source import Loaded
 from qstore.broker.model.residency.stretch import Stretch
@@ -30,6 +33,7 @@ from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned
+from qstore.formats.page_file import Extent
 from qstore.store.journal.write.resting import RestingRecords
 
 _sound_publish = Router.publish
@@ -41,6 +45,8 @@ _sound_commit = LocalTransaction.commit
 _sound_read = JournalSource._read
 _sound_fold = Residency._fold
 _sound_unfold = Fifo.unfold
+_sound_messages = PageFile._messages
+_sound_fetched = References._fetched
 
 
 def _publish_completed(self: Router, message: Message, exchange: Exchange) -> bool:
@@ -253,11 +259,30 @@ def _none_to_copy(self: RestingRecords, end: int) -> tuple[list[tuple[int, int]]
     return [], -1
 
 
+def _another_of_the_page(self: PageFile, first: int, indices: Sequence[int], extent: Extent | str) -> Loaded:
+    """The messages of an extent of a paging file come back in another order."""
+    return _sound_messages(self, first, indices, extent)[::-1]
+
+
+def _exchanged(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
+    """What was read ahead comes to other entries."""
+    _sound_fetched(self, entries, messages[::-1])
+
+
+def _never_told(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
+    """The queue is not dispatched again when what its consumers await is there."""
+    with patch.object(self, "_ready", lambda: None):
+        _sound_fetched(self, entries, messages)
+
+
 BROKEN_PAGING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "one message read back for all": partial(patch.object, JournalSource, "_read", _read_one_for_all),
     "a message lost when it goes out": partial(patch.object, Residency, "_fold", _fold_without_the_last),
     "passed by when it comes back": partial(patch.object, Fifo, "unfold", _unfold_behind_the_cursor),
     "not marked where it is out": partial(patch.object, Stretch, "redelivered", _nothing_marked),
     "compaction without what is out": partial(patch.object, RestingRecords, "before", _none_to_copy),
+    "another message of the paging file": partial(patch.object, PageFile, "_messages", _another_of_the_page),
+    "read ahead for another entry": partial(patch.object, References, "_fetched", _exchanged),
+    "not dispatched when it was read ahead": partial(patch.object, References, "_fetched", _never_told),
 }
 """The same for brokers whose messages go out of memory."""

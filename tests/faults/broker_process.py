@@ -9,9 +9,11 @@ the system: one seed, one history.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Protocol
 from unittest.mock import patch
 
@@ -21,6 +23,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues import composition
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.reference import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
 from qstore.broker.protocols.amqp_0_10.connection import Phase
@@ -40,6 +43,7 @@ from qstore.store.start.started import IndexPortion, StartedQueue
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.faults.store_model import BrokenPromiseError, require
 from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment
+from tests.support.paging_disk import MemoryPagingDisk
 
 GEOMETRY: Final = Geometry(6, 8192)
 """Of each queue's journal: some 50 messages."""
@@ -93,6 +97,34 @@ class SimulatedStore(PluggedStore):
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
         """The same for all."""
         return self.geometry
+
+
+class FickleDisk(MemoryPagingDisk):
+    """The disk of paging files: of random size, now and then without anything in its cache, or failing to write."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        super().__init__(self._rng.choice((1 << 40, 20_000)))
+        self.make_directory("/paging")
+        self.random_bits = self._rng.getrandbits
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether a read need not wait."""
+        return self._rng.random() < 0.5
+
+    @has_cache.setter
+    def has_cache(self, _value: bool) -> None:
+        """It is random."""
+
+    @property
+    def write_error(self) -> int:
+        """The error number of a write; 0 for none."""
+        return errno.EIO if self._rng.random() < 0.1 else 0
+
+    @write_error.setter
+    def write_error(self, _value: int) -> None:
+        """It is random."""
 
 
 class Client(Protocol):
@@ -216,6 +248,10 @@ class BrokerProcess:
         with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later)
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
+        if pages:
+            self.paging_disk = FickleDisk(disk.life)
+            directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)
+            self.broker.queue_factory.use_paging(directory, 0)
         self.sessions = SessionRegistry(self.broker)
         try:
             self.broker.recover(restore_message)
@@ -230,6 +266,10 @@ class BrokerProcess:
         require(error is None, f"the standard exchanges cannot be kept: {error}")
 
     # ---- the loop ----
+
+    def _run_aside(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """As a thread does it: the result comes in a later iteration."""
+        self._call_soon(partial(done, work()))
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         def tick() -> None:
@@ -323,16 +363,22 @@ class BrokerProcess:
 
     def bodies(self, queue: Queue) -> list[bytes]:
         """The messages of a queue, in order; those that are out of memory stay there, also when the process is dead."""
-        return [body for part in queue._order.parts() for body in self._bodies(part)]
+        return [body for part in queue._order.parts() for body in self._bodies(queue, part)]
 
-    def _bodies(self, part: Entry) -> list[bytes]:
+    def _bodies(self, queue: Queue, part: Entry) -> list[bytes]:
         if isinstance(part, Stretch):
-            keys = list(part.keys)
+            keys, is_stored = list(part.keys), part.is_stored
         elif isinstance(part.message, Reference):
-            keys = [part.message.key]
+            keys, is_stored = [part.message.key], part.message.is_stored
         else:
             return [bytes(part.message.body)]
-        return [bytes(restore_message(self.store.away[key]).body) for key in keys]
+        if is_stored:
+            return [bytes(restore_message(self.store.away[key]).body) for key in keys]
+        source = None if queue.residency is None else queue.residency.references.source(is_stored=False)
+        assert source is not None
+        loaded = source.load(keys)
+        require(None not in loaded, f"{queue.name}: messages of the paging file cannot be read back")
+        return [bytes(message.body) for message in loaded if message is not None]
 
     # ---- connections ----
 

@@ -37,6 +37,8 @@ FINDS: Final = {
     "released without a mark": 303,
     "delivered messages not saved": 303,
     "all saved as delivered": 303,
+    "another message of the paging file": 303,
+    "not dispatched when it was read ahead": 306,
     "deletion completed before the store has it": 307,
     "compaction without what is out": 303,
 }

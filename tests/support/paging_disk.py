@@ -36,8 +36,8 @@ class MemoryPagingFile:
         self._disk.read_ahead.append((offset, length))
 
     def write(self, offset: int, content: bytes) -> None:
-        if self._disk.write_error:
-            raise OSError(self._disk.write_error, os.strerror(self._disk.write_error))
+        if error := self._disk.write_error:
+            raise OSError(error, os.strerror(error))
         file = self._content()
         if self._disk.size + max(offset + len(content) - len(file), 0) > self._disk.capacity:
             file[offset : offset + len(content) // 2] = content[: len(content) // 2]
