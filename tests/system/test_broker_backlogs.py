@@ -23,6 +23,8 @@ _SIZE: Final = 1024
 _PATIENCE_SECONDS: Final = 120.0
 _MORE_MEMORY: Final = 16 << 20
 """Bytes of the allocator that a first backlog may leave behind; the following ones nothing more."""
+_MORE_FILES: Final = 4
+"""That a journal may keep ready (`live/expansion`)."""
 _MORE_AGAIN: Final = 4 << 20
 
 
@@ -39,11 +41,10 @@ def files_in(directories: list[Path]) -> int:
     return sum(files_below(each)[0] for each in directories)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("durable", [pytest.param(True, id="durable"), pytest.param(False, id="transient")])
-@pytest.mark.parametrize(
-    "count", [pytest.param(30_000, id="small"), pytest.param(_MESSAGES, id="large", marks=pytest.mark.soak)]
-)
-def test_depth_goes_up_and_down(make_broker: BrokerMaker, count: int, durable: bool) -> None:
+def test_depth_goes_up_and_down(make_broker: BrokerMaker, durable: bool) -> None:
+    count = _MESSAGES
     broker = make_broker("--default-queue-limit", "0", "--queue-memory", "8M").start()
     with RawPeer(broker.port) as peer:
         peer.declare("q", durable=durable)
@@ -58,8 +59,8 @@ def test_depth_goes_up_and_down(make_broker: BrokerMaker, count: int, durable: b
         out = files_below(broker.data_directory)[1]
         assert out > count * _SIZE // 2, "the messages are not on the disk"
         drain(broker.port, "q", count)
-        files = settled_files(directories, first_files)
-        assert files <= first_files
+        files = settled_files(directories, first_files + _MORE_FILES)
+        assert files <= first_files + _MORE_FILES
         memory.append(broker.resident_bytes())
         print(f"{files} files, {memory[-1] >> 20} MiB, peak {peak_bytes(broker.pid) >> 20} MiB")
     assert memory[0] - first_memory < _MORE_MEMORY + 40 * count
