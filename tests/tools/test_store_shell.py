@@ -10,6 +10,8 @@ import pytest
 
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.writable_disk import OsWritableDisk
+from qstore.tools.store_shell.commands import Settings, Shell
+from qstore.tools.store_shell.store import StorePlace
 from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
 from tests.support.compressed_store import MESSAGES, make_store
 from tests.support.dump import dump
@@ -17,9 +19,10 @@ from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, S
 from tests.support.profiles import today
 from tests.support.quarantine_records import SALT, enqueue, message
 from tests.support.terminal import Terminal
-from tests.tools.interchange_runs import bring, export, held, of_kind
+from tests.tools.interchange_runs import bring, export, held, of_kind, write_lines
 from tests.tools.shell_runs import bodies, fails, made, objects, shell, text
 from tests.tools.test_commands import command
+from tests.tools.test_interchange import simple_lines
 
 
 @pytest.fixture
@@ -241,6 +244,8 @@ def test_a_store_in_use_is_refused(store: Path) -> None:
         ("inject quarantine 3", "no such directory"),
         ("load", "load what?"),
         ("quit now", "quit takes no arguments"),
+        ("show \udcff", 'there is no queue "\\xff"'),
+        ("show \ud800", 'there is no queue "\\xed\\xa0\\x80"'),
         ("help nosuch", "unknown command"),
     ],
 )
@@ -319,6 +324,35 @@ def test_on_a_terminal(tmp_path: Path, store: Path) -> None:
 
 
 # ---- parts ----
+
+
+def test_completion(unchanged: Path, tmp_path: Path) -> None:
+    place = StorePlace(str(unchanged), lambda _: None)
+    completing = Shell(lambda _: place, Settings())
+    assert list(completing.completions([], "s")) == ["select", "show"]
+    assert list(completing.completions(["show"], "o")) == []
+    completing.open("")
+    for before, word, expected in (
+        (["show"], "o", ["old", "orders"]),
+        (["move", "orders"], "t", ["to"]),
+        (["move", "orders", "to"], "ol", ["old"]),
+        (["dump"], "show=", ["show=content", "show=headers", "show=all"]),
+        (["list"], "q", ["queues"]),
+        (["list", "queues"], "m", ["market"]),
+        (["resolve", "1234"], "", ["commit", "rollback"]),
+        (["help"], "l", ["list", "load"]),
+        (["nonsense", "x", "y"], "fi", ["first="]),
+    ):
+        assert sorted(completing.completions(before, word)) == sorted(expected), before
+    completing.close()
+    lines = [*simple_lines(0)[:1], {"kind": "queue", "name": "a b"}, {"kind": "queue", "name": "\\xff"}]
+    assert bring(write_lines(tmp_path / "in.jsonl", lines), tmp_path / "odd", "--edited").exit_code == 0
+    odd = StorePlace(str(tmp_path / "odd"), lambda _: None)
+    completing = Shell(lambda _: odd, Settings())
+    completing.open("")
+    assert sorted(completing.completions(["show"], "")) == ["'\\xff'", "'a b'"]
+    completing.run("select '\\xff'")
+    completing.close()
 
 
 def test_words() -> None:

@@ -79,12 +79,19 @@ def _escape_surrogate(found: re.Match[str]) -> str:
 
 
 def unescape_name(text: str) -> str:
-    """The name, with surrogate escapes, from which `escape_name` made `text`."""
+    """The name, with surrogate escapes, from which `escape_name` made `text`; bytes of a command line stay."""
     parts = _ESCAPE.split(text)
     octets = bytearray()
     for index, part in enumerate(parts):
-        octets += bytes([int(part, 16)]) if index % 2 else part.encode()
+        octets += bytes([int(part, 16)]) if index % 2 else _octets(part)
     return octets.decode("utf-8", "surrogateescape")
+
+
+def _octets(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a UTF-16 pair
+        return text.encode("utf-8", "surrogatepass")
 
 
 def escape_names(value: Any) -> Any:

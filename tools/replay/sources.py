@@ -28,7 +28,6 @@ from qstore.store.journal.journal import Journal
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.backup.places import open_repository
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.text import escape_name
 from qstore.tools.interchange.exporting import stored_data
 from qstore.tools.interchange.files import read_export
 from qstore.tools.interchange.items import InterchangeError, ItemSink
@@ -65,9 +64,9 @@ class Replay:
         self.replayed = found = passing.replayed
         queue = self._choice.queue
         if queue not in passing.queues:
-            raise InterchangeError(f'{self._source.title}: there is no queue "{escape_name(queue)}"')
+            raise InterchangeError(f'{self._source.title}: there is no queue "{queue}"')
         if not found.messages:
-            text = f"none of {found.seen:,} messages of queue {escape_name(queue)} is what the replay begins with"
+            text = f"none of {found.seen:,} messages of queue {queue} is what the replay begins with"
             raise InterchangeError(f"{self._source.title}: {text}, or selected after it")
         origin = found.digest.hexdigest() if self._origin is None else self._origin
         return hashlib.sha256(f"replay {origin} {self._choice.text}".encode("utf-8", "surrogateescape")).hexdigest()[

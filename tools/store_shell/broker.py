@@ -24,7 +24,6 @@ from qstore.store.inspect.offline import RecoveredTransaction
 from qstore.store.journal.recovery import Outcome
 from qstore.store.repair.stopped_messages import MAX_COPIED_BYTES, MAX_COPIED_MESSAGES
 from qstore.tools.console.broker_options import BrokerOptions
-from qstore.tools.console.text import escape_name
 from qstore.tools.dump.messages import decode_message, message_object
 from qstore.tools.dump.objects import transaction_object
 from qstore.tools.dump.selection import BodyForm
@@ -101,7 +100,7 @@ class BrokerPlace:
     def bindings(self, exchange: str | None) -> Iterable[Object]:
         """The bindings; only those of an exchange, if one is given."""
         if exchange is not None and exchange not in {each["name"] for each in self.exchanges()}:
-            raise ShellError(f'there is no exchange "{escape_name(exchange)}"; list exchanges shows what there is')
+            raise ShellError(f'there is no exchange "{exchange}"; list exchanges shows what there is')
         found = [
             {
                 "kind": "binding",
@@ -143,7 +142,7 @@ class BrokerPlace:
     def _queue(self, name: str) -> Data:
         found = next(iter(self._console.query("queue", where=["eq", "name", ["quote", name]])), None)
         if found is None:
-            raise ShellError(f'there is no queue "{escape_name(name)}"; list queues shows what there is')
+            raise ShellError(f'there is no queue "{name}"; list queues shows what there is')
         return found
 
     def messages(self, wanted: Wanted, form: BodyForm) -> Iterable[Object]:
@@ -174,8 +173,8 @@ class BrokerPlace:
         self._queue(target)
         verb = "move" if removes else "copy"
         if removes and target == wanted.queue:
-            raise ShellError(f'queue "{escape_name(target)}" is both source and destination')
-        text = f"{verb} {_amount(count, size)} from {wanted.text} to queue {escape_name(target)}"
+            raise ShellError(f'queue "{target}" is both source and destination')
+        text = f"{verb} {_amount(count, size)} from {wanted.text} to queue {target}"
         fields = {"change": verb, "queue": wanted.queue, "destination": target, "messages": count, "bytes": size}
         apply: Callable[[Advance], Mapping[str, Any]] = partial(self._copy, wanted, target)
         if removes:
@@ -244,7 +243,7 @@ class BrokerPlace:
                 session.sender(_address(message.queue)).send(client_message(message))
             return {}
 
-        text = f"add {_amount(1, len(message.data))} to queue {escape_name(message.queue)}"
+        text = f"add {_amount(1, len(message.data))} to queue {message.queue}"
         fields = {"change": "inject", "destination": message.queue, "messages": 1, "bytes": len(message.data)}
         return Plan(text, fields, False, 1, apply)
 

@@ -6,6 +6,7 @@ something plan it, show the plan, ask if it destroys something, and make it: dur
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -132,8 +133,8 @@ class Shell:
         except (*FAILURES, OSError):
             return
         for each in candidates:
-            if each.startswith(word):
-                yield each
+            if each.startswith(word.lstrip("'")):
+                yield each if each in _BARE_WORDS else shlex.quote(each)
 
     # ---- what the commands need ----
 
@@ -408,6 +409,7 @@ COMMANDS: Final = {
 }
 
 
+_BARE_WORDS: Final = frozenset(("first=", "where", "show=content", "show=headers", "show=all"))
 _MORE_WORDS: Final[Mapping[str, Sequence[str]]] = {
     "dump": ("show=content", "show=headers", "show=all"),
     "inject": ("quarantine",),

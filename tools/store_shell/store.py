@@ -45,7 +45,6 @@ from qstore.store.repair.stopped_messages import (
 )
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.check.objects import journal_object
-from qstore.tools.console.text import escape_name
 from qstore.tools.dump.delivery_order import DeliveryOrder
 from qstore.tools.dump.dump import STATES
 from qstore.tools.dump.messages import MessageReader, message_object
@@ -152,7 +151,7 @@ class StorePlace:
         if topology is None:
             return []
         if exchange is not None and exchange not in {each.name for each in topology.exchanges.values()}:
-            raise ShellError(f'there is no exchange "{escape_name(exchange)}"; list exchanges shows what there is')
+            raise ShellError(f'there is no exchange "{exchange}"; list exchanges shows what there is')
         bindings = effective_bindings(topology.bindings)
         return [binding_object(each) for each in bindings if exchange is None or each.exchange.name == exchange]
 
@@ -197,7 +196,7 @@ class StorePlace:
         for queue in self._recovered()[1].queues:
             if queue.name == name:
                 return queue
-        raise ShellError(f'there is no queue "{escape_name(name)}"; list queues shows what there is')
+        raise ShellError(f'there is no queue "{name}"; list queues shows what there is')
 
     def _chosen(
         self, queue: RecoveredQueue, journal: Journal, wanted: Wanted
@@ -256,8 +255,8 @@ class StorePlace:
         self._queue(target)
         verb, name = "move" if removes else "copy", wanted.queue
         if removes and target == name:
-            raise ShellError(f'queue "{escape_name(name)}" is both source and destination')
-        text = f"{verb} {_amount(len(rids), size)} from {wanted.text} to queue {escape_name(target)}"
+            raise ShellError(f'queue "{name}" is both source and destination')
+        text = f"{verb} {_amount(len(rids), size)} from {wanted.text} to queue {target}"
 
         def apply(advance: Advance) -> Mapping[str, Any]:
             if not removes and (size > MAX_COPIED_BYTES or len(rids) > MAX_COPIED_MESSAGES):
@@ -292,7 +291,7 @@ class StorePlace:
             with self._writer(advance) as (writer, _):
                 return _new_rids(writer.add(message.queue, [message.data], is_redelivered=message.is_redelivered))
 
-        text = f"add {_amount(1, len(message.data))} to queue {escape_name(message.queue)}"
+        text = f"add {_amount(1, len(message.data))} to queue {message.queue}"
         fields = {"change": "inject", "destination": message.queue, "messages": 1, "bytes": len(message.data)}
         return Plan(text, fields, False, 1, apply)
 
@@ -322,7 +321,7 @@ class StorePlace:
             return _new_rids([rid for each in results for rid in each.rids])
 
         what = f"{plural(len(chosen), 'entry', 'entries')} of the quarantine {where}"
-        to = "" if target is None else f" to queue {escape_name(target)}"
+        to = "" if target is None else f" to queue {target}"
         fields = {"change": "inject", "quarantine": where, "entries": chosen, "destination": target}
         return Plan(f"add the messages of {what}{to}", fields, False, len(chosen), apply)
 

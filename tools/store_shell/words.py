@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.formats.wording import plural
-from qstore.tools.console.text import escape_name, unescape_name
+from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.selection import parse_rids
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Wanted:
             *([f"where {self.selector.text}"] if self.selector is not None else []),
             *([f"the first {plural(self.first, 'message')}"] if self.first is not None else []),
         ]
-        return f"queue {escape_name(self.queue)}{''.join(f', {each}' for each in parts)}"
+        return f"queue {self.queue}{''.join(f', {each}' for each in parts)}"
 
 
 def read_wanted(words: Sequence[str], where: str | None, before: Wanted | None) -> Wanted:
