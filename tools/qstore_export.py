@@ -1,7 +1,7 @@
 """`qstore-export`: write topology and messages of a store to a file: JSON lines, Parquet, or an archive.
 
-Exit codes: 0 everything was exported, 1 damage was found (everything else is exported), 2 the store or the command
-line is unusable, or the file cannot be written.
+Exit codes: 0 everything was exported, 1 damage was found, or definitions cannot express everything (all else is
+exported), 2 the store or the command line is unusable, or the file cannot be written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
@@ -36,9 +37,11 @@ from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.selection import RidRange, Selection
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.interchange.broker_export import BrokerExport
+from qstore.tools.interchange.definition_tables import Unmapped, check_mapped
+from qstore.tools.interchange.definitions import DefinitionsWriter
 from qstore.tools.interchange.exporting import ExportSelection, StoreExport
 from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, form_of
-from qstore.tools.interchange.items import ExportHeader, InterchangeError
+from qstore.tools.interchange.items import ExportHeader, ExportWriter, InterchangeError
 
 _PROGRAM: Final = "qstore-export"
 _SCHEME: Final = "amqp://"
@@ -54,6 +57,7 @@ qstore-export /var/lib/qpidd - --queue orders | jq .body
 qstore-export /var/lib/qpidd eu.jsonl.zst --queue orders --selector "region = 'EU' AND priority > 4"
 qstore-export /var/lib/qpidd late.jsonl --since 2026-11-01T00:00:00Z --no-topology
 qstore-export /var/lib/qpidd topology.jsonl --no-messages
+qstore-export /var/lib/qpidd definitions.json               queues, exchanges and bindings for RabbitMQ
 qstore-export amqp://guest/guest@localhost orders.jsonl --queue orders --take    from a running broker
 
 \b
@@ -65,8 +69,8 @@ a store.
 Torn tails and stale bindings are normal after a crash: they are notices on standard error.
 
 \b
-Exit codes: 0 everything was exported, 1 damage was found (everything else is exported), 2 the store or the command
-line is unusable, or DEST cannot be written.
+Exit codes: 0 everything was exported, 1 damage was found, or definitions cannot express everything (all else is
+exported), 2 the store or the command line is unusable, or DEST cannot be written.
 """
 
 
@@ -75,7 +79,8 @@ line is unusable, or DEST cannot be written.
 @click.argument("destination", metavar="DEST", type=PathName(readable=False, allow_dash=True))
 @click.option(
     "--format", "form", type=click.Choice([form.value for form in Form]),
-    help="Form of DEST.  [default: by its name: .jsonl, .jsonl.zst, .parquet, .tar.zst; JSON lines for -]",
+    help="Form of DEST.  [default: by its name: .jsonl, .jsonl.zst, .parquet, .tar.zst, definitions.json; JSON lines "
+    "for -]",
 )  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
 @click.option("--selector", metavar="TEXT", help="Only messages that this selector of JMS selects.")
@@ -86,6 +91,7 @@ line is unusable, or DEST cannot be written.
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
 @click.option("--with-passwords", is_flag=True, help="Export the passwords of links too.")
 @click.option("--take", is_flag=True, help="From a broker: remove the messages when DEST is complete.")
+@click.option("--strict", is_flag=True, help="Write no definitions if they cannot express everything.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only damage.")
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
@@ -104,6 +110,7 @@ def command(
     messages: bool,
     with_passwords: bool,
     take: bool,
+    strict: bool,
     quiet: bool,
 ) -> None:
     """Write the messages of STORE, and its queues, exchanges and bindings, to the file DEST ("-": standard output).
@@ -127,20 +134,29 @@ def command(
         raise click.UsageError("--take applies to a running broker, and cannot be combined with --since and --until.")
     if is_broker and rids is not None:
         raise click.UsageError("--rid applies to a store: a broker does not tell record ids.")
+    if told is Form.DEFINITIONS:
+        if take:
+            raise click.UsageError("definitions have no messages: --take cannot be combined with them.")
+        chosen = replace(chosen, messages=False)
     damaged: Sequence[Damage] = ()
+    unmapped = Unmapped()
     with failing(_PROGRAM, UnusableInputError, InterchangeError, MessagingError, advise=advice), private_files():
         if is_broker:
-            counts = _export_broker(source, destination, told, chosen, take=take)
+            counts = _export_broker(source, destination, told, chosen, unmapped, take=take, strict=strict)
         else:
-            recovered, counts = _export(source, destination, told, chosen, with_passwords=with_passwords)
+            recovered, counts = _export(
+                source, destination, told, chosen, unmapped, with_passwords=with_passwords, strict=strict
+            )
             damaged = recovered.store.damage
             for notice in recovered.store.notices:
                 click.echo(f"notice: {printable(notice)}", err=True)
     for damage in damaged:
         click.echo(f"damage: {printable(damage.where)}: {printable(damage.what)}", err=True)
+    for text in unmapped:
+        click.echo(f"notice: {printable(text)}", err=True)
     if not quiet and destination != STANDARD_OUTPUT:
         _show(counts, destination, time.monotonic() - began)
-    if damaged:
+    if damaged or unmapped:
         context.exit(EXIT_DAMAGE)
 
 
@@ -152,7 +168,14 @@ def _selector(text: str | None) -> Selector | None:
 
 
 def _export(
-    source: str, destination: str, form: Form, chosen: ExportSelection, *, with_passwords: bool
+    source: str,
+    destination: str,
+    form: Form,
+    chosen: ExportSelection,
+    unmapped: Unmapped,
+    *,
+    with_passwords: bool,
+    strict: bool,
 ) -> tuple[RecoveredStore, Mapping[str, int]]:
     with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
         unknown = chosen.records.queues - store.queue_names()
@@ -168,11 +191,26 @@ def _export(
         with export_file(destination, form, with_passwords=with_passwords) as writer:
             writer.begin(header)
             export.write(writer)
+            _note_unmapped(writer, unmapped, destination, strict=strict)
     return recovered, export.counts
 
 
+def _note_unmapped(writer: ExportWriter, unmapped: Unmapped, destination: str, *, strict: bool) -> None:
+    """What the writer's form cannot express. Raises InterchangeError if that is not accepted."""
+    if isinstance(writer, DefinitionsWriter):
+        unmapped.extend(writer.unmapped)
+        check_mapped(unmapped, destination, strict=strict)
+
+
 def _export_broker(
-    source: str, destination: str, form: Form, chosen: ExportSelection, *, take: bool
+    source: str,
+    destination: str,
+    form: Form,
+    chosen: ExportSelection,
+    unmapped: Unmapped,
+    *,
+    take: bool,
+    strict: bool,
 ) -> Mapping[str, int]:
     where = _SCHEME + source.removeprefix(_SCHEME).rpartition("@")[2]  # no password
     with Connection(source.removeprefix(_SCHEME)) as connection:
@@ -182,6 +220,7 @@ def _export_broker(
             with export_file(destination, form, with_passwords=False) as writer:
                 writer.begin(header)
                 export.write(writer, bar.advance if bar is not None else lambda _: None)
+                _note_unmapped(writer, unmapped, destination, strict=strict)
             export.taken()
     return export.counts
 

@@ -1,7 +1,7 @@
 """`qstore-import`: bring an export into a store that is not running, all of it or nothing, or into a broker; only once.
 
-Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, 2 the
-export, the store, the broker or the command line is unusable.
+Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, or
+definitions that cannot be mapped, 2 the export, the store, the broker or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.interchange.applying import import_into_broker, import_into_store
 from qstore.tools.interchange.changes import Changes, InDoubt, Renaming, read_renaming
+from qstore.tools.interchange.definition_tables import Unmapped, check_mapped
+from qstore.tools.interchange.definitions import DefinitionOptions
 from qstore.tools.interchange.files import read_export
 from qstore.tools.interchange.items import InterchangeError, ItemSink
 from qstore.tools.interchange.report import ImportReport, report_of_broker, report_of_plan, show, show_json
@@ -37,6 +39,7 @@ qstore-import orders.tar.zst /var/lib/qstore --map orders=orders.eu --map 'excha
 qstore-import orders.tar.zst /var/lib/qstore --queue 'orders.*' --no-topology
 qstore-import orders.parquet /var/lib/qstore --in-doubt rollback
 qstore-import orders.tar.zst amqp://guest/guest@localhost --rate 1000     into a running broker
+qstore-import definitions.json amqp://localhost --dry-run    RabbitMQ's queues, exchanges and bindings
 
 \b
 EXPORT is a file that qstore-export wrote, of any form. STORE is a qstore store on which no broker is running. Nothing
@@ -50,8 +53,13 @@ broker is the ledger: after a kill or a lost connection the same command goes on
 it is no longer needed. Record ids and links are not imported, and branches in doubt only if --in-doubt decides them.
 
 \b
-Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, 2 EXPORT,
-STORE or the command line is unusable, or the broker has refused it.
+EXPORT may also have the definitions of RabbitMQ (rabbitmqctl export_definitions): queues, exchanges and bindings of one
+virtual host are imported. What cannot be mapped is listed in notices, and the exit code is then 1; with --strict
+nothing is imported.
+
+\b
+Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, or
+something of definitions, 2 EXPORT, STORE or the command line is unusable, or the broker has refused it.
 """
 
 
@@ -94,6 +102,8 @@ class _Map(click.ParamType[Renaming]):
 @click.option(
     "--rate", type=click.FloatRange(0), default=0, metavar="N", help="Into a broker: at most N messages a second."
 )
+@click.option("--vhost", metavar="NAME", help='Of definitions: this virtual host.  [default: "/", or the only one]')
+@click.option("--strict", is_flag=True, help="Import nothing if something of definitions cannot be mapped.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 @click.option("-q", "--quiet", is_flag=True, help="Show nothing but notices.")
 @click.version_option(__version__, prog_name=_PROGRAM)
@@ -111,25 +121,28 @@ def command(
     again: bool,
     edited: bool,
     rate: float,
+    vhost: str | None,
+    strict: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Import the file EXPORT into STORE, a directory or the URL of a running broker: amqp://[user/password@]host[:port]."""
     changes = {"renamings": renamings, "queues": queues, "topology": topology, "in_doubt": InDoubt(in_doubt)}
-    request = _Request(source, destination, changes, dry_run, again, edited, rate)
+    definitions = DefinitionOptions(vhost, Unmapped())
+    request = _Request(source, destination, changes, dry_run, again, edited, rate, definitions, strict)
     is_broker = destination.startswith(_SCHEME)
     if rate and not is_broker:
         raise click.UsageError("--rate applies to a running broker.")
     with failing(_PROGRAM, InterchangeError, StoreError, MessagingError, advise=advice), private_files():
         report = _into_broker(request) if is_broker else _into_store(request)
-    for notice in report.notices:
+    for notice in (*report.notices, *definitions.unmapped):
         click.echo(f"notice: {printable(notice)}", err=True)
     with failing(_PROGRAM):
         if as_json:
             show_json(report)
         elif not quiet:
             show(report)
-    context.exit(EXIT_DAMAGE if report.left_out else 0)
+    context.exit(EXIT_DAMAGE if report.left_out or definitions.unmapped else 0)
 
 
 class _Request(NamedTuple):
@@ -142,10 +155,14 @@ class _Request(NamedTuple):
     again: bool
     edited: bool
     rate: float
+    definitions: DefinitionOptions
+    strict: bool
 
     def read(self, sink: ItemSink) -> str:
         """Read the export, changed as asked for. Returns what identifies this import in the ledger."""
-        read = read_export(self.source, Changes(sink, **self.changes), is_edited=self.edited)
+        changes, definitions = Changes(sink, **self.changes), self.definitions
+        read = read_export(self.source, changes, is_edited=self.edited, definitions=definitions)
+        check_mapped(definitions.unmapped, self.source, strict=self.strict)
         how = repr((read.digest, sorted((name, repr(value)) for name, value in self.changes.items())))
         return hashlib.sha256(how.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 

@@ -14,6 +14,12 @@ from typing import BinaryIO, Final, cast
 import zstandard
 
 from qstore.tools.interchange.archive import ArchiveWriter, read_archive
+from qstore.tools.interchange.definitions import (
+    DefinitionOptions,
+    DefinitionsWriter,
+    are_definitions,
+    read_definitions,
+)
 from qstore.tools.interchange.items import ExportWriter, InterchangeError, ItemSink, ReadExport
 from qstore.tools.interchange.json_lines import JsonLinesWriter, read_json_lines
 from qstore.tools.interchange.parquet import ParquetWriter, read_parquet
@@ -34,9 +40,11 @@ class Form(Enum):
     JSON_ZSTD = "json.zst"
     PARQUET = "parquet"
     ARCHIVE = "archive"
+    DEFINITIONS = "definitions"
 
 
 _SUFFIXES: Final = {
+    "definitions.json": Form.DEFINITIONS,
     ".jsonl": Form.JSON,
     ".json": Form.JSON,
     ".jsonl.zst": Form.JSON_ZSTD,
@@ -49,6 +57,7 @@ _WRITERS: Final[dict[Form, Callable[..., ExportWriter]]] = {
     Form.JSON_ZSTD: JsonLinesWriter,
     Form.PARQUET: ParquetWriter,
     Form.ARCHIVE: ArchiveWriter,
+    Form.DEFINITIONS: DefinitionsWriter,
 }
 
 
@@ -121,13 +130,16 @@ def _compressed(file: BinaryIO, form: Form) -> Iterator[BinaryIO]:
 # ---- reading ----
 
 
-def read_export(path: str, sink: ItemSink, *, is_edited: bool = False) -> ReadExport:
+def read_export(
+    path: str, sink: ItemSink, *, is_edited: bool = False, definitions: DefinitionOptions | None = None
+) -> ReadExport:
     """Read an export of any form, which its first bytes tell.
 
     Args:
         path: the file.
         sink: takes the items.
         is_edited: whether it was edited: JSON lines only.
+        definitions: how RabbitMQ's definitions are read; None if they are not.
 
     Raises:
         InterchangeError: it is not an export, or damaged.
@@ -142,6 +154,8 @@ def read_export(path: str, sink: ItemSink, *, is_edited: bool = False) -> ReadEx
             file.seek(0)
             if magic == _PARQUET:
                 return read_parquet(Path(path), sink)
+            if definitions is not None and magic[:1] == b"{" and are_definitions(file.peek(_BUFFER)):
+                return read_definitions(file, sink, definitions)
             if magic != _ZSTD:
                 return _read_stream(file, sink, is_edited=is_edited)
             decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)

@@ -30,8 +30,8 @@ from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemS
 from qstore.tools.interchange.objects import MAX_XID, ObjectWriter, parse_object, pass_object
 
 _EXPORT, _END = b"qstore.export", b"qstore.end"
-_GROUP_BYTES: Final = 32 << 20  # of messages in a row group, gathered in memory
-_GROUP_ROWS: Final = 100_000
+_GROUP_BYTES: Final = 8 << 20  # of messages in a row group, gathered in memory
+_GROUP_ROWS: Final = 20_000
 MAX_GROUP: Final = 1 << 31  # bytes of a row group that is read
 _BATCH_ROWS: Final = 4096
 _STATES: Final = {name: state for state, name in STATES.items()}
@@ -40,6 +40,8 @@ _TEXTS: Final = ("exchange", "routing_key", "message_id")
 _NUMBERS: Final = ("delivery_mode", "priority")
 _PROPERTIES: Final = ("content_type", "correlation_id", "user_id", "app_id")
 _TIMES: Final = ("timestamp", "expiration")
+_UNLIKE: Final = ("rid", "message_id", "header", "body")
+"""Columns whose values are mostly different: a dictionary of them would only take memory."""
 _IMPORTED: Final = ["queue", "rid", "state", "xid", "redelivered", "header", "body"]
 
 
@@ -49,6 +51,7 @@ def _arrow() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise InterchangeError("Parquet files need pyarrow: pip install 'qstore[parquet]'") from None
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # others keep what they do not need any more
     return pyarrow
 
 
@@ -94,7 +97,10 @@ class ParquetWriter(ObjectWriter):
     def begin(self, header: ExportHeader) -> None:
         """Write the beginning."""
         self.write_object(header.as_object())
-        self._writer = self._arrow.parquet.ParquetWriter(self._stream, self._schema, compression="zstd")
+        named = [field.name for field in self._schema if field.name not in _UNLIKE]
+        self._writer = self._arrow.parquet.ParquetWriter(
+            self._stream, self._schema, compression="zstd", use_dictionary=named
+        )
 
     def message(self, message: ImportedMessage) -> None:
         """Write a message."""

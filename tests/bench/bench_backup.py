@@ -1,0 +1,218 @@
+"""How fast `qstore-backup` is against a plain copy, in how much memory; and what a broker notices of it.
+
+    python -m tests.bench.bench_backup copy [--gib 1.5] [--rounds 3]
+    python -m tests.bench.bench_backup load [--seconds 10]
+    python -m tests.bench.bench_backup hold [--queues 1000]
+
+`copy` backs up a stopped store to a new repository. The reference reads every file and writes and syncs as many bytes,
+in pieces of 1 MiB. Bodies are half random bytes, half the same text. The page cache holds the source for both.
+`load` has publishers and consumers work as fast as they can, without backups and while one follows the other.
+`hold` publishes one message after the other to one of many queues, and looks for the longest time to a completion while
+snapshots are taken and released, without copying anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import click
+
+from qstore.broker.client import Connection, Message
+from qstore.broker.management.console import Console
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.environment import tool_environment
+from tests.bench.bench_recover import copy_bytes
+from tests.support.opened_store import OpenedStore
+from tests.support.running_broker import RunningBroker
+
+ROOT: Final = Path(__file__).parents[2]
+_BODY: Final = 16 << 10
+_FILE_PAGES: Final = 1024  # 64 MiB
+_RUNNER: Final = """
+import atexit, sys
+def tell():
+    with open("/proc/self/status") as status:
+        print(*(line.split()[1] for line in status if line.startswith("VmHWM")), file=sys.stderr)
+atexit.register(tell)
+from qstore.tools.qstore_backup import main
+main()
+"""
+
+
+def back_up(*arguments: object) -> tuple[float, int, dict[str, Any]]:
+    """Run the command: seconds, KiB of memory at most, its report."""
+    began = time.monotonic()
+    command = [sys.executable, "-c", _RUNNER, *map(str, arguments), "--json"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return time.monotonic() - began, int(finished.stderr.split()[-1]), json.loads(finished.stdout)
+
+
+def fill(path: Path, gib: float) -> None:
+    """A store with one large queue."""
+    chance, text = random.Random(1), b"all work and no play makes a dull store, " * 200
+    pool = chance.randbytes(4 << 20)
+    count = int(gib * (1 << 30) / _BODY)
+    files = max(4, int(gib * 1.3 * (1 << 30) / (_FILE_PAGES << 16)) + 2)
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("large", geometry=Geometry.from_pages(files, _FILE_PAGES))
+    for number in range(count):
+        at = chance.randrange(len(pool) - _BODY)
+        opened.enqueue(journal, pool[at : at + _BODY // 2] + text[: _BODY // 2 - 8] + number.to_bytes(8, "big"))
+        if number % 256 == 0:
+            opened.flush(journal)
+    opened.flush(journal)
+    opened.store.close()
+
+
+def bench_copy(directory: Path, gib: float, rounds: int) -> None:
+    """A backup against a copy."""
+    source, target = directory / "source", directory / "target"
+    fill(source, gib)
+    copies, runs = [], []
+    for _ in range(rounds):
+        for work in (lambda: copy_bytes(source, target), lambda: runs.append(back_up(source, target))):
+            shutil.rmtree(target, ignore_errors=True)
+            os.sync()
+            began = time.monotonic()
+            work()
+            copies.append(time.monotonic() - began)
+    took, reference = min(each[0] for each in runs), min(copies[::2])
+    report = runs[-1][2]
+    print(
+        f"{report['bytes'] / (1 << 30):.2f} GiB: backup {took:.1f} s, copy {reference:.1f} s: "
+        f"{reference / took:.2f} × its speed (goal 0.7); {report['written_bytes'] / (1 << 30):.2f} GiB written; "
+        f"{max(each[1] for each in runs) / 1024:.0f} MiB of memory at most (goal 150)"
+    )
+
+
+def load(broker: RunningBroker, seconds: float) -> float:
+    """Messages a second."""
+    command = [sys.executable, "-m", "tests.bench.load_generator", str(broker.port), "--queues", "2", "--size", "1024"]
+    command += ["--durable", "--seconds", str(seconds), "--broker-pid", str(broker.pid)]
+    result = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    return float(result["messages"] / result["seconds"])
+
+
+@contextmanager
+def backups(broker: RunningBroker, place: Path) -> Iterator[list[tuple[float, int, dict[str, Any]]]]:
+    """One backup after the other, meanwhile."""
+    made: list[tuple[float, int, dict[str, Any]]] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            made.append(back_up(f"amqp://127.0.0.1:{broker.port}", place))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield made
+    finally:
+        stop.set()
+        thread.join()
+
+
+def bench_load(directory: Path, seconds: float) -> None:
+    """A broker under load."""
+    broker = RunningBroker(directory / "broker").start()
+    try:
+        with Connection(f"127.0.0.1:{broker.port}") as connection:
+            sender = connection.session().sender("kept; {create: always, node: {durable: true}}")
+            for _ in range(20_000):
+                sender.send(Message("x" * 8000, durable=True), sync=False)
+            sender.session.sync()
+        before, during, count = [], [], 0
+        for _ in range(3):
+            before.append(load(broker, seconds))
+            with backups(broker, directory / "place") as made:
+                during.append(load(broker, seconds))
+            count += len(made)
+        plain, loaded = median(before), median(during)
+        print(f"{plain:,.0f} messages/s; {loaded:,.0f} with {count} backups: {loaded / plain:.2f} × (goal 0.9)")
+    finally:
+        broker.close()
+
+
+def bench_hold(directory: Path, queues: int) -> None:
+    """How long publishers wait for a snapshot."""
+    broker = RunningBroker(directory / "broker").start()
+    try:
+        with Connection(f"127.0.0.1:{broker.port}") as connection:
+            session = connection.session()
+            for number in range(queues):
+                session.invoke("queue.declare", queue=f"q{number}", durable=True)
+        for taking in (False, True):
+            stop, taken = threading.Event(), [0]
+
+            def take(stop: threading.Event = stop, taken: list[int] = taken) -> None:
+                with Console(f"127.0.0.1:{broker.port}") as console:
+                    (agent,) = console.query("backup", package="qstore")
+                    while not stop.is_set():
+                        number = console.call(agent, "begin")["snapshot"]
+                        console.call(agent, "end", snapshot=number)
+                        taken[0] += 1
+                        time.sleep(0.05)
+
+            thread = threading.Thread(target=take)
+            if taking:
+                thread.start()
+            waits = sorted(published(broker, 10.0), reverse=True)
+            stop.set()
+            if taking:
+                thread.join()
+            print(
+                f"{queues:,} queues, {taken[0]} snapshots: {len(waits):,} messages one after the other, "
+                f"median {median(waits) * 1e3:.2f} ms, the longest {[round(each * 1e3, 1) for each in waits[:5]]} ms"
+                f"{' (goal 50)' if taking else ''}"
+            )
+    finally:
+        broker.close()
+
+
+def published(broker: RunningBroker, seconds: float) -> list[float]:
+    """The time to the completion of each message."""
+    waits = []
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        sender = connection.session().sender("q0")
+        message, end = Message("x" * 1000, durable=True), time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            sender.send(message)
+            waits.append(time.monotonic() - began)
+    return waits
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["copy", "load", "hold"]))
+@click.option("--gib", default=1.5, show_default=True, help="Size of the store, for copy.")
+@click.option("--rounds", default=3, show_default=True, help="The fastest of so many counts, for copy.")
+@click.option("--seconds", default=10.0, show_default=True, help="How long each load is, for load.")
+@click.option("--queues", default=1000, show_default=True, help="How many durable queues, for hold.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where the stores are made.  [default: TMPDIR]")
+def main(what: str, gib: float, rounds: int, seconds: float, queues: int, directory: Path | None) -> None:
+    """Print what backups cost."""
+    print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, wall-clock time")
+    with tempfile.TemporaryDirectory(prefix="qstore-bench-", dir=directory) as name:
+        if what == "copy":
+            bench_copy(Path(name), gib, rounds)
+        elif what == "load":
+            bench_load(Path(name), seconds)
+        else:
+            bench_hold(Path(name), queues)
+
+
+if __name__ == "__main__":
+    main()

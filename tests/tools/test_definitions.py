@@ -1,0 +1,222 @@
+"""RabbitMQ's definitions, read and written: what both sides know arrives, and everything else is listed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.client import Connection
+from qstore.tools.interchange.definition_tables import Unmapped
+from qstore.tools.interchange.definitions import DefinitionOptions, read_definitions
+from qstore.tools.interchange.items import InterchangeError
+from tests.support.dump import dump
+from tests.support.fixtures import StoreFixture
+from tests.support.running_broker import BrokerMaker, make_broker
+from tests.tools.interchange_runs import bring, export
+
+__all__ = ["make_broker"]
+
+DEFINITIONS: dict[str, Any] = {
+    "rabbit_version": "3.13.7",
+    "rabbitmq_version": "3.13.7",
+    "product_name": "RabbitMQ",
+    "users": [{"name": "guest", "password_hash": "x", "tags": ["administrator"]}],
+    "vhosts": [{"name": "/"}, {"name": "other"}],
+    "permissions": [],
+    "parameters": [],
+    "global_parameters": [{"name": "cluster_name", "value": "rabbit@host"}],
+    "policies": [{"vhost": "/", "name": "ha", "pattern": "^a", "definition": {"max-length": 5}}],
+    "queues": [
+        {
+            "name": "orders", "vhost": "/", "durable": True, "auto_delete": False,
+            "arguments": {
+                "x-queue-type": "classic", "x-max-length": 1000, "x-max-length-bytes": 1 << 20,
+                "x-overflow": "reject-publish", "x-dead-letter-exchange": "dead", "x-queue-mode": "lazy",
+            },
+        },
+        {"name": "urgent", "vhost": "/", "durable": True, "arguments": {"x-max-priority": 4, "x-max-length": 10}},
+        {"name": "quorum", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum", "x-expires": 1000}},
+        {"name": "gone", "vhost": "/", "durable": False, "arguments": {}},
+        {"name": "elsewhere", "vhost": "other", "durable": True, "arguments": {}},
+    ],
+    "exchanges": [
+        {"name": "dead", "vhost": "/", "type": "fanout", "durable": True, "auto_delete": False, "internal": False,
+         "arguments": {}},
+        {"name": "events", "vhost": "/", "type": "topic", "durable": True, "internal": True,
+         "arguments": {"alternate-exchange": "dead"}},
+        {"name": "sized", "vhost": "/", "type": "headers", "durable": True, "arguments": {}},
+        {"name": "late", "vhost": "/", "type": "x-delayed-message", "durable": True, "arguments": {}},
+    ],
+    "bindings": [
+        {"source": "events", "vhost": "/", "destination": "orders", "destination_type": "queue",
+         "routing_key": "order.#", "arguments": {}},
+        {"source": "amq.topic", "vhost": "/", "destination": "orders", "destination_type": "queue",
+         "routing_key": "a.*", "arguments": {}},
+        {"source": "sized", "vhost": "/", "destination": "urgent", "destination_type": "queue", "routing_key": "",
+         "arguments": {"x-match": "any", "size": 3, "colour": "red"}},
+        {"source": "events", "vhost": "/", "destination": "sized", "destination_type": "exchange", "routing_key": "#",
+         "arguments": {}},
+        {"source": "late", "vhost": "/", "destination": "orders", "destination_type": "queue", "routing_key": "",
+         "arguments": {}},
+    ],
+}  # fmt: skip
+LISTED = [
+    'vhost "other": 1 object of another virtual host',
+    'exchange "events": internal: clients can publish to it',
+    'exchange "late": type x-delayed-message is not known: it is left out, with its bindings',
+    'queue "quorum": x-queue-type quorum: it is a durable queue, without replicas and streaming',
+    'queue "quorum": x-expires 1000 is not known',
+    'queue "gone": it is not durable: it is left out, with its bindings',
+    'binding "events -> sized (#)": to an exchange is not known: it is left out',
+    "users: 1 of them",
+    "policies: 1 of them",
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "definitions.json").write_text(json.dumps(DEFINITIONS, indent=1))
+    return tmp_path / "definitions.json"
+
+
+def topology(store: Path) -> dict[str, list[dict[str, Any]]]:
+    lines = dump(store, "--topology", "--json").lines()
+    return {kind: [line for line in lines if line["kind"] == kind] for kind in ("queue", "exchange", "binding")}
+
+
+def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: Path) -> None:
+    result = bring(file, tmp_path / "store")
+    assert result.exit_code == 1, result.output
+    assert [line.removeprefix("notice: ") for line in result.stderr.splitlines()] == LISTED
+    found = topology(tmp_path / "store")
+    assert {line["name"]: line["arguments"] for line in found["queue"]} == {
+        "orders": {"qpid.max_count": 1000, "qpid.max_size": 1 << 20, "qpid.policy_type": "reject"},
+        "urgent": {"qpid.max_count": 10, "qpid.policy_type": "ring", "qpid.priorities": 5},
+        "quorum": {},
+    }
+    assert [line["alternate_exchange"] for line in found["queue"] if line["name"] == "orders"] == ["dead"]
+    assert {(line["name"], line["type"]) for line in found["exchange"]} >= {("events", "topic"), ("sized", "headers")}
+    assert {(line["exchange"], line["queue"], line["key"]) for line in found["binding"]} == {
+        ("events", "orders", "order.#"), ("amq.topic", "orders", "a.*"), ("sized", "urgent", ""),
+    }  # fmt: skip
+    back = tmp_path / "back.definitions.json"
+    assert export(tmp_path / "store", back, "--strict").exit_code == 0
+    written = json.loads(back.read_bytes())
+    queues = {each["name"]: each["arguments"] for each in written["queues"]}
+    wanted = {each["name"]: dict(each["arguments"]) for each in DEFINITIONS["queues"]}
+    del wanted["orders"]["x-queue-mode"], wanted["orders"]["x-queue-type"]
+    assert queues == {
+        "orders": wanted["orders"],
+        "urgent": wanted["urgent"] | {"x-overflow": "drop-head"},
+        "quorum": {},
+    }
+    assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "a.*", "order.#"]
+    assert {each["name"]: each["arguments"] for each in written["exchanges"]}["events"] == {
+        "alternate-exchange": "dead"
+    }
+    assert bring(back, tmp_path / "again", "--strict").exit_code == 0
+    assert topology(tmp_path / "again") == found
+
+
+def test_strict_imports_and_writes_nothing(tmp_path: Path, file: Path) -> None:
+    result = bring(file, tmp_path / "store", "--strict")
+    assert result.exit_code == 2
+    assert f"cannot be mapped: {LISTED[0]}, and 8 more" in result.output
+    assert not (tmp_path / "store" / "rhm").exists()
+    fields = {"qpid.policy_type": "self-destruct", "qpid.max_count": 3, "qpid.last_value_queue_key": "k"}
+    lines = [
+        {"kind": "export", "format": "qstore-export", "version": 1},
+        {"kind": "queue", "name": "q", "arguments": fields},
+    ]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert bring(tmp_path / "q.jsonl", tmp_path / "store", "--edited").exit_code == 0
+    target = tmp_path / "definitions2.json"
+    assert export(tmp_path / "store", target, "--format", "definitions", "--strict").exit_code == 2
+    assert not target.exists()
+    result = export(tmp_path / "store", target, "--format", "definitions")
+    assert result.exit_code == 1
+    assert result.stderr.count("notice: queue") == 2
+    assert json.loads(target.read_bytes())["queues"][0]["arguments"] == {
+        "x-max-length": 3,
+        "x-overflow": "reject-publish",
+    }
+
+
+def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    url = f"amqp://127.0.0.1:{broker.port}"
+    assert bring(file, url).exit_code == 1
+    with Connection(url.removeprefix("amqp://")) as connection:
+        session = connection.session()
+        arguments = dict(session.invoke("queue.query", queue="urgent")["arguments"].entries)
+        assert arguments["qpid.priorities"].value == 5
+        assert session.invoke("exchange.query", name="sized")["type"] == "headers"
+    result = export(url, tmp_path / "back.definitions.json")
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "back.definitions.json").read_bytes())
+    assert {each["name"] for each in written["queues"]} == {"orders", "urgent", "quorum"}
+    assert {each["name"] for each in written["exchanges"]} == {"dead", "events", "sized"}
+
+
+def test_stores_of_qpidd_have_definitions(tmp_path: Path, local: StoreFixture) -> None:
+    result = export(local.path, tmp_path / "definitions.json")
+    assert result.exit_code in (0, 1), result.output
+    written = json.loads((tmp_path / "definitions.json").read_bytes())
+    assert {each["name"] for each in written["queues"]} == {line["name"] for line in topology(local.path)["queue"]}
+
+
+def test_a_virtual_host_is_chosen(tmp_path: Path, file: Path) -> None:
+    assert bring(file, tmp_path / "store", "--vhost", "other", "--topology").exit_code == 1
+    assert [line["name"] for line in topology(tmp_path / "store")["queue"]] == ["elsewhere"]
+    assert "there is no virtual host 'none'" in bring(file, tmp_path / "b", "--vhost", "none").output
+    two = {**DEFINITIONS, "exchanges": [], "bindings": [], "queues": [{"name": n, "vhost": n} for n in "ab"]}
+    file.write_text(json.dumps(two))
+    assert "there are several virtual hosts (a, b): choose one (--vhost)" in bring(file, tmp_path / "c").output
+
+
+class _Nothing:
+    """Takes everything."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+_FIELDS = ("name", "vhost", "type", "durable", "auto_delete", "arguments", "source", "destination", "routing_key",
+           "destination_type", "internal")  # fmt: skip
+_ARGUMENTS = ("x-max-length", "x-overflow", "x-max-priority", "x-dead-letter-exchange", "x-match", "alternate-exchange")
+_ENTRY = st.dictionaries(
+    st.sampled_from(_FIELDS), _JSON | st.dictionaries(st.sampled_from(_ARGUMENTS), _JSON, max_size=3), max_size=6
+)
+
+
+@given(
+    st.fixed_dictionaries({key: st.lists(_ENTRY, max_size=3) | _JSON for key in ("queues", "exchanges", "bindings")})
+)
+def test_hostile_definitions_are_refused_or_listed(fields: dict[str, Any]) -> None:
+    content = json.dumps(fields).encode()
+    with contextlib.suppress(InterchangeError):
+        read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
+    with pytest.raises(InterchangeError, match="not JSON"):
+        read_definitions(BytesIO(content[: len(content) // 2]), _Nothing(), DefinitionOptions(None, Unmapped()))
+
+
+def test_definitions_that_are_cut_off(tmp_path: Path, file: Path) -> None:
+    content = file.read_bytes()
+    for end in range(100, len(content) - 1, 397):
+        file.write_bytes(content[:end])
+        result = bring(file, tmp_path / "store")
+        assert result.exit_code == 2, result.output
+        assert result.output.count("\n") == 1
+    assert not (tmp_path / "store" / "rhm").exists()

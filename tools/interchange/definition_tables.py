@@ -1,0 +1,134 @@
+"""RabbitMQ's definitions and qstore's objects: what corresponds to what.
+
+    queue, RabbitMQ                     queue, qstore
+    ----------------------------------  ---------------------------------------------------------------------------
+    x-max-length, x-max-length-bytes    qpid.max_count, qpid.max_size
+    x-overflow: drop-head (default)     qpid.policy_type: ring
+    x-overflow: reject-publish          qpid.policy_type: reject (default)
+    x-max-priority: 1 to 9              qpid.priorities: one more, 2 to 10; RabbitMQ counts the highest priority
+    x-dead-letter-exchange              the alternate exchange, which gets rejected messages, and those that a ring
+                                        discards; with their own routing key, and not those that have expired
+    x-queue-type: classic               a durable queue; of others, a note says what they lose
+    x-queue-mode, x-queue-version and   nothing: where and how a queue is kept does not change what it does
+    other arguments of placement
+
+    exchange: alternate-exchange        the alternate exchange
+    exchange types direct, topic,       the same
+    fanout, headers
+    binding from an exchange to a       the same; x-match is all or any
+    queue
+
+Everything else is listed as not known by the other side. Sources: RabbitMQ documentation, "Schema Definition Export and
+Import", "Queue Length Limit", "Priority Queue Support", "Dead Letter Exchanges", "Alternate Exchanges"; for the other
+side see `broker/model/queues/arguments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qstore.tools.interchange.items import InterchangeError
+
+LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
+OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
+PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
+MAX_LEVELS: Final = 10
+PLACEMENT: Final = frozenset(
+    (
+        "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-queue-leader-locator",
+        "x-quorum-initial-group-size", "x-quorum-target-group-size", "x-initial-cluster-size",
+    )
+)  # fmt: skip
+JOURNAL: Final = frozenset(
+    (
+        "qpid.file_count", "qpid.file_size", "qpid.auto_expand", "qpid.auto_expand_max_jfiles", "qpid.max_journal_size",
+        "qpid.compress", "qpid.paging", "qpid.max_pages_loaded", "qpid.page_factor",
+    )
+)  # fmt: skip
+"""Likewise, the other way round."""
+EXCHANGE_TYPES: Final = frozenset(("direct", "topic", "fanout", "headers"))
+OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
+"""Those of this broker's management."""
+STANDARD_PREFIX: Final = "amq."
+STANDARD: Final = {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
+"""The exchanges that both sides have from the beginning, and their types."""
+MATCHES: Final = frozenset(("all", "any"))
+
+
+class Unmapped(list[str]):
+    """What cannot be mapped: one text each, in the order in which it was found."""
+
+    def add(self, what: str, name: str, text: str) -> None:
+        """Something of an object."""
+        self.append(f'{what} "{name}": {text}')
+
+
+def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:
+    """Raise InterchangeError if something cannot be mapped, and that is not accepted."""
+    if strict and unmapped:
+        more = f", and {len(unmapped) - 1} more" if len(unmapped) > 1 else ""
+        raise InterchangeError(f"{where}: cannot be mapped: {unmapped[0]}{more}; without --strict all are listed")
+
+
+def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> tuple[dict[str, Any], str]:
+    """The arguments of a queue of RabbitMQ, and its alternate exchange, empty for none."""
+    arguments: dict[str, Any] = {}
+    rest = {key: value for key, value in given.items() if key not in PLACEMENT}
+    for key, own in LIMITS.items():
+        if key in rest and _is_count(rest[key]):
+            arguments[own] = rest.pop(key)
+    overflow = rest.pop("x-overflow", "drop-head")
+    if arguments or overflow != "drop-head":
+        policy = OVERFLOWS.get(str(overflow))
+        if policy is None:
+            unmapped.add("queue", name, f"x-overflow {overflow}: publishers are refused instead")
+        arguments["qpid.policy_type"] = policy or "reject"
+    highest = rest.get("x-max-priority")
+    if _is_count(highest) and highest:
+        del rest["x-max-priority"]
+        arguments["qpid.priorities"] = min(highest + 1, MAX_LEVELS)
+        if highest >= MAX_LEVELS:
+            unmapped.add("queue", name, f"x-max-priority {highest}: there are {MAX_LEVELS} priorities, 0 to 9")
+    kind = rest.pop("x-queue-type", "classic")
+    if kind != "classic":
+        unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
+    alternate = rest.get("x-dead-letter-exchange")
+    if isinstance(alternate, str) and alternate:
+        del rest["x-dead-letter-exchange"]
+    else:
+        alternate = ""
+    for key, value in rest.items():
+        unmapped.add("queue", name, f"{key} {value} is not known")
+    return arguments, alternate
+
+
+def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
+    """The arguments of a queue of qstore or qpidd."""
+    arguments: dict[str, Any] = {}
+    rest = {key: value for key, value in given.items() if key not in JOURNAL}
+    for key, own in LIMITS.items():
+        value = rest.pop(own, None)
+        if value:
+            if _is_count(value):
+                arguments[key] = value
+            else:
+                unmapped.add("queue", name, f"{own} {value} is not a number")
+    policy = str(rest.pop("qpid.policy_type", "reject"))
+    if arguments:
+        overflow = {own: key for key, own in OVERFLOWS.items()}.get(policy)
+        if overflow is None:
+            unmapped.add("queue", name, f"qpid.policy_type {policy}: publishers are refused instead")
+        arguments["x-overflow"] = overflow or "reject-publish"
+    for key in PRIORITIES:
+        levels: Any = rest.get(key)
+        if _is_count(levels) and levels > 1:
+            arguments["x-max-priority"] = min(levels, MAX_LEVELS) - 1
+            del rest[key]
+    for key, value in rest.items():
+        unmapped.add("queue", name, f"{key} {value} is not known")
+    return arguments
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
