@@ -7,9 +7,18 @@ its driver for the protocol (`pip install 'qstore[remote]'`, `pip install s3fs`)
 from __future__ import annotations
 
 import posixpath
-from typing import Any
+from typing import Any, Final
 
 from qstore.store.errors import StoreError
+
+_FLAT: Final = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"))
+"""Protocols of places without directories: to create one there would create a bucket."""
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    """The names of a driver's protocols, which it has as one text or as several."""
+    found = files.protocol
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 class _NoLock:
@@ -42,6 +51,7 @@ class RemoteRepository:
             self._files, self._root = url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url}: {error}") from None
+        self._is_flat = not _FLAT.isdisjoint(_protocols(self._files))
 
     def lock(self) -> _NoLock:
         """There are no locks."""
@@ -50,7 +60,8 @@ class RemoteRepository:
     def put(self, name: str, content: bytes) -> None:
         """Write an object."""
         path = posixpath.join(self._root, name)
-        self._call(self._files.makedirs, posixpath.dirname(path), exist_ok=True)
+        if not self._is_flat:
+            self._call(self._files.makedirs, posixpath.dirname(path), exist_ok=True)
         self._call(self._files.pipe_file, path, content)
 
     def get(self, name: str, limit: int) -> bytes:
