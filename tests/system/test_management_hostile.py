@@ -90,10 +90,11 @@ def test_a_thousand_consoles(broker: RunningBroker) -> None:
             reads = number % 2 == 0
             peer = opened.enter_context(RawPeer(broker.port, receive_buffer=None if reads else 4096))
             name = f"console-{number}"
-            peer.declare(name, durable=False, exclusive=True, auto_delete=True)
-            peer.call("exchange.bind", queue=name, exchange="qmf.default.direct", binding_key=name)
-            peer.call("exchange.bind", queue=name, exchange="qmf.default.topic", binding_key="agent.ind.#")
-            peer.call("exchange.bind", queue=name, exchange="qpid.management", binding_key="console.#")
+            peer.send_command("queue.declare", queue=name, exclusive=True, auto_delete=True)
+            for exchange, key in (
+                ("qmf.default.direct", name), ("qmf.default.topic", "agent.ind.#"), ("qpid.management", "console.#"),
+            ):  # fmt: skip
+                peer.send_command("exchange.bind", queue=name, exchange=exchange, binding_key=key)
             if number % 4 != 1:  # every other one of those that never read has no subscription at all
                 peer.subscribe(name, accept_mode=1)
             consoles.append((peer, name))
