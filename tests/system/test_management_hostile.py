@@ -24,7 +24,7 @@ from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_
 from tests.system.broker_canary import Canary
 
 _SECONDS: Final = float(os.environ.get("QSTORE_SOAK_SECONDS", "40"))
-_CONSOLES: Final = 1000
+_CONSOLES: Final = int(os.environ.get("QSTORE_SOAK_CONSOLES", "1000"))
 _QUEUES: Final = 50
 _MEMORY_MIB: Final = 256
 _OPTIONS: Final = ("--broker-memory", f"{_MEMORY_MIB}M", "--mgmt-pub-interval", "3", "--max-connections", "1100")
@@ -32,6 +32,7 @@ _PER_CONSOLE: Final = 400 << 10
 """Bytes that a connection with its session, queue and bindings may take, most of it output that is not read."""
 _PATIENCE: Final = 10.0
 """Seconds within which another client's message makes its way, on a busy machine."""
+_PATIENCE_AT_THE_END: Final = 600.0
 
 
 @pytest.fixture
@@ -64,6 +65,18 @@ class Meter:
         print(f"\nbase {self.base >> 20} MiB, grown by {grown >> 20} MiB, slowest message {self.slowest:.2f} s")
         assert grown < allowed
         assert self.slowest < _PATIENCE
+
+
+def wait_until_idle(broker: RunningBroker) -> None:
+    """Until it has seen to the end of all consoles, each of which the others are told of."""
+    end, before = time.monotonic() + _PATIENCE_AT_THE_END, broker.cpu_seconds()
+    while time.monotonic() < end:
+        time.sleep(1.0)
+        now = broker.cpu_seconds()
+        if now - before < 0.1:
+            return
+        before = now
+    raise AssertionError("the broker does not come to rest")
 
 
 def ask(peer: RawPeer, reply_key: str) -> None:
@@ -115,8 +128,9 @@ def test_a_thousand_consoles(broker: RunningBroker) -> None:
                 peer.complete()
             meter.sing()
             operator.call("queue.delete", queue=f"new-{rounds}")
-    print(f"\n{_CONSOLES} consoles, {rounds} rounds", end="")
-    meter.close((_MEMORY_MIB << 20) + _CONSOLES * _PER_CONSOLE)
+        print(f"\n{_CONSOLES} consoles, {rounds} rounds", end="")
+        meter.close((_MEMORY_MIB << 20) + _CONSOLES * _PER_CONSOLE)
+    wait_until_idle(broker)
 
 
 @pytest.mark.soak
