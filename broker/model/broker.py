@@ -222,6 +222,7 @@ class Broker:
             recovery.run()
             for queue in self.queues.values():
                 self.quotas.queue_created(queue.creator)
+                self.idle_queues.used(queue)
             for xid, effects in recovery.in_doubt.items():
                 self.distributed.recover(xid, effects)
 

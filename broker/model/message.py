@@ -189,6 +189,10 @@ class Message(ABC):
         return self.with_headers({name: TypedValue(INT64, number)})
 
     @abstractmethod
+    def expiring_at(self, moment: float) -> Message:
+        """A copy of the message that expires at that time, in seconds since 1970; it is stored with it."""
+
+    @abstractmethod
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """A copy of the message with some application headers set, or removed where the value is None.
 

@@ -134,8 +134,13 @@ class Router:
             raise InternalError(str(error)) from error
 
     def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
+        has_ttl = False
         for queue in queues:
             queue.check_room(message)
+            has_ttl = has_ttl or queue.message_ttl is not None
+        if has_ttl:  # the copies differ
+            waits = [queue.publish(message) for queue in queues]
+            return any(waits)
         kept = [queue for queue in queues if queue.stores(message)]
         if not kept:
             is_stopped = False

@@ -205,6 +205,7 @@ def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer
     """Remove a consumer. A deleted queue has none left to remove."""
     if not queue.is_gone:
         queue.remove_consumer(consumer)
+        broker.idle_queues.used(queue)
     broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.queues.contents import Contents
@@ -26,9 +27,14 @@ class Admitting(Contents):
         eligibility: which messages it accepts (`eligibility`); None for all.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
         exclusive_consumer: its exclusive consumer; None if there is none.
+        message_ttl: seconds that a message may be on it; None for no limit.
+        expires_seconds: how long it is kept while nobody uses it; 0 for ever.
     """
 
-    __slots__ = ("displacements", "eligibility", "exclusive_consumer", "journal", "limit", "owner")
+    __slots__ = (
+        "_clock", "displacements", "eligibility", "exclusive_consumer", "expires_seconds", "journal", "limit",
+        "message_ttl", "owner",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,16 +43,26 @@ class Admitting(Contents):
         *,
         durable: bool,
         watch: DepthWatch | None,
-        created_at: float,
+        clock: Callable[[], float],
         journal: Any,
         limit: Limit | None,
         displacements: tuple[Displacement, ...],
         eligibility: Eligibility | None,
     ) -> None:
-        super().__init__(name, order, durable=durable, watch=watch, created_at=created_at)
+        super().__init__(name, order, durable=durable, watch=watch, created_at=clock())
+        self._clock = clock
+        self.message_ttl: float | None = None
+        self.expires_seconds = 0.0
         self.journal, self.limit, self.displacements, self.eligibility = journal, limit, displacements, eligibility
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
+
+    def limited(self, message: Message) -> Message:
+        """The message as it is put on the queue: it expires when it has been there for the queue's own time."""
+        if self.message_ttl is None:
+            return message
+        end = self._clock() + self.message_ttl
+        return message if 0 < message.expires_at <= end else message.expiring_at(end)
 
     def admits(self, message: Message) -> bool:
         """Whether the queue accepts the message; otherwise it is dropped."""

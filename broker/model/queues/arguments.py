@@ -35,6 +35,8 @@
     qpid.alert_size_up, x-qpid-maximum-message-size       other names of qpid.alert_size
     x-qpid-minimum-alert-repeat-gap                       another name of qpid.alert_repeat_gap
 
+Those of RabbitMQ's classic queues are in `classic_arguments`.
+
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. Other features that a
 declaration may ask for are in `argument_table`. The queue keeps all its arguments as received.
 
@@ -50,6 +52,7 @@ from typing import Final, NamedTuple
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
 from qstore.broker.model.queues.argument_table import as_text, is_set, shown
+from qstore.broker.model.queues.classic_arguments import EXPIRES, MAX_MILLISECONDS, MESSAGE_TTL, mapped
 from qstore.broker.model.queues.flow_control import FlowArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
@@ -153,6 +156,8 @@ class QueueArguments(NamedTuple):
         pages: pages of its paging file that are in memory; 0 if it is not a paged queue.
         page_bytes: bytes of a page.
         compresses: whether messages are compressed on disk.
+        message_ttl: milliseconds that a message may be on the queue; None for no limit.
+        expires: milliseconds after which the queue is deleted if nobody uses it; 0 for never.
     """
 
     max_messages: int = 0
@@ -176,6 +181,8 @@ class QueueArguments(NamedTuple):
     pages: int = 0
     page_bytes: int = PAGE_UNIT
     compresses: bool = False
+    message_ttl: int | None = None
+    expires: int = 0
 
 
 #: No arguments given.
@@ -193,6 +200,8 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     Raises:
         InvalidArgumentError: one is not valid.
     """
+    times = {name: as_text(typed.value) for name, typed in arguments.entries if name in (MESSAGE_TTL, EXPIRES)}
+    arguments = mapped(arguments)
     given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
     policy = policy_named(given.get(POLICY_TYPE, REJECT))
@@ -241,6 +250,8 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         (counts.get(MAX_PAGES) or DEFAULT_PAGES) if is_set(given.get(PAGING)) else 0,
         (counts.get(PAGE_FACTOR) or 1) * PAGE_UNIT,
         _compresses(given),
+        _count(MESSAGE_TTL, times[MESSAGE_TTL], MAX_MILLISECONDS) if MESSAGE_TTL in times else None,
+        _expires(times),
     )
 
 
@@ -256,6 +267,15 @@ def _check_paging(
     for what, argument in ((levels > 1, PRIORITIES[0]), (last_value_key, LAST_VALUE_KEY), (group_header, GROUP_HEADER)):
         if what:
             raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
+
+
+def _expires(times: Mapping[str, object]) -> int:
+    if EXPIRES not in times:
+        return 0
+    milliseconds = _count(EXPIRES, times[EXPIRES], MAX_MILLISECONDS)
+    if not milliseconds:
+        raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
+    return milliseconds
 
 
 def _compresses(given: Mapping[str, object]) -> bool:

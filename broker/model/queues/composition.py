@@ -162,6 +162,8 @@ class QueueFactory:
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
+        queue.message_ttl = None if parsed.message_ttl is None else max(parsed.message_ttl, 1) / 1000
+        queue.expires_seconds = parsed.expires / 1000
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 

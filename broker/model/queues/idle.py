@@ -1,4 +1,4 @@
-"""Unused auto-delete queues that are deleted after a timeout.
+"""Unused queues that are deleted after a timeout: auto-delete queues, and those with `x-expires`.
 
 The timeout starts when the last consumer or the owner is gone, and restarts when that happens again. The code that
 takes due queues checks whether they are still unused. If the broker stops before the timeout is over, the queue stays
@@ -35,6 +35,12 @@ class IdleQueues:
         """Start the timeout of a queue: its `auto_delete_seconds`, from now on."""
         until = self._until[queue] = self._clock() + queue.auto_delete_seconds
         self._next = min(self._next, until)
+
+    def used(self, queue: Queue) -> None:
+        """Somebody uses a queue, or does not any more: if it expires, its time begins anew."""
+        if queue.expires_seconds:
+            until = self._until[queue] = self._clock() + queue.expires_seconds
+            self._next = min(self._next, until)
 
     def keeps(self, queue: Queue) -> bool:
         """Whether an unused queue stays for now: its timeout runs again, or it is kept until it is empty."""

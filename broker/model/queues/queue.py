@@ -82,7 +82,7 @@ class Queue(Admitting):
     """
 
     __slots__ = (
-        "_append", "_chooser", "_clock", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
+        "_append", "_chooser", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
         "is_browse_only", "is_deleted", "is_kept_until_empty", "sequence_header", "store",
     )  # fmt: skip
@@ -107,12 +107,12 @@ class Queue(Admitting):
     ) -> None:
         super().__init__(
             name, Fifo() if order is None else order, durable=durable, watch=watch, journal=journal, limit=limit,
-            displacements=displacements, eligibility=eligibility, created_at=clock(),
+            displacements=displacements, eligibility=eligibility, clock=clock,
         )  # fmt: skip
         self.auto_delete, self.arguments, self.store = auto_delete, arguments, store
         self._append = None if store is None else store.append
         self._chooser = order if isinstance(order, PerConsumerOrder) else None
-        self._tick, self._clock = tick, clock
+        self._tick = tick
         self.alternate: Alternate[Queue] | None = None
         self.is_deleted = self.is_browse_only = self.is_kept_until_empty = False
         self.deletion: Deletion | None = None
@@ -134,6 +134,8 @@ class Queue(Admitting):
             ResourceLimitExceededError: there is no room for it.
             The store's `failed_error`, if the journal's disk has failed.
         """
+        if self.message_ttl is not None:
+            message = self.limited(message)
         if self.eligibility is not None and not self.eligibility.admits(self, message):
             return False
         if self.limit is not None:

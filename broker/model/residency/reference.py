@@ -98,6 +98,10 @@ class Reference(Message):
         """As `Message.converted`. Raises as `whole`."""
         return self.whole().converted(convert)
 
+    def expiring_at(self, moment: float) -> Message:
+        """As of the message itself. Raises InternalError: it cannot be read."""
+        return self.whole().expiring_at(moment)
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """A copy of the message with some headers set. Raises as `whole`, and as `Message.with_headers`."""
         return self.whole().with_headers(changes)

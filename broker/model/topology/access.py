@@ -15,12 +15,15 @@ Source: Qpid C++ Broker Book, table 1.15.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, is_set
 from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
+from qstore.broker.model.queues.classic_arguments import mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -130,6 +133,8 @@ class Access:
         *,
         is_new: bool,
     ) -> dict[str, Any]:
+        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+            arguments = mapped(arguments)
         given = {name: as_text(typed.value) for name, typed in arguments.entries}
         lifetime = given.get(LIFETIME)
         found: dict[str, Any] = {

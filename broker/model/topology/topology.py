@@ -224,10 +224,10 @@ class Topology:
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
             queue.owner = owner_of(caller)
+        self._idle_queues.used(queue)
         host, user = caller.remote_host, caller.user
-        self._events.emit(
-            QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new), caller
-        )
+        event = QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)
+        self._events.emit(event, caller)
         return queue
 
     async def _make_queue(
@@ -275,8 +275,9 @@ class Topology:
 
     @_serialized
     async def delete_if_unused(self, queue: Queue) -> None:
-        """Delete an auto-delete queue that has lost its owner or a consumer, if it is unused. Errors are logged."""
-        if not queue.auto_delete or not queue.is_unused or self._queues.get(queue.name) is not queue:
+        """Delete a queue that is auto-delete, or has expired, if it is unused. Errors are logged."""
+        has_expired = queue.expires_seconds > 0 and not queue.consumer_count
+        if not (has_expired or (queue.auto_delete and queue.is_unused)) or self._queues.get(queue.name) is not queue:
             return
         if self._idle_queues.keeps(queue):
             return

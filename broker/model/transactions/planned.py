@@ -51,7 +51,10 @@ class Planned:
             work.published[place] = sent.number(message), queues
         self._work = work
         self.published = [
-            (message, queue) for message, queues in work.published for queue in queues if not queue.is_deleted
+            (queue.limited(message), queue)
+            for message, queues in work.published
+            for queue in queues
+            if not queue.is_deleted
         ]
         self.accepted = [
             (queue, entry)

@@ -192,6 +192,13 @@ class TransferMessage(Message):
         except Amqp010Error:
             return {}
 
+    def expiring_at(self, moment: float) -> TransferMessage:
+        """As `Message.expiring_at`; what is stored of it are whole seconds, rounded up."""
+        size = 4 + _two_u32(self.header, 0)[0]
+        header = with_property(self.header[:size], "expiration", ceil(moment)) + self.header[size:]
+        properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
+        return TransferMessage(header, self.body if self.has_body else None, self.exchange, properties, moment)
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> TransferMessage:
         """A copy of the message with some application headers set, or removed where the value is None.
 

@@ -3,7 +3,8 @@
 Names that begin with "x-" ask for features of RabbitMQ: one that this broker does not have is refused (406), never
 ignored. All other names are passed on to the model, which has features of its own under names that begin with "qpid.".
 
-    queues       x-queue-type: "classic" only
+    queues       x-queue-type: "classic" only; x-message-ttl, x-expires, x-max-length, x-max-length-bytes, x-overflow
+                 (`model/queues/classic_arguments`)
     exchanges    alternate-exchange: the name of an existing exchange
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
     consumers    none
@@ -18,6 +19,7 @@ from typing import Final
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, shown
+from qstore.broker.model.queues.classic_arguments import NAMES
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
 ALTERNATE: Final = "alternate-exchange"
@@ -30,8 +32,12 @@ def _is_classic(value: object) -> bool:
     return value == "classic"
 
 
+def _is_any(_value: object) -> bool:
+    return True  # the model checks it
+
+
 #: Queue argument -> whether its value is supported.
-_QUEUE: Final[dict[str, Callable[[object], bool]]] = {"x-queue-type": _is_classic}
+_QUEUE: Final[dict[str, Callable[[object], bool]]] = {"x-queue-type": _is_classic, **dict.fromkeys(NAMES, _is_any)}
 
 
 def check_queue_arguments(arguments: TypedMap) -> None:

@@ -253,6 +253,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         getter.wake()
         queue.dispatch()
         self._getter = getter
+        self.broker.idle_queues.used(queue)
         if not self._end_get():
             self.connection.pause()
             self._wait_for(queue)

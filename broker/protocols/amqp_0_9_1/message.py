@@ -128,6 +128,13 @@ class BasicMessage(Message):
             headers=values.headers or EMPTY_MAP,
         )
 
+    def expiring_at(self, moment: float) -> BasicMessage:
+        """As `Message.expiring_at`."""
+        return BasicMessage(
+            self.header, self.body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling,
+            moment,
+        )  # fmt: skip
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
         """As `Message.with_headers`."""
         try:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from qstore.broker.protocols.amqp_0_9_1 import channel as channel_module
+from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
-from tests.broker.protocols.world import World
+from tests.broker.protocols.world import World, header
 
 TRANSIENT = Properties()
 
@@ -459,3 +460,85 @@ def test_a_channel_closed_within_a_large_message_can_be_opened_again(client: Bas
     assert client.last().name == "channel.close-ok"
     assert client.call("channel.open").name == "channel.open-ok"
     assert client.call("queue.declare", queue="q", passive=True).values["message_count"] == 1
+
+
+def test_messages_expire_on_a_queue_with_a_ttl(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="t", arguments={"x-message-ttl": 1000})
+    client.call("queue.declare", queue="q")
+    for queue in ("t", "q"):
+        client.call("queue.bind", queue=queue, exchange="amq.fanout")
+    client.publish("", b"both", TRANSIENT, exchange="amq.fanout")
+    client.publish("t", b"own", Properties(expiration="100"))
+    client.call("tx.select")
+    client.publish("t", b"tx", TRANSIENT)
+    client.call("tx.commit")
+    world.now += 0.5
+    assert client.call("basic.get", queue="t").body == b"both"
+    world.now += 0.6
+    assert client.call("basic.get", queue="t").name == "basic.get-empty"
+    assert client.call("basic.get", queue="q").body == b"both"
+
+
+def test_a_message_of_0_10_expires_on_it_as_well(world: World) -> None:
+    old = world.open_client()
+    BasicClient(world).open().call("queue.declare", queue="t", arguments={"x-message-ttl": 1000})
+    old.command("message.transfer", header=header(routing_key="t"), body=b"x")
+    world.run()
+    (entry,) = world.broker.queues["t"].entries()
+    assert entry.message.expires_at == world.now + 1
+    restored = restore_message(b"".join(entry.message.stored_form()[0]))
+    assert world.now < restored.expires_at <= world.now + 2
+
+
+def test_a_queue_that_nobody_uses_expires(world: World, client: BasicClient) -> None:
+    def is_there() -> bool:
+        for queue in world.broker.idle_queues.take_due():
+            world.work.append((world.broker.topology.delete_if_unused(queue), lambda _: None))
+        world.run()
+        return "e" in world.broker.queues
+
+    client.call("queue.declare", queue="e", arguments={"x-expires": 1000})
+    world.now += 0.9
+    assert client.call("basic.get", queue="e").name == "basic.get-empty"
+    world.now += 0.9
+    assert is_there()
+    client.call("basic.consume", queue="e", consumer_tag="c")
+    world.now += 5
+    assert is_there()
+    client.call("basic.cancel", consumer_tag="c")
+    world.now += 0.9
+    assert is_there()
+    client.call("queue.declare", queue="e", arguments={"x-expires": 1000})
+    world.now += 0.9
+    assert is_there()
+    world.now += 0.2
+    assert not is_there()
+
+
+def test_the_oldest_messages_leave_a_queue_at_its_length(client: BasicClient) -> None:
+    client.call("queue.declare", queue="l", arguments={"x-max-length": 2})
+    for number in range(4):
+        client.publish("l", b"%d" % number, TRANSIENT)
+    assert [client.call("basic.get", queue="l").body for _ in range(2)] == [b"2", b"3"]
+
+
+def test_or_the_newest_are_refused(client: BasicClient) -> None:
+    arguments = {"x-max-length-bytes": 100, "x-overflow": "reject-publish"}
+    client.call("queue.declare", queue="l", arguments=arguments)
+    assert client.call("queue.declare", queue="l", arguments=arguments).name == "queue.declare-ok"
+    client.call("confirm.select")
+    client.publish("l", bytes(60), TRANSIENT)
+    client.publish("l", bytes(60), TRANSIENT)
+    assert sorted(each.name for each in client.take("basic.ack", "basic.nack")) == ["basic.ack", "basic.nack"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": 0}, {"x-max-length": -1},
+        {"x-max-length": 1, "qpid.max_count": 1}, {"x-overflow": "reject-publish-dlx"},
+        {"x-max-length": 1, "qpid.policy_type": "ring"},
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_valid(client: BasicClient, arguments: dict[str, Any]) -> None:
+    assert failed(client, "queue.declare", queue="l", arguments=arguments)[:2] == ("channel.close", 406)
