@@ -60,11 +60,12 @@ class RunningBroker:
 
     def command(self, *options: str) -> list[str]:
         """The command line."""
-        fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0")
+        fixed = ("--load-module", "store", "--data-dir", str(self.data_directory))
         given = (*self.options, *options)
+        port = () if "--port" in given else ("--port", "0")
         auth = () if "--auth" in given else ("--auth", "no")
         program = self.program or (sys.executable, *self.runner, "-m", "qstore.broker.process.qpidd")
-        return [*program, *fixed, *auth, *given]
+        return [*program, *fixed, *port, *auth, *given]
 
     def launch(self, *options: str) -> None:
         """Start the process and do not wait for its port."""
