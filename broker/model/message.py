@@ -188,9 +188,12 @@ class Message(ABC):
         """A copy of the message with the header `name` set to an int64. Raises as `with_headers`."""
         return self.with_headers({name: TypedValue(INT64, number)})
 
-    @abstractmethod
-    def expiring_at(self, moment: float) -> Message:
-        """A copy of the message that expires at that time, in seconds since 1970; it is stored with it."""
+    def expiring_at(self, moment: float) -> Message:  # noqa: ARG002 – for subclasses
+        """A copy of the message that expires at that time, in seconds since 1970, and is stored with it.
+
+        The message itself, if its form cannot be changed.
+        """
+        return self
 
     @abstractmethod
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:

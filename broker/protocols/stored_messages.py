@@ -103,10 +103,6 @@ class StoredSections(Message):
         """The content of its body sections. Raises BrokerRecordError."""
         return content_of(self._data[HEADER_SIZE_BYTES:], self._sections)
 
-    def expiring_at(self, _moment: float) -> Message:
-        """The message itself: its sections are kept as they are."""
-        return self
-
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """Raises InvalidArgumentError: its headers cannot be changed."""
         raise InvalidArgumentError(f"the header {', '.join(changes)} cannot be added to a stored AMQP 1.0 message")
