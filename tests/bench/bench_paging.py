@@ -268,20 +268,23 @@ def _queues(sizes: Sizes) -> Iterator[Finding]:
 
 
 class _SlowConsumers:
-    """Four consumers with ten messages each, who accept one now and then.
+    """Four consumers with ten messages each, who accept one ten times a second.
 
     Attributes:
         taken: messages that they have accepted.
     """
 
     def __init__(self, port: int) -> None:
-        self.taken = 0
+        self.taken, self._next = 0, 0.0
         self._peers = [RawPeer(port) for _ in range(4)]
         for peer in self._peers:
             peer.subscribe("q", messages=10)
 
     def take(self) -> None:
-        """Each accepts one, if it has any."""
+        """Each accepts one, if it has any and it is time."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 0.1
         for peer in self._peers:
             peer.process(0)
             if peer.deliveries:
