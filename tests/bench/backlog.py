@@ -13,8 +13,9 @@ from tests.bench.load_generator import BACKLOG, CHUNK, Consumer, Link, Publisher
 from tests.support.raw_peer import RawPeer
 
 WINDOW: Final = 4000
+_WINDOW_BYTES: Final = 32 << 20
 _PATIENCE_SECONDS: Final = 120.0
-_TICK_SECONDS: Final = 0.05
+_TICK_SECONDS: Final = 0.002
 
 
 @dataclass
@@ -38,8 +39,8 @@ def fill(
     """
     assert count % CHUNK == 0
     with RawPeer(port) as peer:
-        wanted = peer.sent + count
-        publisher = Publisher(peer, queue, size, durable, WINDOW, _Taken(count - BACKLOG * WINDOW))
+        wanted, window = peer.sent + count, max(2 * CHUNK, min(WINDOW, _WINDOW_BYTES // size))
+        publisher = Publisher(peer, queue, size, durable, window, _Taken(count - BACKLOG * window))
         took = _drive(publisher, lambda: publisher.completed, wanted, meanwhile)
         peer.socket.setblocking(True)
         return took
