@@ -432,7 +432,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
             self.drop_consumer(consumer)
         held = {**self.unsettled, **self.settled, **{tag: each for tag, (each, _) in self.refused.items()}}
         self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []
-        for queue, entry, consumer in held.values():
-            is_taken = consumer is None or consumer.acquires
+        for queue, entry, holder in held.values():
+            is_taken = holder is None or holder.acquires
             if is_taken and not queue.is_gone and entry.state == ACQUIRED:
                 queue.release(entry, is_redelivered=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.protocols.amqp_0_9_1 import channel as channel_module
+from qstore.broker.protocols.amqp_0_9_1.channel import MAX_UNACKNOWLEDGED
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -314,9 +314,10 @@ def test_prefetch_of_a_channel(client: BasicClient) -> None:
     assert sorted(bodies(client)) == [b"4", b"5"]
 
 
-def test_unacknowledged_messages_have_a_limit(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    monkeypatch.setattr(channel_module, "MAX_UNACKNOWLEDGED", 3)
-    client = BasicClient(world).open()
+def test_unacknowledged_messages_have_a_limit(client: BasicClient) -> None:
+    channel = client.machine.channels[1]
+    assert channel.credit == MAX_UNACKNOWLEDGED
+    channel.credit = 3
     client.call("queue.declare", queue="q")
     client.call("basic.consume", queue="q")
     for number in range(5):
