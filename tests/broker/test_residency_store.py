@@ -342,3 +342,37 @@ def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) ->
             assert reader.bodies == [body(number) for number in range(1100)]
 
     asyncio.run(story())
+
+
+def test_slow_consumers_of_large_messages_do_not_fill_memory(tmp_path: Path) -> None:
+    size, count = 64 << 10, 400
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            arguments = typed_map({"qpid.file_count": 8, "qpid.file_size": 128})
+            await world.topology.declare_queue("q", durable=True, arguments=arguments)
+            queue = world.broker.queues["q"]
+            residency = queue.residency
+            assert residency is not None
+            residency.budget = 2 << 20
+            reader = Reader(queue, 1)
+            queue.add_consumer(reader)
+            most = 0
+            for number in range(count):
+                await world.publish("", "q", b"%08d" % number + bytes(size))
+                if number % 10 == 0:  # it takes fewer than come
+                    reader.credit += 1
+                    queue.wake(reader)
+                most = max(most, queue.memory)
+            assert residency.messages_out > 0
+            assert residency.messages_in > 0
+            assert most < 16 << 20  # of 25 MiB: what is read ahead, and a stretch
+            reader.credit = count
+            queue.wake(reader)
+            for _ in range(2000):
+                if len(reader.bodies) == count:
+                    break
+                await asyncio.sleep(0.005)
+            assert [int(each[:8]) for each in reader.bodies] == list(range(count))
+
+    asyncio.run(story())

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Model")
 _NO_LOCAL: Final = NoLocal()
 
-SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128)
+SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128, ahead=1 << 18)
 """How messages of queues go out that have only few of them in memory."""
 
 MIN_BUDGET: Final = 1 << 20

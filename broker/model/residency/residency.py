@@ -193,8 +193,15 @@ class Residency(Tally):
             self._walk_at = self._happened() + max(self._portions.patience, (resident + len(self._stretches)) // 4)
 
     def _happened(self) -> int:
-        queue = self._queue
-        return queue.messages_enqueued + queue.counters.releases + self.messages_in
+        """Messages that have come, and came back; large ones count as several."""
+        queue, portions = self._queue, self._portions
+        size = queue.bytes_enqueued + self.bytes_in
+        return (
+            queue.messages_enqueued
+            + queue.counters.releases
+            + self.messages_in
+            + size * portions.patience // portions.bytes
+        )
 
     def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int) -> int:
         """Make stretches of the messages from an entry on.
@@ -356,9 +363,9 @@ class Residency(Tally):
             return
         cursor = self._order.cursor
         at = bisect_left(self._stretches, cursor.position, key=_by_position)
-        soon = cursor.position + self._portions.window
         for stretch in self._stretches[at : at + 2]:
-            if stretch.position >= soon:
+            ahead = self._portions.ahead * stretch.count // (stretch.size + 1)  # large messages: fewer of them
+            if stretch.position >= cursor.position + min(self._portions.window, ahead + 1):
                 break
             self._read_to = max(self._read_to, stretch.last)
             self._fetch(stretch)

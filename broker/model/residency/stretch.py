@@ -37,7 +37,9 @@ class Portions(NamedTuple):
         largest, smallest: messages in the largest stretch, and in the smallest that is worth it; `least`: also while
             the broker is short of memory, when many queues may have few messages each.
         bytes: a stretch that has so many bytes gets no more messages.
-        patience: messages that come and go, at least, between two walks over the whole queue that find little.
+        patience: messages that come and go, at least, between two walks over the whole queue that find little; or
+            `bytes`, if they are large.
+        ahead: bytes that are read back before the consumers need them, and one stretch more.
     """
 
     window: int = 2 * MAX_STRETCH
@@ -46,6 +48,7 @@ class Portions(NamedTuple):
     least: int = 2
     bytes: int = 4 << 20
     patience: int = 2048
+    ahead: int = 4 << 20
 
 
 PORTIONS: Final = Portions()
