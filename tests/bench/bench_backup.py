@@ -132,7 +132,7 @@ def bench_load(directory: Path, seconds: float) -> None:
     try:
         with Connection(f"127.0.0.1:{broker.port}") as connection:
             sender = connection.session().sender("kept; {create: always, node: {durable: true}}")
-            for _ in range(20_000):
+            for _ in range(5_000):
                 sender.send(Message("x" * 8000, durable=True), sync=False)
             sender.session.sync()
         before, during, count = [], [], 0
