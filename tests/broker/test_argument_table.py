@@ -153,7 +153,7 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("qstore.broker.model.topology.topology.unsupported_arguments", lambda _arguments: [])
+            patch.setattr("qstore.broker.model.topology.checks.unsupported_arguments", lambda _arguments: [])
             await stage.topology.declare_queue("old", durable=True, arguments=lacking)
             await stage.topology.declare_queue(
                 "plain", durable=True, arguments=typed_map({"qpid.persist_last_node": 1})
