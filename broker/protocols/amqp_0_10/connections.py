@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from qstore.broker.model.broker import Broker
-from qstore.broker.protocols.amqp_0_10 import traced_connection
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.amqp_0_10.traced_connection import TracedConnection
+from qstore.broker.protocols.frame_log import is_tracing
 from qstore.broker.protocols.machine import DetachedSession, Host, Peer
 from qstore.broker.security.authentication import Authentication
 
@@ -30,7 +30,7 @@ class Amqp010Connections:
 
     def connect(self, host: Host, peer: Peer) -> ServerConnection:
         """Create the machine of a new connection."""
-        make = TracedConnection if traced_connection.is_wanted() else ServerConnection
+        make = TracedConnection if is_tracing() else ServerConnection
         return make(
             host,
             self.sessions,

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, NewMessage, Properties, ReplyAddress, StoredForm
+from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -89,21 +90,6 @@ class DeliveryProperties(NamedTuple):
     resume_ttl: int = 0
 
 
-class SharedHead:
-    """What is stored before the content of messages with equal headers.
-
-    Attributes:
-        encoded: the bytes; empty until the first of these messages is stored.
-        crc: their checksum.
-    """
-
-    __slots__ = ("crc", "encoded")
-
-    def __init__(self) -> None:
-        self.encoded = b""
-        self.crc = 0
-
-
 class TransferMessage(Message):
     """A message received by message.transfer.
 
@@ -143,8 +129,7 @@ class TransferMessage(Message):
             return (head.encoded, body), len(head.encoded) + len(body), self._crc
         prefix = _prefix(self.exchange, len(header), not self.has_body)
         if head is not None:
-            head.encoded = prefix + header
-            head.crc = extend_crc32c(0, head.encoded)
+            head.encode(prefix + header)
         if isinstance(body, LargeContent):
             return self._large_stored_form(prefix, body)
         crc = self._crc

@@ -16,13 +16,14 @@ from qstore.broker.model.message import Handling
 from qstore.broker.protocols.amqp_0_10.transfer import (
     MAX_HEADER_BYTES,
     DeliveryProperties,
-    SharedHead,
     TransferMessage,
     read_delivery_properties,
     split_header,
     with_property,
     without_times,
 )
+from qstore.broker.protocols.publish_checks import PublishChecks
+from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 
 _REMEMBERED: Final = 2048
@@ -39,40 +40,30 @@ def nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
     """Every transfer is a complete message."""
 
 
-class TransferReader:
+class TransferReader(PublishChecks):
     """Decodes the headers of received messages.
 
     Caches recently received delivery-properties, for each exchange.
 
     Args:
         publisher: identifies the connection as the messages' publisher.
-        checks_user_ids: whether a message's user id must be the user's own.
-        checks_publish: whether the broker's authorizer checks each message.
+        checks_user_ids, checks_publish: as of `PublishChecks`, whose flag is `immediate`.
 
     Attributes:
-        publisher, checks_user_ids, checks_publish: as above.
-        allowed: exchanges and routing keys to which the user may publish, as long as the rules do not change.
+        publisher: as above.
         take_interrupted: see `TakeInterrupted`.
-        has_rare: whether messages need checks before publishing: of the user id, by the authorizer, of memory
-            (`watch_memory`), or, once an immediate message was received, of that flag.
-        is_memory_short: whether memory is short, so that each message must be checked against the ceiling.
-        has_published: whether a message was published since then.
     """
 
     __slots__ = (
-        "_handlings", "_has_checks", "_has_immediate", "_last", "_last_exchange", "_last_given", "_last_head",
-        "_last_header", "_remembered", "_room", "allowed", "checks_publish", "checks_user_ids", "has_published",
-        "has_rare", "is_memory_short", "publisher", "take_interrupted",
+        "_handlings", "_last", "_last_exchange", "_last_given", "_last_head", "_last_header", "_remembered", "_room",
+        "publisher", "take_interrupted",
     )  # fmt: skip
 
     def __init__(
         self, publisher: object | None = None, *, checks_user_ids: bool = False, checks_publish: bool = False
     ) -> None:
+        super().__init__(checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self.publisher = publisher
-        self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
-        self.allowed: set[tuple[str, str]] = set()
-        self._has_checks = self.has_rare = checks_user_ids or checks_publish
-        self._has_immediate = self.is_memory_short = self.has_published = False
         self.take_interrupted: TakeInterrupted = nothing_interrupted
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
@@ -89,7 +80,7 @@ class TransferReader:
         reader = cls(other.publisher, checks_user_ids=other.checks_user_ids, checks_publish=other.checks_publish)
         reader.take_interrupted, reader.has_published = other.take_interrupted, other.has_published
         reader.is_memory_short, reader.has_rare = other.is_memory_short, other.has_rare
-        reader._has_immediate = other._has_immediate
+        reader.has_flags = other.has_flags
         return reader
 
     def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
@@ -141,29 +132,11 @@ class TransferReader:
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
-    def allow(self, target: tuple[str, str]) -> None:
-        """The user may publish to an exchange with a routing key."""
-        if len(self.allowed) >= _REMEMBERED:
-            self.allowed.clear()
-        self.allowed.add(target)
-
-    def watch_rules(self, *, checks_publish: bool) -> None:
-        """The authorizer has other rules, by which it checks messages, or does not."""
-        self.allowed.clear()
-        self.checks_publish = checks_publish
-        self._has_checks = self.checks_user_ids or checks_publish
-        self.has_rare = self.is_memory_short or self._has_checks or self._has_immediate
-
-    def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, or ample again."""
-        self.is_memory_short, self.has_published = is_short, False
-        self.has_rare = is_short or self._has_checks or self._has_immediate
-
     def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
         properties = read_delivery_properties(given, exchange)
         handling = properties.handling._replace(publisher=self.publisher)
-        self._has_immediate = self._has_immediate or handling.is_immediate
-        self.has_rare = self.has_rare or handling.is_immediate
+        if handling.is_immediate:
+            self.watch_flags()
         return properties._replace(handling=self._handlings.setdefault(handling, handling))
 
     def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from qstore.broker.model.broker import Broker
-from qstore.broker.protocols.amqp_0_9_1 import traced_connection
 from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.amqp_0_9_1.traced_connection import TracedConnection
+from qstore.broker.protocols.frame_log import is_tracing
 from qstore.broker.protocols.machine import DetachedSession, Host, Peer
 from qstore.broker.security.authentication import Authentication
 
@@ -26,7 +26,7 @@ class Amqp091Connections:
 
     def connect(self, host: Host, peer: Peer) -> ServerConnection:
         """Create the machine of a new connection."""
-        make = TracedConnection if traced_connection.is_wanted() else ServerConnection
+        make = TracedConnection if is_tracing() else ServerConnection
         return make(host, self._shared, self._authentication, peer, time.monotonic)
 
     def on_timer(self, now: float) -> None:

@@ -20,6 +20,7 @@ from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
 from qstore.broker.model.message import Properties as NeutralProperties
+from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, split_record
@@ -29,21 +30,6 @@ from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 HIGHEST_PRIORITY: Final = 9
-
-
-class SharedHead:
-    """What is stored before the body of messages with equal headers, routing keys and exchanges.
-
-    Attributes:
-        encoded: the bytes; empty until the first of these messages is stored.
-        crc: their checksum.
-    """
-
-    __slots__ = ("crc", "encoded")
-
-    def __init__(self) -> None:
-        self.encoded = b""
-        self.crc = 0
 
 
 class BasicMessage(Message):
@@ -85,8 +71,7 @@ class BasicMessage(Message):
         """The bytes that a journal stores."""
         header, body, head = self.header, self.body, self.head
         if head is not None and not head.encoded:
-            head.encoded = encode_begin(0, self.routed, len(header)) + header
-            head.crc = extend_crc32c(0, head.encoded)
+            head.encode(encode_begin(0, self.routed, len(header)) + header)
         if head is not None and isinstance(body, bytes):
             if self._crc < 0:
                 self._crc = extend_crc32c(head.crc, body)

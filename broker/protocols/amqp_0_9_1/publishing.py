@@ -12,7 +12,9 @@ from typing import Final
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
-from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, SharedHead, handling_priority
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, handling_priority
+from qstore.broker.protocols.publish_checks import PublishChecks
+from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import decode_publish
 from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling
@@ -40,36 +42,26 @@ class Target:
         self.routed = payload[_ROUTED_AT:-1]
 
 
-class Publishing:
+class Publishing(PublishChecks):
     """The messages of one connection.
 
     Args:
         publisher: identifies the connection as their publisher.
-        checks_user_ids: whether a message's user id must be the user's own.
-        checks_publish: whether the broker's authorizer checks each message.
+        checks_user_ids, checks_publish: as of `PublishChecks`.
 
     Attributes:
-        publisher, checks_user_ids, checks_publish: as above.
+        publisher: as above.
         targets: payload of basic.publish -> target, for some.
-        allowed: exchanges and routing keys to which the user may publish, as long as the rules do not change.
-        has_rare: whether messages need checks before publishing: of the user id, by the authorizer, of memory.
-        is_memory_short: whether memory is short, so that each message must be checked against the ceiling.
-        has_published: whether a message was published since then.
         has_timestamps: whether messages without a timestamp get their time of arrival.
     """
 
-    __slots__ = (
-        "_handlings", "_has_checks", "_last", "_last_header", "_last_target", "allowed", "checks_publish",
-        "checks_user_ids", "has_published", "has_rare", "has_timestamps", "is_memory_short", "publisher", "targets",
-    )  # fmt: skip
+    __slots__ = ("_handlings", "_last", "_last_header", "_last_target", "has_timestamps", "publisher", "targets")
 
     def __init__(self, publisher: object, *, checks_user_ids: bool, checks_publish: bool) -> None:
+        super().__init__(checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self.publisher = publisher
-        self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
         self.targets: dict[bytes, Target] = {}
-        self.allowed: set[tuple[str, str]] = set()
-        self._has_checks = self.has_rare = checks_user_ids or checks_publish
-        self.is_memory_short = self.has_published = self.has_timestamps = False
+        self.has_timestamps = False
         self._handlings: dict[int, Handling] = {}
         self._last_header = b""
         self._last_target: Target | None = None
@@ -120,24 +112,6 @@ class Publishing:
         if not expires_at and not self.has_timestamps:
             self._last, self._last_target, self._last_header = _without_body(message), target, header
         return message
-
-    def allow(self, target: tuple[str, str]) -> None:
-        """The user may publish to an exchange with a routing key."""
-        if len(self.allowed) >= _REMEMBERED:
-            self.allowed.clear()
-        self.allowed.add(target)
-
-    def watch_rules(self, *, checks_publish: bool) -> None:
-        """The authorizer has other rules, by which it checks messages, or does not."""
-        self.allowed.clear()
-        self.checks_publish = checks_publish
-        self._has_checks = self.checks_user_ids or checks_publish
-        self.has_rare = self.is_memory_short or self._has_checks
-
-    def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, or ample again."""
-        self.is_memory_short, self.has_published = is_short, False
-        self.has_rare = is_short or self._has_checks
 
 
 def _without_body(message: BasicMessage) -> BasicMessage:

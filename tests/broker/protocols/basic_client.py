@@ -49,12 +49,19 @@ class BasicClient:
         heartbeats: how many came.
     """
 
-    def __init__(self, world: World, *, capabilities: dict[str, bool] | None = None, refusal: str = "") -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        capabilities: dict[str, bool] | None = None,
+        refusal: str = "",
+        make: type[ServerConnection] = ServerConnection,
+    ) -> None:
         self.world, self.host = world, Host(world)
         shared = getattr(world, "basic_shared", None) or Shared(world.broker)
         world.basic_shared = shared  # type: ignore[attr-defined]
         peer = Peer("127.0.0.1:5", Link(is_local=True), refusal)
-        self.machine = ServerConnection(self.host, shared, world.authentication, peer, lambda: world.now)
+        self.machine = make(self.host, shared, world.authentication, peer, lambda: world.now)
         world.machines.append(self.machine)  # type: ignore[arg-type]
         self.received: list[Received] = []
         self.heartbeats = 0

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from qstore.broker.log.logs import DEBUG, TRACE
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
-from qstore.broker.protocols.amqp_0_10.traced_connection import FrameLog, TracedConnection
+from qstore.broker.protocols.amqp_0_10.traced_connection import TracedConnection, traced
+from qstore.broker.protocols.frame_log import FrameLog
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control
 from qstore.formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, HEADER, PROTOCOL_HEADER, WHOLE, encode_frame
 from tests.support.raw_peer import RawPeer
@@ -37,6 +38,10 @@ LINES = [
 ]
 
 
+def frame_log(begin: str) -> FrameLog:
+    return FrameLog(begin, traced, PROTOCOL_HEADER)
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
@@ -44,7 +49,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("size", [1, 7, 11, 12, 13, 1000])
 def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixture, size: int) -> None:
     caplog.set_level(TRACE, "Protocol")
-    log = FrameLog("RECV me")
+    log = frame_log("RECV me")
     for at in range(0, len(STREAM), size):
         log.take(STREAM[at : at + size])
     assert lines(caplog) == LINES
@@ -52,7 +57,7 @@ def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixtu
 
 def test_what_is_no_frame_is_the_end_of_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(TRACE, "Protocol")
-    stranger, broken = FrameLog("RECV it"), FrameLog("RECV me")
+    stranger, broken = frame_log("RECV it"), frame_log("RECV me")
     stranger.take(b"GET / HTTP/1.1\r\n")
     stranger.take(STREAM)
     broken.take(STREAM[:20] + b"\xff" * 30)
@@ -65,7 +70,7 @@ def test_what_is_no_frame_is_the_end_of_it(caplog: pytest.LogCaptureFixture) -> 
 
 @given(st.lists(st.binary(max_size=100), max_size=5))
 def test_any_bytes_are_borne(parts: list[bytes]) -> None:
-    log = FrameLog("RECV me")
+    log = frame_log("RECV me")
     log.take(PROTOCOL_HEADER)
     for part in parts:
         log.take(part)
