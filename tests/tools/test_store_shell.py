@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -360,6 +361,17 @@ def test_words() -> None:
     line = read_line("select orders  Where region = 'it''s' AND where_ = 1")
     assert (line.words, line.where) == (["select", "orders"], "region = 'it''s' AND where_ = 1")
     assert read_line("inject q body='no where here' # comment").words == ["inject", "q", "body=no where here"]
+    assert split_commands("# it's old; purge q\npurge q#1; list all #; purge q") == ["purge q#1", "list all"]
+    assert read_line("purge q#1 #2").words == ["purge", "q#1"]
+    assert read_line(r"purge a\ #b").words == ["purge", "a #b"]
+    assert split_commands(r"""inject q body=it\'s; list "a\";b" """) == [r"inject q body=it\'s", r'list "a\";b"']
+    for quoted in ("it's", 'a"b', "a where b", "a;b"):
+        line = read_line(f"show {shlex.quote(quoted)} where a = 'it''s # \\' OR b = ';' # selected")
+        assert (line.words, line.where) == (["show", quoted], r"a = 'it''s # \' OR b = ';'")
+    for odd in ("show 'a", 'show "a', "show a\\", 'show "a\\', "show 'a where b = 1"):
+        assert split_commands(odd) == [odd]
+        with pytest.raises(ShellError):
+            read_line(odd)
     wanted = read_wanted(["q", "0x10..", "7", "first=3"], None, None)
     assert (wanted.queue, wanted.rids[1], wanted.first) == ("q", (7, 7), 3)
     assert wanted.text == "queue q, records 0x10..0xffffffffffffffff, 0x7, the first 3 messages"

@@ -1,6 +1,7 @@
 """A line as commands and words, and the words that select messages.
 
-Commands are separated by semicolons. What follows the word `where` is a selector, verbatim: its quotes are its own.
+Commands are separated by semicolons. Quotes and backslashes are those of a POSIX shell; a comment begins with a number
+sign at the beginning of a word. What follows the word `where` is a selector, verbatim: its quotes are its own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,16 @@ from qstore.tools.dump.selection import parse_rids
 if TYPE_CHECKING:
     from qstore.broker.model.selectors.selector import Selector
 
-_QUOTES: Final = "'\""
+_NOT_BARE: Final = re.compile(
+    r"""\\.?\#*                          # escaped: what follows does not begin a word
+    | '[^']*(?:'|\Z)                    # quoted; the closing quote may be missing
+    | "(?:[^"\\]|\\.)*(?:"|\\?\Z)
+    | (?<![^\s;])(?P<comment>\#[^\n]*)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 _WHERE: Final = re.compile(r"\swhere\s", re.IGNORECASE)
+_SEPARATOR: Final = re.compile(r"[;\n]")
 _FIRST: Final = re.compile(r"first=([0-9]{1,12})")
 
 
@@ -41,32 +50,30 @@ class Line(NamedTuple):
 
 def split_commands(text: str) -> list[str]:
     """The commands in a text: separated by semicolons and line ends that are not within quotes."""
-    commands, begin, quote = [], 0, ""
-    for index, each in enumerate(text):
-        if quote:
-            quote = "" if each == quote else quote
-        elif each in _QUOTES:
-            quote = each
-        elif each in ";\n":
-            commands.append(text[begin:index])
-            begin = index + 1
-    commands.append(text[begin:])
-    return [command.strip() for command in commands if command.strip()]
+    text, bare = _bare(text)
+    ends = [*(found.start() for found in _SEPARATOR.finditer(bare)), len(text)]
+    commands = [text[begin:end].strip() for begin, end in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
+    return [command for command in commands if command]
 
 
 def read_line(command: str) -> Line:
     """The words of a command. Raises ShellError: a quote is not closed, or nothing follows `where`."""
-    where = None
-    for found in _WHERE.finditer(f"{command} "):
-        if sum(command[: found.start()].count(quote) % 2 for quote in _QUOTES) == 0:
-            command, where = command[: found.start()], command[found.end() :].strip()
-            if not where:
-                raise ShellError("where is followed by a selector, such as: where priority > 4 AND region = 'EU'")
-            break
+    command, bare = _bare(command)
+    where, found = None, _WHERE.search(f"{bare} ")
+    if found is not None:
+        command, where = command[: found.start()], command[found.end() :].strip()
+        if not where:
+            raise ShellError("where is followed by a selector, such as: where priority > 4 AND region = 'EU'")
     try:
-        return Line(shlex.split(command, comments=True), where)
+        return Line(shlex.split(command), where)
     except ValueError as error:
         raise ShellError(f"{command.strip()}: {str(error).lower()}") from None
+
+
+def _bare(text: str) -> tuple[str, str]:
+    """The text with its comments blanked, and of the same length what is not quoted in it, the rest as underscores."""
+    text = _NOT_BARE.sub(lambda found: " " * len(found[0]) if found["comment"] else found[0], text)
+    return text, _NOT_BARE.sub(lambda found: "_" * len(found[0]), text)
 
 
 @dataclass(frozen=True, slots=True)
