@@ -228,6 +228,11 @@ def format_address(address: Address) -> str:
     return "".join(parts)
 
 
+def queue_address(name: str, options: Mapping[str, Any] | None = None) -> str:
+    """The address of a queue that exists, whatever its name is: a "#" in it is no unique id (see `resolution`)."""
+    return format_address(Address(name, None, {"create": "never", "node": {"type": "queue"}, **(options or {})}))
+
+
 def format_value(value: Any) -> str:
     """An option's value as text; also used to print properties."""
     if isinstance(value, Mapping):

@@ -4,8 +4,9 @@
     missing         created if the create policy allows it: a queue, unless node.type is topic; with its x-bindings
     found           compared with the options if the assert policy asks for it
 
-A "#" in the name is replaced by a unique id. Such a node is created by every link that uses the address, and is
-exclusive and auto-delete unless x-declare says otherwise.
+A "#" in the name is replaced by a unique id, unless the address says `create: never`: then it is part of the name of a
+node that exists. A node with a unique id is created by every link that uses the address, and is exclusive and
+auto-delete unless x-declare says otherwise.
 
 A receiver at an exchange gets its own exclusive, auto-delete queue, bound by the subject:
 
@@ -59,8 +60,8 @@ class Node(NamedTuple):
 
 
 def make_unique(address: Address, target: Target) -> Target:
-    """The target with a "#" in its name replaced by a unique id, and created by any link."""
-    if "#" not in address.name:
+    """The target with a "#" in its name replaced by a unique id, and created by any link, if links may create it."""
+    if "#" not in address.name or address.options.get("create") == "never":
         return target
     declare = target.node_declare
     return target._replace(

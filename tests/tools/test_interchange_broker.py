@@ -99,6 +99,13 @@ def test_types_and_topology_arrive(tmp_path: Path, url: str) -> None:
     assert [each.content for each in drained(url, "typed")][-1] == "routed"
 
 
+def test_a_number_sign_in_the_name_of_a_queue(tmp_path: Path, url: str) -> None:
+    file = write_lines(tmp_path / "e.jsonl", simple_lines(3, "sign#1"))
+    assert summary(file, url, "--edited")["messages"] == 3
+    assert export(url, tmp_path / "back.jsonl", "--queue", "sign#1", "--take").exit_code == 0
+    assert [line["body"] for line in of_kind(lines_of(tmp_path / "back.jsonl"), "message")] == ["0", "1", "2"]
+
+
 def test_messages_are_taken_when_the_file_is_complete(tmp_path: Path, url: str) -> None:
     with Connection(url.removeprefix("amqp://")) as connection:
         session = connection.session()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 
 import pytest
 
@@ -71,6 +72,21 @@ def test_selections_and_changes(url: str, queue: str) -> None:
     text(url, f"inject {old} body=new header.region=EU priority=3")
     (line,) = objects(url, f"dump {old} where region = 'EU'")
     assert (line["body"], line["priority"], line["delivery_mode"]) == ("new", 3, 2)
+
+
+def test_any_name_of_a_queue(url: str, queue: str) -> None:
+    """A number sign, slashes and quotes have a meaning in the client's addresses, and none here."""
+    names = [f"{queue}{mark}" for mark in ("#", "/x", ";y", "it's", '"')]
+    with Connection(url.removeprefix("amqp://")) as connection:
+        for name in names:
+            connection.session().invoke("queue.declare", queue=name, durable=True)
+    for name in names:
+        quoted = shlex.quote(name)
+        text(url, f"inject {quoted} body=new", f"copy {queue} to {quoted} where n = 1")
+        assert bodies(url, quoted) == ["new", "1"]
+        text(url, f"move {quoted} to {queue}.old where n = 1")
+        assert (bodies(url, quoted), bodies(url, f"{queue}.old")) == (["new"], ["1"])
+        text(url, f"purge {queue}.old", options=("--yes",))
 
 
 def test_a_move_that_ends_early_loses_and_doubles_nothing(

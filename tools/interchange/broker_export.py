@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from qstore.broker.client import Connection, Empty, Session
-from qstore.broker.client.address import Address, format_address
+from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import Console, Data
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.values import typed_map
@@ -75,10 +75,10 @@ class BrokerExport:
                 writer.binding(exchange, Binding(0, queue, each.get("bindingKey") or "", _table(each)))
 
     def _messages(self, name: str, writer: ExportWriter, advance: Callable[[int], None]) -> None:
-        options: dict[str, Any] = {"node": {"type": "queue"}, "mode": "consume" if self._take else "browse"}
+        options: dict[str, Any] = {"mode": "consume" if self._take else "browse"}
         if self._selection.selector is not None:
             options["link"] = {"selector": self._selection.selector.text}
-        receiver = self._session.receiver(format_address(Address(name, None, options)), capacity=_PREFETCH)
+        receiver = self._session.receiver(queue_address(name, options), capacity=_PREFETCH)
         for message in _until_empty(receiver.fetch):
             stored = stored_message(name, message)
             if self._selection.is_in_time(stored.data):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender, Session
-from qstore.broker.client.address import Address, format_address
+from qstore.broker.client.address import queue_address
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.wording import printable
@@ -106,7 +106,7 @@ class BrokerImport:
             if _queue(session, _ledger(identity)) is None:
                 return None
             try:
-                message = session.receiver(_address(_ledger(identity), browse=True)).fetch(0)
+                message = session.receiver(queue_address(_ledger(identity), {"mode": "browse"})).fetch(0)
             except Empty:
                 return None
             token = _token(message)
@@ -154,10 +154,6 @@ def _ledger(identity: str) -> str:
     return f"{LEDGER}.{identity}"
 
 
-def _address(queue: str, *, browse: bool = False) -> str:
-    return format_address(Address(queue, None, {"node": {"type": "queue"}, **({"mode": "browse"} if browse else {})}))
-
-
 def _queue(session: Session, name: str) -> Mapping[str, Any] | None:
     found = session.invoke("queue.query", queue=name)
     return None if found.get("queue") is None else found
@@ -185,7 +181,7 @@ class _Sending:
 
     def __init__(self, session: Session, ledger: str, pace: Pace, advance: Callable[[int], None]) -> None:
         self._session, self._pace, self._advance = session, pace, advance
-        self._tokens, self._ledger = session.receiver(_address(ledger)), session.sender(_address(ledger))
+        self._tokens, self._ledger = session.receiver(queue_address(ledger)), session.sender(queue_address(ledger))
         self._senders: dict[str, Sender] = {}
         self.left_out = 0
         self._old: Message | None = None
@@ -227,7 +223,7 @@ class _Sending:
             return
         sender = self._senders.get(message.queue)
         if sender is None:
-            sender = self._senders[message.queue] = self._session.sender(_address(message.queue))
+            sender = self._senders[message.queue] = self._session.sender(queue_address(message.queue))
         try:
             sender.send(client_message(message), sync=False)
         except BrokerRecordError:

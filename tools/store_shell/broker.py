@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from qstore.broker.client import Connection, Empty, Message, Session
-from qstore.broker.client.address import Address, format_address
+from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import AgentError, Console, Data
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.wording import plural
@@ -204,7 +204,7 @@ class BrokerPlace:
         """Copy messages in one transaction."""
         count = size = 0
         with self._connection.session(transactional=True) as session, self._connection.session() as browsing:
-            sender = session.sender(_address(target))
+            sender = session.sender(queue_address(target))
             for message in _received(browsing, wanted, browse=True):
                 count, size = count + 1, size + len(message.body)
                 if count > MAX_COPIED_MESSAGES or size > MAX_COPIED_BYTES:
@@ -220,7 +220,7 @@ class BrokerPlace:
         """Move or remove so many messages, in transactions."""
         done = size = uncommitted = 0
         with self._connection.session(transactional=True) as session:
-            sender = None if target is None else session.sender(_address(target))
+            sender = None if target is None else session.sender(queue_address(target))
             for message in _received(session, wanted, browse=False, limit=count):
                 if sender is not None:
                     sender.send(_sendable(wanted.queue, message), sync=False)
@@ -240,7 +240,7 @@ class BrokerPlace:
 
         def apply(_advance: Advance) -> Mapping[str, Any]:
             with self._connection.session() as session:
-                session.sender(_address(message.queue)).send(client_message(message))
+                session.sender(queue_address(message.queue)).send(client_message(message))
             return {}
 
         text = f"add {_amount(1, len(message.data))} to queue {message.queue}"
@@ -265,10 +265,6 @@ class BrokerPlace:
         return Plan(f"{'commit' if commits else 'roll back'} transaction {xid.hex()}", fields, True, 1, apply)
 
 
-def _address(queue: str, options: Mapping[str, Any] | None = None) -> str:
-    return format_address(Address(queue, None, {"node": {"type": "queue"}, **(options or {})}))
-
-
 def _received(session: Session, wanted: Wanted, *, browse: bool, limit: int | None = None) -> Iterator[Message]:
     """The messages that are selected, browsed or taken, up to a limit."""
     options: dict[str, Any] = {"mode": "browse" if browse else "consume"}
@@ -276,7 +272,7 @@ def _received(session: Session, wanted: Wanted, *, browse: bool, limit: int | No
         options["link"] = {"selector": wanted.selector.text}
     left = min(each for each in (wanted.first, limit, 1 << 62) if each is not None)
     # What is prefetched but not needed would go back to the queue: not more than that is asked for.
-    receiver = session.receiver(_address(wanted.queue, options), capacity=_PREFETCH if browse else 0)
+    receiver = session.receiver(queue_address(wanted.queue, options), capacity=_PREFETCH if browse else 0)
     while left:
         try:
             yield receiver.fetch(0)

@@ -17,6 +17,7 @@ from qstore.broker.client import (
     SessionError,
     TransactionError,
 )
+from qstore.broker.client.address import queue_address
 from tests.support.processes import PATIENCE_SECONDS
 
 
@@ -168,6 +169,18 @@ def test_request_and_response(session: Any, name: str) -> None:
     session.sender(request.reply_to).send(Message("pong", correlation_id=request.correlation_id))
     response = responses.fetch(timeout=PATIENCE_SECONDS)
     assert (response.content, response.correlation_id) == ("pong", "7")
+
+
+def test_a_queue_with_a_number_sign_in_its_name(session: Any, name: str) -> None:
+    queue = f"{name}#1"
+    session.invoke("queue.declare", queue=queue)
+    sender, receiver = session.sender(queue_address(queue)), session.receiver(queue_address(queue))
+    sender.send("there")
+    assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "there"
+    session.acknowledge()
+    assert session.invoke("queue.query", queue=queue)["queue"] == queue
+    with pytest.raises(NotFound):
+        session.sender(queue_address(f"{name}#2"))
 
 
 def test_browsing(session: Any, name: str) -> None:
