@@ -14,13 +14,14 @@ Source: AMQP 0-9-1, classes channel, basic and tx; RabbitMQ, "Consumer Acknowled
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
 from qstore.broker.model.content import Buffer, LargeContent
-from qstore.broker.model.errors import ModelError, ResourceLockedError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLockedError
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
@@ -125,6 +126,11 @@ class Channel(DeliveringChannel[ChannelConnection]):
         return f"{self.connection.actor}/ch:{self.number}"
 
     @property
+    def can_answer(self) -> bool:
+        """As `DeliveringChannel.can_answer`."""
+        return self.is_open and self._stream is None and self.connection.can_send
+
+    @property
     def outstanding_commands(self) -> int:
         """Messages that wait to be confirmed."""
         confirms = self.confirms
@@ -178,12 +184,13 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     def wake_all(self) -> None:
         """Messages may be sent again."""
-        self.can_send = self.is_open and self.is_flowing and self._stream is None and self.connection.can_send
+        self.can_send = self.is_flowing and self.can_answer
         if self.can_send:
             for consumer in self.consumers.values():
                 consumer.wake()
-            if self._getter is not None:
-                self._getter.wake()
+        if self._getter is not None and self.can_answer:
+            self._getter.wake()
+            self.look_again()
 
     # ---- work that takes time ----
 
@@ -256,7 +263,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         self.broker.idle_queues.used(queue)
         if not self._end_get():
             self.connection.pause()
-            self._wait_for(queue)
+            self._wait_for(getter)
 
     def _continue_get(self) -> None:
         getter = self._getter
@@ -265,7 +272,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         if self._end_get():
             self.connection.unpause()
         else:
-            self._wait_for(getter.queue)
+            self._wait_for(getter)
 
     def _end_get(self) -> bool:
         """Whether basic.get was answered."""
@@ -273,7 +280,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         assert getter is not None
         queue = getter.queue
         if not getter.is_done and not queue.is_deleted:
-            if not self.can_send or self.connection.room <= 0:
+            if not self.can_answer or self.connection.room <= 0:
                 return False
             if queue.available_count and (queue.is_held or queue.is_unfinished):
                 return False
@@ -290,15 +297,29 @@ class Channel(DeliveringChannel[ChannelConnection]):
         if getter is not None and not getter.queue.is_gone:
             getter.queue.remove_consumer(getter)
 
-    def _wait_for(self, queue: Queue) -> None:
-        """Look again when the queue's records are on the disk, or messages were read back."""
-        tick, store = self.broker.tick, queue.store
+    def _wait_for(self, getter: Getter) -> None:
+        """Look again when the queue's records are on the disk, or messages were read back.
+
+        Where only output has to be sent first, `wake_all` does so.
+        """
+        if not self.can_answer or self.connection.room <= 0:
+            return
+        queue, tick, store = getter.queue, self.broker.tick, getter.queue.store
         if not queue.is_held or queue.is_unfinished:
             self.look_again()
         elif store is None or queue in tick.written:
             tick.when_synced(self.look_again)
         else:
-            store.flush((queue.journal,), self.look_again)
+            store.flush((queue.journal,), partial(self._flushed, getter))
+
+    def _flushed(self, getter: Getter, error: Exception | None) -> None:
+        """The records of the queue of a basic.get are on the disk, or never will be: then it cannot be answered."""
+        if error is None or self._getter is not getter:
+            self.look_again()
+            return
+        self._drop_getter()
+        self.connection.fail(self, InternalError(f"queue '{getter.queue.name}': {error}"))
+        self.connection.unpause()
 
     def look_again(self, _error: Exception | None = None) -> None:
         """As `DeliveringChannel.look_again`."""

@@ -188,7 +188,7 @@ class BasicConsumer:
 
 
 class Getter:
-    """The consumer of one basic.get: takes one message, or none.
+    """The consumer of one basic.get: takes one message, or none. channel.flow does not stop it (AMQP 0-9-1).
 
     Args:
         channel: its channel.
@@ -223,14 +223,14 @@ class Getter:
 
     def wake(self) -> None:
         """Mark it as ready, if it can take a message."""
-        if not self.is_waiting and not self.is_done and self.channel.can_send and not self.queue.is_deleted:
+        if not self.is_waiting and not self.is_done and self.channel.can_answer and not self.queue.is_deleted:
             self.queue.wake(self)
 
     def deliver(self, entry: Entry) -> int:
         """Send the message. Returns as `Consumer.deliver` does."""
         channel = self.channel
         connection = channel.connection
-        if self.is_done or connection.room <= 0 or not channel.can_send:
+        if self.is_done or connection.room <= 0 or not channel.can_answer:
             return REFUSED
         message = basic_of(entry.message)
         if message is None or len(message.header) > connection.max_payload:

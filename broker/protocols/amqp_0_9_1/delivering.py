@@ -83,6 +83,11 @@ class DeliveringChannel(ABC, Generic[ConnectionT_co]):
     last_tag: int
     unsettled: dict[int, Delivery]
 
+    @property
+    @abstractmethod
+    def can_answer(self) -> bool:
+        """Whether a method with content may be sent: as `can_send`, whatever the client has said with channel.flow."""
+
     @abstractmethod
     def dequeue(self, queue: Queue, entry: Entry) -> None:
         """Dequeue a message that was delivered and needs no acknowledgement."""
