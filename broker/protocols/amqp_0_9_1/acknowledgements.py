@@ -25,6 +25,7 @@ from qstore.broker.model.settlement import accept, reject, release
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.delivering import Delivery
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 
 _SPARE: Final = 1_000  # tags without a delivery that are looked at nevertheless
@@ -127,15 +128,10 @@ def commit(channel: Channel) -> None:
     def done(error: ModelError | None) -> None:
         if error is not None:
             channel.txn_rejects += 1
+            release(_taken({tag: delivery for tag, (delivery, _) in refused.items()}), is_redelivered=True)
             connection.fail(channel, error)
-        elif channel.is_open:
-            channel.txn_commits += 1
-            for method, message in returns:
-                channel.send_content(method, message)
-            channel.send("tx.commit-ok")
-            channel.return_credit(settled.values())
-            for delivery, requeue in refused.values():
-                _refuse(channel, {0: delivery}, requeue=requeue)
+        else:
+            _committed(channel, returns, settled, refused)
         connection.unpause()
 
     connection.pause()
@@ -146,6 +142,29 @@ def commit(channel: Channel) -> None:
         channel.unsettled.update(settled)
         channel.refused = refused
         raise
+
+
+def _committed(
+    channel: Channel,
+    returns: list[tuple[bytes, BasicMessage]],
+    settled: dict[int, Delivery],
+    refused: dict[int, tuple[Delivery, bool]],
+) -> None:
+    """A transaction is on the disk: tell the client, if it is still there, and do what needs no transaction."""
+    if channel.is_open:
+        channel.txn_commits += 1
+        for method, message in returns:
+            channel.send_content(method, message)
+        channel.send("tx.commit-ok")
+        channel.return_credit(settled.values())
+    left = dict(refused)
+    try:
+        for tag, (delivery, requeue) in refused.items():
+            del left[tag]
+            _refuse(channel, {tag: delivery}, requeue=requeue)
+    except ModelError as error:
+        release(_taken({tag: delivery for tag, (delivery, _) in left.items()}), is_redelivered=True)
+        channel.connection.fail(channel, error)
 
 
 def roll_back(channel: Channel) -> None:

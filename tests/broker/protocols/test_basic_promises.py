@@ -239,6 +239,61 @@ def test_a_rejected_message_leaves_at_commit(world: World) -> None:
     assert world.broker.queues["q"].is_empty
 
 
+def begun_commit(world: World, *, requeue: bool) -> BasicClient:
+    """A client that has begun to commit: messages 1 and 2 of queue d are accepted, 3 and 4 refused."""
+    client = BasicClient(world).open()
+    for body in (b"1", b"2", b"3", b"4"):
+        client.publish("d", body)
+    client.sync()
+    world.store.end_flush()
+    client.call("tx.select")
+    for _ in range(4):
+        client.call("basic.get", queue="d")
+    client.method("basic.ack", delivery_tag=2, multiple=True)
+    client.method("basic.nack", delivery_tag=4, multiple=True, requeue=requeue)
+    client.method("tx.commit")
+    client.sync()
+    client.received.clear()
+    return client
+
+
+@pytest.mark.parametrize(("requeue", "left"), [(True, 2), (False, 0)])
+def test_a_commit_of_a_client_that_is_gone_is_complete(world: World, requeue: bool, left: int) -> None:
+    queue = world.durable_queue("d")
+    client = begun_commit(world, requeue=requeue)
+    client.machine.dismantle()
+    world.run()
+    while world.store.flushes:
+        world.store.end_flush()
+        world.run()
+    assert (queue.message_count, queue.available_count) == (left, left)
+
+
+def test_after_a_failed_commit_everything_is_available(world: World) -> None:
+    queue = world.durable_queue("d")
+    client = begun_commit(world, requeue=False)
+    world.store.end_flush(world.store.FullError("no room"))
+    assert client.take()[-1].values["reply_code"] == 406
+    assert (queue.message_count, queue.available_count) == (4, 4)
+    assert not client.machine.is_paused
+
+
+def test_messages_that_cannot_move_after_a_commit_are_available(world: World) -> None:
+    queue = world.durable_queue("d")
+    other = BasicClient(world).open()
+    other.call("exchange.declare", exchange="alternate", type="fanout")
+    other.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    other.call("queue.bind", queue="full", exchange="alternate")
+    other.publish("full", b"x", TRANSIENT)
+    queue.alternate = world.broker.exchanges["alternate"]
+    client = begun_commit(world, requeue=False)
+    world.store.end_flush()
+    committed, closed = client.take()
+    assert (committed.name, closed.name) == ("tx.commit-ok", "channel.close")
+    assert (queue.message_count, queue.available_count) == (2, 2)
+    assert not client.machine.is_paused
+
+
 def test_memory_is_short(world: World) -> None:
     client = BasicClient(World(BrokerSettings(auth=False, memory_bytes=100_000))).open()
     client.call("queue.declare", queue="q")
