@@ -126,7 +126,7 @@ def _end(expiration: str, now: float) -> float:
     ttl = milliseconds(expiration)
     if ttl is None:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, f"invalid expiration {expiration[:64]!a}")
-    return now + min(ttl, _MAX_TTL) / 1000
+    return now + min(max(ttl, 1), _MAX_TTL) / 1000  # 0: if a consumer is waiting, it gets the message
 
 
 _MAX_TTL: Final = 1 << 53  # milliseconds: 285,000 years

@@ -386,6 +386,9 @@ def test_a_message_that_expires(world: World, client: BasicClient) -> None:
     client.publish("q", b"long", Properties(expiration="3000"))
     world.now += 2
     assert client.call("basic.get", queue="q").body == b"long"
+    client.call("basic.consume", queue="q", no_ack=True)
+    client.publish("q", b"at once", Properties(expiration="0"))
+    assert bodies(client) == [b"at once"]
     client.publish("q", b"x", Properties(expiration="soon"))
     client.sync()
     assert client.last().values["reply_code"] == 406
