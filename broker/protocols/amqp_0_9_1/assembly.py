@@ -13,7 +13,7 @@ After an error of a channel, its frames are in flight until the client knows: be
 content are discarded. Methods are passed on; the receiver ignores them.
 
 Limits: a frame has at most the negotiated size; the body's size is known from its header, and checked there; all
-incomplete messages together have a limit, too.
+incomplete messages together have a limit, too, which counts all their frames.
 
 Source: AMQP 0-9-1, 2.3.5 and 4.2.
 """
@@ -66,6 +66,11 @@ class _Partial:
         self.payload, self.header = payload, b""
         self.body = IncomingContent()
         self.size = -1  # of the body, from the header
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its frames."""
+        return len(self.payload) + len(self.header) + self.body.size
 
 
 class _Pattern:
@@ -208,6 +213,7 @@ class Assembler:
         after = body_at + size + OVERHEAD
         if (
             kind != BODY
+            or not size
             or body_channel != channel
             or after > end
             or size + OVERHEAD > self.max_frame
@@ -226,7 +232,7 @@ class Assembler:
         """A channel is closing: discard its incomplete message, and its content from now on."""
         partial = self._partial.pop(channel, None)
         if partial is not None:
-            self._count(-partial.body.size)
+            self._count(-partial.held_bytes)
         self._dropping.add(channel)
 
     def accept(self, channel: int) -> None:
@@ -248,6 +254,13 @@ class Assembler:
         self.pending_bytes += size
         self._budget.used += size
 
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes of an incomplete message can be kept; then they are counted."""
+        if self._budget.used + size > self._budget.max_bytes:
+            return False
+        self._count(size)
+        return True
+
     # ---- single frames ----
 
     def _take_frame(self, kind: int, channel: int, payload: bytes) -> None:
@@ -263,10 +276,12 @@ class Assembler:
         if partial is None:
             if kind != METHOD:
                 raise HardError(ReplyCode.UNEXPECTED_FRAME, "content where a method must begin")
-            if self._receiver.begins(channel):
+            if not self._receiver.begins(channel):
+                self._dropping.add(channel)
+            elif self._has_room(len(payload)):
                 self._partial[channel] = _Partial(payload)
             else:
-                self._dropping.add(channel)
+                self._refuse(channel, len(payload))
         elif kind == METHOD or (kind == HEADER) is (partial.size >= 0):
             raise HardError(ReplyCode.UNEXPECTED_FRAME, f"a frame of type {kind} within a message's content")
         elif kind == HEADER:
@@ -276,7 +291,7 @@ class Assembler:
 
     def _begin_body(self, partial: _Partial, channel: int, header: bytes) -> None:
         size = body_size(header)
-        if size > self.max_body:
+        if size > self.max_body or not self._has_room(len(header)):
             self._refuse(channel, size)
             return
         partial.header, partial.size = header, size
@@ -287,10 +302,9 @@ class Assembler:
         if partial.body.size + len(piece) > partial.size:
             text = f"a body of more than the {partial.size} bytes that its header gives"
             raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
-        if self._budget.used + len(piece) > self._budget.max_bytes:
+        if not self._has_room(len(piece)):
             self._refuse(channel, partial.size)
             return
-        self._count(len(piece))
         partial.body.add(piece)
         if partial.body.size == partial.size:
             self._finish(partial, channel)
@@ -301,6 +315,6 @@ class Assembler:
 
     def _finish(self, partial: _Partial, channel: int) -> None:
         del self._partial[channel]
-        self._count(-partial.body.size)
+        self._count(-partial.held_bytes)
         self.messages += 1
         self._receiver.message(channel, partial.payload, partial.header, partial.body.content())

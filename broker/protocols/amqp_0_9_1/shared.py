@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.budget import Budget
+
+_HEADS: Final = 256 * 1024  # bytes: at most two frames, basic.publish and the content header
 
 
 class Shared:
@@ -17,7 +21,7 @@ class Shared:
 
     Attributes:
         broker: as above.
-        budget: limits incomplete messages over all connections; at least the maximum message size.
+        budget: limits incomplete messages over all connections; there is room for at least one of the maximum size.
         admission: admits clients whose user is known.
         failed_logins: log lines about rejected clients.
     """
@@ -25,6 +29,6 @@ class Shared:
     def __init__(self, broker: Broker) -> None:
         settings = broker.settings
         self.broker = broker
-        self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
+        self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes + _HEADS))
         self.admission = Admission(broker.authorization, broker.quotas)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")

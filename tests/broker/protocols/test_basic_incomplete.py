@@ -1,0 +1,68 @@
+"""Messages of AMQP 0-9-1 that come frame by frame: what they may take of memory, and frames that must not be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_FRAME
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, OVERHEAD, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_method
+from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.values import typed_map
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World
+
+LIMIT = 1_000_000
+SETTINGS = BrokerSettings(auth=False, max_unfinished_bytes=LIMIT, max_message_bytes=500_000)
+PUBLISH = encode_method("basic.publish", routing_key="q")
+
+
+@pytest.fixture
+def world() -> World:
+    return World(SETTINGS)
+
+
+@pytest.mark.parametrize("kind", [METHOD, HEADER, BODY])
+def test_every_frame_of_an_incomplete_message_counts(world: World, kind: int) -> None:
+    channels = range(1, 51)
+    client = BasicClient(world).open(*channels, frame_max=MAX_FRAME)
+    budget = world.basic_shared.budget  # type: ignore[attr-defined]
+    for channel in channels:
+        client.send(encode_frame(METHOD, channel, PUBLISH + bytes(100_000 * (kind == METHOD))))
+        if kind != METHOD:
+            client.send(encode_frame(HEADER, channel, encode_header(200_000, Properties()) + bytes(100_000)))
+        if kind == BODY:
+            client.send(encode_frame(BODY, channel, bytes(100_000)))
+    refused = [each.values["reply_code"] for each in client.take("channel.close")]
+    assert LIMIT // 2 < budget.used <= LIMIT
+    assert set(refused) == {406}
+    assert 40 <= len(refused) <= 46
+    client.machine.dismantle()
+    assert budget.used == 0
+
+
+def test_the_largest_message_has_room() -> None:
+    """Also if that is the limit of all incomplete messages."""
+    world = World(BrokerSettings(auth=False, max_unfinished_bytes=1, max_message_bytes=500_000))
+    client = BasicClient(world).open(frame_max=MAX_FRAME)
+    client.call("queue.declare", queue="q")
+    headers = typed_map({f"{number}": "x" * 60_000 for number in range(2)})
+    for _ in range(2):
+        client.publish("q", bytes(500_000), Properties(headers=headers))
+        client.sync()
+    assert world.broker.queues["q"].message_count == 2
+    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_empty_body_has_no_frame(world: World, is_whole: bool) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    begun = [encode_frame(METHOD, 1, PUBLISH), encode_frame(HEADER, 1, encode_header(0, Properties()))]
+    data = b"".join([*begun, encode_frame(BODY, 1, b"")])
+    for at in range(0, len(data), len(data) if is_whole else OVERHEAD):
+        client.send(data[at : at + (len(data) if is_whole else OVERHEAD)])
+    client.sync()
+    assert client.last(0).values["reply_code"] == 505
+    assert world.broker.queues["q"].message_count == 1
