@@ -51,6 +51,9 @@ class Disk(Protocol):
     def link_target(self, path: str) -> str | None:
         """The unresolved target of the symbolic link at `path`; None if it is not a link."""
 
+    def version(self, path: str) -> str:
+        """What changes when the file at `path` is written to, or replaced by another one. Empty if that is unknown."""
+
 
 class OsFile:
     """A `ReadableFile` on the operating system."""
@@ -128,6 +131,14 @@ class OsDisk:
     def link_target(self, path: str) -> str | None:
         """The unresolved target of the symbolic link at `path`."""
         return str(Path(path).readlink()) if Path(path).is_symlink() else None
+
+    def version(self, path: str) -> str:
+        """The number of the file's inode, and when that was changed, which no program can set."""
+        try:
+            status = Path(path).stat()
+        except OSError:
+            return ""
+        return f"{status.st_ino}-{status.st_ctime_ns}"
 
 
 def read_whole(disk: Disk, path: str, limit: int) -> bytes:

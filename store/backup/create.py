@@ -7,7 +7,8 @@
 
 An incremental backup writes only chunks that are new, like every backup; and it does not even read what cannot have
 changed since the one before: journals with the same incarnation and last flush, and of a running store also data files
-with the same header that were full.
+with the same header that were full. Both only if each data file is the same version of the same file: a store that was
+restored from an older backup goes on with the same numbers and headers, and so does a new one at the same path.
 
 After a kill the next backup finds the chunks that were written, and writes the others.
 """
@@ -147,11 +148,11 @@ class StoreBackup:
         for file in part.files:
             old = unchanged.get(file.path) or self._same_file(file, manifest)
             if old is not None:
-                made.append(old._replace(mark=file.mark))
+                made.append(old._replace(mark=file.mark, version=file.version))
                 self._reused += file.size
                 self._advance(file.size)
             else:
-                made.append(BackupFile(file.path, file.size, [], file.mark))
+                made.append(BackupFile(file.path, file.size, [], file.mark, file.version))
                 writer.write(file, made[-1].chunks)
         manifest.files += made
         if part.key is not None:
@@ -172,7 +173,7 @@ class StoreBackup:
         """A file of an earlier backup that is marked as the same."""
         for base in self._bases if file.mark else ():
             old = base.files.get(file.path)
-            if old is not None and (old.mark, old.size) == (file.mark, file.size):
+            if old is not None and old.mark == file.mark and _is_same_version(file, old):
                 manifest.based_on = manifest.based_on or base.id
                 return old
         return None
@@ -204,12 +205,17 @@ def _by_path(files: Sequence[BackupFile]) -> dict[str, BackupFile]:
     return {file.path: file for file in files}
 
 
+def _is_same_version(file: SourceFile, old: BackupFile) -> bool:
+    """Whether a data file was neither written to nor replaced."""
+    return old.size == file.size and old.version == file.version != ""
+
+
 def _is_unchanged(file: SourceFile, old: BackupFile | None) -> bool:
     """Whether a file of a journal that was not written to is as it was: its info file, which is read, may not be."""
     if old is None or old.size != file.size:
         return False
     if posixpath.splitext(file.path)[1] == _DATA_SUFFIX:
-        return True
+        return _is_same_version(file, old)
     if file.size > _MAX_INFO:
         return False
     with file.open() as read:

@@ -13,7 +13,7 @@
     live         whether the store was running
     journals     qstore, running or closed cleanly: of each journal its id, incarnation and last flush
     directories  paths below the root, each after the one that contains it
-    files        path, size, the ids of its chunks, in order, and its mark: see `source`
+    files        path, size, the ids of its chunks, in order, its mark and its version: see `source`
     links        symbolic links of a linearstore: path and target, both below the root
 
 Nothing in a manifest is believed: paths stay below the root, sizes fit their chunks, links lead to files of the backup.
@@ -46,12 +46,13 @@ ROOTS: Final = ("rhm", "qls")
 
 
 class BackupFile(NamedTuple):
-    """A file: its path below the root, its size, the ids of its chunks, and its mark (`source`)."""
+    """A file: its path below the root, its size, the ids of its chunks, its mark and its version (`source`)."""
 
     path: str
     size: int
     chunks: list[str]
     mark: str = ""
+    version: str = ""
 
 
 class BackupLink(NamedTuple):
@@ -142,8 +143,8 @@ def _check_tree(manifest: Manifest) -> None:
         if not is_safe(path) or path in known or not known.get(path.rpartition("/")[0]):
             raise ValueError(f"{path!r} is not a place within a store")
         known[path] = is_directory
-    for path, size, chunks, mark in manifest.files:
-        if not isinstance(mark, str):
+    for path, size, chunks, mark, version in manifest.files:
+        if not isinstance(mark, str) or not isinstance(version, str):
             raise TypeError("a mark is not what it must be")
         if type(size) is not int or not 0 <= size <= MAX_FILE or len(chunks) != -(-size // CHUNK_SIZE):
             raise ValueError(f"{path!r} does not have the size of its chunks")

@@ -4,7 +4,8 @@ Another process holds the snapshot (`live/shared_snapshot` says what there is on
 was read: then it answers whether that could be overwritten before. Journals that have least room left are read first.
 
     mark of a file    of one that was full at the cut: the SHA-256 of its header, which has a random salt and the
-                      number of the flush that entered it. Nothing in it changes until it is entered again
+                      number of the flush that entered it. Nothing in it changes until it is entered again; but if it
+                      was restored when it was not full yet, it has the same header and another version
 """
 
 from __future__ import annotations
@@ -148,9 +149,11 @@ class RunningStore:
         info = SourceFile(f"{path}/{image.info_name}", len(image.info), partial(_open_bytes, image.info))
         return key, [info, *(self._data_file(path, each) for each in image.files())]
 
-    def _data_file(self, path: str, image: ImageFile) -> SourceFile:
+    def _data_file(self, directory: str, image: ImageFile) -> SourceFile:
         mark = sha256(image.head).hexdigest()[:32] if image.is_complete else ""
-        return SourceFile(f"{path}/{image.name}", image.size, partial(self._open_image, image), mark)
+        path = f"{directory}/{image.name}"
+        version = self._disk.version(posixpath.join(self._top, path))  # before it is read: it may be written to then
+        return SourceFile(path, image.size, partial(self._open_image, image), mark, version)
 
     @contextlib.contextmanager
     def _open_image(self, image: ImageFile) -> Iterator[Read]:

@@ -22,13 +22,15 @@ class SourceFile(NamedTuple):
         path: its path below the root.
         size: its bytes.
         open: opens it; raises OSError.
-        mark: it is the same file as one with this path and mark in an earlier backup; empty if nothing tells that.
+        mark: with the same path, mark and version it is the same as in an earlier backup; empty if nothing tells that.
+        version: see `store.disk.Disk.version`; empty for a file that is read in any case.
     """
 
     path: str
     size: int
     open: Callable[[], AbstractContextManager[Read]]
     mark: str = ""
+    version: str = ""
 
 
 class SourceJournal(NamedTuple):
@@ -36,7 +38,7 @@ class SourceJournal(NamedTuple):
 
     Attributes:
         key: number of its directory (0: the prepared list), incarnation and last flush, if it is known that it has the
-            same content as in an earlier backup with these numbers; None if not.
+            same content as in an earlier backup with these numbers and the same versions of its files; None if not.
         files: its files.
         queue_id: the number of its queue, if the store is running (0: the prepared list); None for other files.
     """

@@ -120,7 +120,8 @@ class StoppedStore:
             file = SourceFile(path, size, partial(self._open, path, size))
             directory = posixpath.dirname(path)
             if path.endswith(_DATA_SUFFIX) and directory in self._closed:
-                journals.setdefault(directory, []).append(file)
+                version = self._disk.version(posixpath.join(self._top, path))
+                journals.setdefault(directory, []).append(file._replace(version=version))
             else:
                 others.append(file)
         for directory, files in journals.items():

@@ -183,6 +183,11 @@ class SimulatedDisk:
         """None: there are no links here."""
         return None
 
+    def version(self, path: str) -> str:
+        """The file's number, and how often it was written."""
+        node = self.tree.find(path)
+        return f"{node.number}-{node.mark()}" if isinstance(node, Inode) else ""
+
     # ---- the writing half ----
 
     def create(self, path: str, size: int) -> SimulatedWritableFile:

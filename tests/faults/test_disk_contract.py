@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -167,6 +168,23 @@ class TestFiles:
         file.close()
         assert place.content("array") == model
         place.disk.remove(place("array"))
+
+    def test_a_version_tells_writing_and_replacing(self, place: Place) -> None:
+        for name in "ab":
+            place.make(name, b"text")
+        disk, seen = place.disk, place.disk.version(place("a"))
+        assert seen != disk.version(place("b"))
+        assert place.content("a") == b"text"
+        assert seen == disk.version(place("a")) != ""
+        file, end = disk.open_writable(place("a")), time.monotonic() + 10
+        while disk.version(place("a")) == seen and time.monotonic() < end:  # its clock may have steps of some ms
+            file.write(0, b"next")
+        file.close()
+        assert disk.version(place("a")) != seen
+        seen = disk.version(place("b"))
+        disk.rename(place("a"), place("b"))
+        assert disk.version(place("b")) != seen
+        assert disk.version(place("a")) == disk.version(place("c")) == ""
 
 
 class TestNames:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 Node: TypeAlias = "Inode | Folder"
@@ -43,15 +44,18 @@ class Inode:
         durable: what a power loss leaves for certain, where nothing was written since the last sync.
         pending: the writes since then, oldest first.
         settled: how many writes this file ever had that are pending no more.
+        number: that of no other file.
     """
 
-    __slots__ = ("_shared", "content", "durable", "pending", "settled")
+    __slots__ = ("_shared", "content", "durable", "number", "pending", "settled")
+    _numbers = count(1)
 
     def __init__(self, size: int = 0) -> None:
         self.content = bytearray(size)
         self.durable = bytearray()
         self.pending: list[Unsynced] = [Unsynced(size, b"")] if size else []
         self.settled = 0
+        self.number = next(self._numbers)
         self._shared = False
 
     def write(self, offset: int, data: bytes) -> None:
@@ -134,7 +138,7 @@ class Inode:
         """The same file, to go another way."""
         twin = Inode()
         twin.content, twin.durable = self.content, self.durable
-        twin.pending, twin.settled = self.pending.copy(), self.settled
+        twin.pending, twin.settled, twin.number = self.pending.copy(), self.settled, self.number
         self._shared = twin._shared = True
         return twin
 

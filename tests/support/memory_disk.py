@@ -65,6 +65,9 @@ class MemoryDisk:
     def link_target(self, path: str) -> str | None:
         return None
 
+    def version(self, path: str) -> str:
+        return ""
+
 
 class MemoryFile:
     """An open file of a `MemoryDisk`."""

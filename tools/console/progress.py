@@ -165,3 +165,7 @@ class CountingDisk:
     def link_target(self, path: str) -> str | None:
         """Target of the symbolic link at `path`."""
         return self._disk.link_target(path)
+
+    def version(self, path: str) -> str:
+        """What changes when a file is written to or replaced."""
+        return self._disk.version(path)

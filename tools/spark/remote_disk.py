@@ -112,6 +112,10 @@ class RemoteDisk:
         """None: there are no links."""
         return None
 
+    def version(self, _path: str) -> str:
+        """Unknown."""
+        return ""
+
     def fetch(self, directory: str, target: Path) -> None:
         """Copy the files in a directory to an existing local one. Raises OSError."""
         for name in self.names(directory):
