@@ -12,8 +12,8 @@ two.
 
 **Transactions over several journals** take two rounds: a sync of each journal, and then one of the prepared list. Those
 that arrive while others are in their second round share the next one: a journal that only such transactions wait for is
-flushed when that round is complete, unless more of them have arrived than it has. So few sessions do not wait for each
-other, and many share their syncs.
+flushed when those that are in the list by then have left it, or when about as many others have arrived. So few sessions
+do not wait for each other, many share their syncs, and none waits for those that come after it.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
@@ -75,8 +75,10 @@ class Flusher:
         self.awaited: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
         self.listed = self.synced = 0
+        self._delisted = 0  # transactions that have left the prepared list
         self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
-        self._pressing: dict[QueueJournal, None] = {}  # of these, those that others wait for too
+        self._turns: dict[QueueJournal, int] = {}  # `_delisted` from which on these are flushed in any case
+        self._pressing: dict[QueueJournal, None] = {}  # those that others wait for too
         self._aged: dict[QueueJournal, None] = {}  # those of `dirty` at the last call of `start_aged`
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
@@ -109,24 +111,36 @@ class Flusher:
 
         Unless it `is_urgent`, no flush is begun for it: it waits for that of others, or for `start_aged`.
         """
-        chosen = list(journals)
+        self._wait_for(list(journals), done, is_urgent=is_urgent, is_gathered=False)
+
+    def when_gathered(self, journals: Sequence[QueueJournal], done: Done) -> None:
+        """As `when_synced`, of a transaction that was appended to several journals: the prepared list will follow."""
+        for journal in journals:
+            self._gathered[journal] = self._gathered.get(journal, 0) + 1
+        self._wait_for(journals, done, is_urgent=True, is_gathered=True)
+
+    def _wait_for(self, chosen: Sequence[QueueJournal], done: Done, *, is_urgent: bool, is_gathered: bool) -> None:
         barrier = SyncBarrier(done, 1 + len(chosen))
         for journal in chosen:
             if not journal.wait(barrier, is_urgent=is_urgent):
                 barrier.reached(None)
             elif is_urgent:
                 self.awaited[journal] = None  # a refused record may leave a flush to write: that of a restart
-        if is_urgent and len(chosen) == 1:
-            self._pressing[chosen[0]] = None
+                if not is_gathered:
+                    self._pressing[journal] = None
         last = barrier.reached(None)
         if last is not None:
             self._due.append((last, None))
         self._tell(journal for journal in chosen if journal.writer.failure is not None)
 
-    def gather(self, journals: Iterable[QueueJournal]) -> None:
-        """A transaction was appended to several journals, and the prepared list will follow."""
-        for journal in journals:
-            self._gathered[journal] = self._gathered.get(journal, 0) + 1
+    def has_listed(self) -> None:
+        """A transaction over several journals was appended to the prepared list."""
+        self.listed += 1
+
+    def has_delisted(self) -> None:
+        """The prepared list is synced with it, or has failed."""
+        self.listed -= 1
+        self._delisted += 1
 
     # ---- work ----
 
@@ -160,8 +174,7 @@ class Flusher:
 
     def _do_now(self, journal: QueueJournal) -> None:
         self._take_dirty(journal)
-        self._gathered.pop(journal, None)
-        self._pressing.pop(journal, None)
+        self._take_gathered(journal)
         files = journal.begin()
         while files:
             journal.finish(self._idle.sync(files))
@@ -176,6 +189,12 @@ class Flusher:
         if self._aged:
             self._aged.pop(journal, None)
 
+    def _take_gathered(self, journal: QueueJournal) -> None:
+        """A flush of this journal begins."""
+        self._pressing.pop(journal, None)
+        if self._gathered.pop(journal, 0):
+            self._turns.pop(journal, None)
+
     def _begin_awaited(self) -> None:
         journals = list(self.awaited)
         self.awaited.clear()
@@ -189,16 +208,18 @@ class Flusher:
         self._take_dirty(journal)
         if journal.writer.is_under_way:
             return  # it is examined again when the step is finished
-        self._gathered.pop(journal, None)
-        self._pressing.pop(journal, None)
+        self._take_gathered(journal)
         self._submit(journal, journal.begin())
 
     def _waits_for_list(self, journal: QueueJournal) -> bool:
         """Whether the transactions that wait for a journal are few beside those that wait for the prepared list."""
         count = self._gathered.get(journal, 0)
+        if not 0 < count < self.listed + self.listed // 4 or journal in self._pressing:
+            return False
         writer = journal.writer
-        is_free = not (writer.is_under_way or writer.is_half_flushed)
-        return 0 < count < self.listed + self.listed // 4 and journal not in self._pressing and is_free
+        if writer.is_under_way or writer.is_half_flushed:
+            return False
+        return self._delisted < self._turns.setdefault(journal, self._delisted + self.listed)
 
     def _submit(self, journal: QueueJournal, files: Sequence[WritableFile]) -> None:
         if not files:
@@ -339,8 +360,7 @@ class Flusher:
         """Forget a journal whose queue was deleted: nothing waits for it any more."""
         self._take_dirty(journal)
         self.awaited.pop(journal, None)
-        self._gathered.pop(journal, None)
-        self._pressing.pop(journal, None)
+        self._take_gathered(journal)
         self._tell((journal,))
         self._failed.discard(journal)
 

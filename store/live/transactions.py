@@ -147,8 +147,7 @@ class Transactions:
                 self._outcome(xid, journal, last, commits=True)
             self._flusher.when_synced(journals, done)
         else:
-            self._flusher.gather(journals)
-            self._flusher.when_synced(journals, lambda error: self._written(xid, None, journals, done, error))
+            self._flusher.when_gathered(journals, lambda error: self._written(xid, None, journals, done, error))
         return rids
 
     def _commit_in_one_go(
@@ -197,9 +196,8 @@ class Transactions:
             raise StoreError(f"transaction {xid.hex()} {what}")
         journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
         branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
-        if len(journals) > 1:
-            self._flusher.gather(journals)
-        self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
+        wait = self._flusher.when_gathered if len(journals) > 1 else self._flusher.when_synced
+        wait(journals, lambda error: self._written(xid, branch, journals, done, error))
         return rids
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
@@ -346,7 +344,7 @@ class Transactions:
         self._appender.touched(self._list)
         if branch is not None:
             branch.rid = rid
-        self._flusher.listed += 1
+        self._flusher.has_listed()
         self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, branch, journals, done, failure))
         self._flusher.start()
 
@@ -354,7 +352,7 @@ class Transactions:
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
         """The prepared list's enqueue is synced, or its state is unknown."""
-        self._flusher.listed -= 1
+        self._flusher.has_delisted()
         if error is None:
             if branch is None:
                 self._end(xid, journals, None, commits=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.environment import tool_environment
-from qstore.store.sync import InlineSync
+from qstore.store.sync import Completion, InlineSync
 from qstore.store.writable_disk import WritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
@@ -118,3 +118,81 @@ def test_an_old_branch_in_doubt_blocks_neither_the_prepared_list_nor_a_ring(path
     opened = OpenedStore(tool_environment(), path)
     assert opened.recovered_data() == {"one": [b"locked", b"m" * 900], "two": [b"m" * 900]}
     opened.store.close()
+
+
+class HeldSync(InlineSync):
+    """Is done with what it has, and no more, when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[Completion] = []
+
+    def fileno(self) -> int:
+        return 999  # a descriptor that nobody reads: as if there were another process
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        if timeout != 0.0:
+            self.go_on()
+        done, self.synced = self.synced, []
+        return done
+
+    def go_on(self) -> None:
+        self.synced += super().completed()
+
+
+def test_a_commit_does_not_wait_for_ever_while_others_are_always_in_the_prepared_list(path: Path) -> None:
+    """Transactions of two busy queues arrive at the list before those that it has are through, again and again."""
+    driver = HeldSync()
+    opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+    for queue in ("busy", "busier", "quiet", "calm"):
+        opened.make_queue(queue)
+    store, others, calls = opened.store, Calls(), Calls()
+
+    def commit(names: Sequence[str], done: Calls) -> None:
+        store.transactions.commit([enqueued(opened.journal(name), b"m") for name in names], [], done)
+
+    rounds = 40
+    for number in range(rounds):
+        for _ in range(3):
+            commit(("busy", "busier"), others)
+        for name in ("busy", "busier"):  # which others wait for too
+            opened.enqueue(opened.journal(name), b"m")
+            store.flush((opened.journal(name),), others)
+        if number == 4:
+            commit(("quiet", "calm"), calls)
+        store.start()
+        driver.go_on()
+        store.collect()
+        if calls:
+            break
+    assert calls == [None]
+    assert number <= 10
+    assert len(others) > 4 * (number - 3)
+    assert store.close()
+
+
+def test_what_is_no_transaction_does_not_wait_for_the_prepared_list(path: Path) -> None:
+    """Not even if it waits for several journals at once, one of which a transaction waits for too."""
+    driver = HeldSync()
+    opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+    a, b, c = (opened.make_queue(queue) for queue in ("a", "b", "c"))
+    store, others, calls = opened.store, Calls(), Calls()
+    for _ in range(3):
+        store.transactions.commit([enqueued(a, b"m"), enqueued(b, b"m")], [], others)
+    store.start()
+    while not store.prepared_list.writer.is_under_way:
+        driver.go_on()
+        store.collect()
+    store.transactions.commit([enqueued(a, b"m"), enqueued(b, b"m")], [], others)
+    for journal in (a, c):
+        opened.enqueue(journal, b"m")
+    store.flush((a, c), calls)
+    store.start()
+    assert a.writer.is_under_way
+    assert c.writer.is_under_way
+    assert not b.writer.is_under_way
+    while not calls:
+        driver.go_on()
+        store.collect()
+    assert calls == [None]
+    assert store.close()
