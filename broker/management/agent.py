@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from qstore.broker.management.events import EVENTS
+from qstore.broker.management.event_publisher import EventPublisher
 from qstore.broker.management.objects.classes import CLASSES
 from qstore.broker.management.outbox import DIRECT, TOPIC, VERSION_1, Outbox
 from qstore.broker.management.publisher import Publisher
@@ -88,6 +88,9 @@ class Agent:
         self._requests_1 = qmf1.Requests(managed, self._registry, Sender1(outbox, self.name), self.turns, self._agents)
         self._requests_2 = qmf2.Requests(managed, self._registry, sender, self.turns)
         self._publisher = Publisher(managed, self._registry, outbox, self._version_1, self._version_2, self.turns)
+        self._events = EventPublisher(
+            outbox, self._version_1, self._version_2, self.turns, lambda work: run(work, _ignore_result)
+        )
         self._under_way = 0
         self._next_sweep = self._last_sweep = 0.0
         if self._version_2 is not None:
@@ -155,12 +158,7 @@ class Agent:
                 self._managed.snapshots.disconnected(event.remote_host)
         elif isinstance(event, Bind) and event.exchange in (TOPIC, VERSION_1):
             self._bound(event)
-        of, now = EVENTS.get(type(event)), self._broker.clock()
-        if of is not None:
-            if self._version_1 is not None:
-                self._version_1.publish_event(of, event, now)
-            if self._version_2 is not None:
-                self._version_2.publish_event(of, event, now)
+        self._events.publish(event, self._broker.clock())
 
     def _bound(self, event: Bind) -> None:
         """A console has bound a queue: what it is bound for is published soon."""
@@ -229,4 +227,4 @@ def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[T
 
 
 def _ignore_result(_error: ModelError | None) -> None:
-    """Nobody waits for a sweep."""
+    """Nobody waits for what is published unasked."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from qstore.broker.management.objects.element import Argument
@@ -25,6 +25,9 @@ from qstore.broker.model.events import Event
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _HA: Final = "org.apache.qpid.ha"
 _ACL: Final = "org.apache.qpid.acl"
+
+Timed: TypeAlias = tuple[Event, float]
+"""An event, and when it was raised, in seconds since 1970."""
 
 #: Severity in the schema -> its number, and its part of a routing key.
 SEVERITIES: Final = {

@@ -35,13 +35,19 @@ class Outbox:
 
     Attributes:
         lost: how many messages were lost because there was no room for them.
+        copies: how many messages were put on queues, each counted once for each queue.
     """
 
     def __init__(self, broker: Broker, make_message: MakeMessage) -> None:
         self._broker, self._make_message = broker, make_message
         self._depth = 0
         self._next_count = 0.0
-        self.lost = 0
+        self.lost = self.copies = 0
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a message is being put on queues."""
+        return self._depth > 0
 
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""
@@ -64,6 +70,7 @@ class Outbox:
                 return
             router.put(message, route.queues)
             router.count(message, route)
+            self.copies += len(route.queues)
         except (ModelError, MemoryError, FormatError):
             self.lost += 1
             return

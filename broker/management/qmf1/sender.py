@@ -14,6 +14,7 @@ Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.outbox import VERSION_1
@@ -24,10 +25,9 @@ from qstore.formats.qmf.v1.types import QmfError
 from qstore.formats.values import typed_map
 
 if TYPE_CHECKING:
-    from qstore.broker.management.events import EventClass
+    from qstore.broker.management.events import EventClass, Timed
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.outbox import Outbox
-    from qstore.broker.model.events import Event
     from qstore.broker.model.message import ReplyAddress
 
 MAX_BYTES: Final = 60_000
@@ -66,14 +66,17 @@ class Sender:
         """The key under which the objects of a class are published."""
         return f"console.obj.{_BANKS}.{of.package}.{of.name}"
 
-    def publish_event(self, of: EventClass, event: Event, now: float) -> None:
-        """Publish an event, if anybody is bound for it."""
-        key = f"console.event.{_BANKS}.{of.package}.{of.name}"
-        if self.is_heard(key):
-            try:
-                self.publish(key, event_message(of, event, now))
-            except QmfError:
-                return
+    def publish_events(self, of: EventClass, events: Iterable[Timed]) -> None:
+        """Publish events of a class, if anybody is bound for them."""
+        key, batch = f"console.event.{_BANKS}.{of.package}.{of.name}", Batch()
+        if not self.is_heard(key):
+            return
+        for event, raised in events:
+            with suppress(QmfError):
+                if full := batch.add(event_message(of, event, raised)):
+                    self.publish(key, full)
+        if rest := batch.take():
+            self.publish(key, rest)
 
     def publish_heartbeat(self, now: float) -> None:
         """Publish a heartbeat, if anybody is bound for it."""

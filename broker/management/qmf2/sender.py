@@ -21,15 +21,16 @@ from qstore.broker.model.message import NewMessage
 from qstore.formats.values import typed_map, typed_value
 
 if TYPE_CHECKING:
-    from qstore.broker.management.events import EventClass
+    from qstore.broker.management.events import EventClass, Timed
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.outbox import Outbox
     from qstore.broker.management.request import Request
-    from qstore.broker.model.events import Event
 
 VENDOR, PRODUCT = "apache.org", "qpidd"
 _APP_ID: Final = b"qmf2"
+_EVENTS: Final = 25
+"""In one message."""
 
 
 class Sender:
@@ -86,12 +87,15 @@ class Sender:
 
     # ---- unasked ----
 
-    def publish_event(self, of: EventClass, event: Event, now: float) -> None:
-        """Publish an event, if anybody is bound for it."""
+    def publish_events(self, of: EventClass, events: Sequence[Timed]) -> None:
+        """Publish events of a class, if anybody is bound for them."""
         key = f"agent.ind.event.{_part(of.package)}.{of.name}.{of.word}.{self._suffix}"
-        if self._outbox.is_heard(TOPIC, key):
-            headers = {"method": "indication", "qmf.content": "_event"}
-            self._send(TOPIC, key, "_data_indication", [content.event_data(of, event, now)], headers)
+        if not self._outbox.is_heard(TOPIC, key):
+            return
+        headers = {"method": "indication", "qmf.content": "_event"}
+        for at in range(0, len(events), _EVENTS):
+            told = [content.event_data(of, event, raised) for event, raised in events[at : at + _EVENTS]]
+            self._send(TOPIC, key, "_data_indication", told, headers)
 
     def data_key(self, of: ManagedClass) -> str:
         """The key under which the objects of a class are published."""
