@@ -139,7 +139,12 @@ class Router:
             queue.check_room(message)
             has_ttl = has_ttl or queue.message_ttl is not None
         if has_ttl:  # the copies differ
-            waits = [queue.publish(message) for queue in queues]
+            held = len(self.stops)
+            try:
+                waits = [queue.publish(message) for queue in queues]
+            except Exception:
+                del self.stops[held:]  # the publisher is refused, and waits for none
+                raise
             return any(waits)
         kept = [queue for queue in queues if queue.stores(message)]
         if not kept:

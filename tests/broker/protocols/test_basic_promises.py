@@ -109,6 +109,24 @@ def test_confirms_wait_for_a_stopped_queue(client: BasicClient) -> None:
     assert {tag for _, tag, _ in confirmed(client)} == {3, 4}
 
 
+def test_a_refused_message_stops_no_other_publisher(world: World, client: BasicClient) -> None:
+    """It was put on a stopped queue before the journal of another queue was full."""
+    arguments = {"qpid.flow_stop_count": 1, "x-message-ttl": 60_000}
+    client.call("queue.declare", queue="s", arguments=arguments)
+    world.durable_queue("e")
+    for queue in ("s", "e"):
+        client.call("queue.bind", queue=queue, exchange="amq.fanout")
+    client.publish("s")
+    world.store.failing = world.store.FullError("no room")
+    client.publish(exchange="amq.fanout")
+    assert sorted(confirmed(client)) == [("ack", 1, False), ("nack", 2, False)]
+    world.store.failing = None
+    client.publish("d")
+    client.sync()
+    world.store.end_flush()
+    assert confirmed(client) == [("ack", 3, False)]
+
+
 def test_without_confirms_a_stopped_queue_stops_the_input(world: World, client: BasicClient) -> None:
     arguments = {"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1}
     client.call("queue.declare", queue="s", arguments=arguments)
