@@ -336,12 +336,12 @@ class Channel(DeliveringChannel[ChannelConnection]):
             self.connection.fail(self, error)
 
     def return_credit(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries were settled: their consumers can get others."""
+        """Deliveries were settled: their consumers can get others. basic.get has taken no credit."""
         before, count = self.credit, 0
         for delivery in deliveries:
-            count += 1
             consumer = delivery.consumer
             if consumer is not None:
+                count += 1
                 consumer.credit += 1
                 consumer.wake()
         self.credit = before + count

@@ -244,7 +244,6 @@ class Getter:
             channel.dequeue(self.queue, entry)
         else:
             channel.unsettled[tag] = Delivery(self.queue, entry, None)
-            channel.credit -= 1
         channel.look_again()
         return TAKEN_LAST
 

@@ -76,3 +76,18 @@ def test_a_queue_whose_journal_has_failed(world: World, client: BasicClient) -> 
     assert (closed.name, closed.values["reply_code"]) == ("connection.close", 541)
     assert "the disk is gone" in closed.values["reply_text"]
     assert world.broker.queues["d"].consumer_count == 0
+
+
+def test_it_takes_no_credit_of_consumers(client: BasicClient) -> None:
+    client.call("queue.declare", queue="r")
+    client.publish("q", b"got", TRANSIENT)
+    for body in (b"1", b"2"):
+        client.publish("r", body, TRANSIENT)
+    client.call("basic.qos", prefetch_count=1, **{"global": True})
+    client.call("basic.get", queue="q")
+    client.call("basic.consume", queue="r")
+    assert [each.body for each in client.take("basic.deliver")] == [b"1"]
+    client.method("basic.ack", delivery_tag=1)
+    assert client.take("basic.deliver") == []
+    client.method("basic.ack", delivery_tag=2)
+    assert [each.body for each in client.take("basic.deliver")] == [b"2"]
