@@ -5,6 +5,8 @@ Exit codes: 0 fine, 1 a command has failed, 2 the store, the broker or the comma
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +82,7 @@ def command(context: click.Context, /, **values: Any) -> None:
             return BrokerPlace(BrokerOptions(where.removeprefix(_SCHEME), connection, timeout))
         return StorePlace(where, _warn)
 
+    _take_any_input()
     shell = Shell(open_place, Settings(values["is_json"], values["agrees"], values["pages"]))
     is_fine = True
     try:
@@ -94,6 +97,14 @@ def command(context: click.Context, /, **values: Any) -> None:
     finally:
         shell.close()
     context.exit(0 if is_fine else EXIT_FAILED)
+
+
+def _take_any_input() -> None:
+    """Names are bytes; and standard input that is closed has nothing."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 (until the process ends)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def _lines(given: tuple[str, ...], script: str | None) -> Iterator[str]:

@@ -59,6 +59,10 @@ class Terminal:
         """Send SIGINT, as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
 
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
+
     def code(self) -> int:
         """Its exit code, when it has ended."""
         return self._process.wait(PATIENCE_SECONDS)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.writable_disk import OsWritableDisk
+from qstore.tools.qstore_shell import command as qstore_shell
 from qstore.tools.store_shell.commands import Settings, Shell
 from qstore.tools.store_shell.store import StorePlace
 from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
 from tests.support.compressed_store import MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.quarantine_records import SALT, enqueue, message
 from tests.support.terminal import Terminal
@@ -90,6 +95,9 @@ def test_lists(unchanged: Path) -> None:
 
 
 def test_help(unchanged: Path) -> None:
+    (told,) = [line for line in objects(unchanged, "help") if line["name"] == "purge"]
+    assert objects(unchanged, "help purge") == [told]
+    assert (told["kind"], told["syntax"]) == ("command", "QUEUE")
     shown = text(unchanged, "help", "help list")
     assert "Available Commands" in shown
     assert "Usage: list queues [EXCHANGE] | exchanges | bindings [EXCHANGE] | transactions | journals | all" in shown
@@ -167,6 +175,9 @@ def test_new_messages(tmp_path: Path, store: Path) -> None:
         ("old body=x message_id=no", "is not valid"),
         ("nosuch body=x", "there is no queue"),
         (f"old file={tmp_path / 'nosuch'}", "No such file"),
+        ("old file=~nosuchuser/x", "No such file"),
+        ("old file=a\0b", "no NUL characters"),
+        (f"old file={tmp_path}", "Is a directory"),
         ("quarantine all", "no such directory"),
     ):
         assert told in fails(store, f"inject {words}"), words
@@ -192,6 +203,8 @@ def test_another_store(tmp_path: Path, store: Path) -> None:
     found = objects(store, f"load {other}; show orders")
     assert [line["kind"] for line in found] == ["opened", "message", "message"]
     assert "no such" in fails(store, f"load {tmp_path}/nosuch").lower()
+    assert "is open already" in fails(store, f"load {tmp_path}/./store")
+    assert "connection refused" in fails(store, "load amqp://127.0.0.1:1")
 
 
 def test_very_many_messages_are_copied_as_an_import(
@@ -287,7 +300,52 @@ def test_scripts(tmp_path: Path, store: Path) -> None:
     assert bodies(store, "old") == ["0", "1"]  # what follows a failure is not done
 
 
+def test_input_that_is_no_text(store: Path) -> None:
+    result = CliRunner().invoke(qstore_shell, [str(store)], input=b"list queues\nselect \xff\n")
+    assert result.exit_code == 1
+    assert result.stderr == 'qstore-shell: there is no queue "\\xff"; list queues shows what there is\n'
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command("qstore-shell"), str(store)]
+    assert subprocess.run(closed, capture_output=True, check=True, timeout=PATIENCE_SECONDS).stderr == b""
+
+
+def test_large_files_are_not_read_whole(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.tools.store_shell.message._MAX_FILE", 1000)
+    assert "more than 1,000 bytes" in fails(store, "inject old file=/dev/zero")
+
+
+def test_a_signal_in_a_move_tells_what_was_done(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.store.repair.stopped_messages.MAX_MESSAGES", 2)
+    done: list[int] = []
+
+    def interrupt(count: int) -> None:
+        done.append(count)
+        if len(done) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    place = StorePlace(str(store), lambda _: None)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        place.plan_copy(read_wanted(["orders"], None, None), "old", removes=True).apply(interrupt)
+    assert interrupted.value.__notes__ == ["4 messages were done, the others are as before"]
+    place.close()
+    assert (bodies(store, "orders"), bodies(store, "old")) == (["4", "5"], ["0", "1", "2", "3"])
+
+
 # ---- the prompt ----
+
+
+def test_what_is_typed_on_a_terminal_that_goes(tmp_path: Path, store: Path) -> None:
+    """Passwords are not kept, a broker that is not there does not end the shell, and SIGTERM does."""
+    with Terminal([*command("qstore-shell"), str(store)], tmp_path / "state", PAGER="cat") as terminal:
+        terminal.read_until("qstore$ ")
+        terminal.type("load amqp://guest/secret@127.0.0.1:1\n")
+        terminal.read_until("connection refused")
+        terminal.type("list transactions\n")
+        terminal.read_until("no transactions")
+        terminal.read_until("qstore$ ")
+        terminal.terminate()
+        assert terminal.code() == 143
+    (history,) = tmp_path.rglob("*.history")
+    assert history.read_text().split() == ["list", "transactions"]
 
 
 def test_on_a_terminal(tmp_path: Path, store: Path) -> None:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import readline
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import click
 
+from qstore.tools.entry import TerminatedError
 from qstore.tools.management.running import say
 
 _MOST_HISTORY: Final = 1000
+_SECRET: Final = re.compile(r"://.*@")  # a URL with a user, and perhaps a password
 
 
 class Interpreter(Protocol):
@@ -74,10 +77,14 @@ def run_lines(shell: Interpreter, lines: Iterable[str], *, stops: bool = False) 
             is_fine = False
             if stops:
                 break
-        except KeyboardInterrupt:
+        except TerminatedError:
+            raise
+        except KeyboardInterrupt as interruption:
             if not sys.stdin.isatty():
                 raise
             click.echo()
+            for note in getattr(interruption, "__notes__", ()):
+                say(shell.program, note)
         if shell.has_ended:
             break
     return is_fine
@@ -94,26 +101,33 @@ def run_terminal(shell: Interpreter) -> None:
 
 def ask(question: str) -> str:
     """What a person answers; empty at the end of input. It is not kept in the history."""
-    before = readline.get_current_history_length()
     try:
-        return input(question)
+        return _input(question, lambda _: False)
     except EOFError:
         click.echo()
         return ""
-    finally:
-        if readline.get_current_history_length() > before:
-            readline.remove_history_item(before)
 
 
 def _typed(shell: Interpreter) -> Iterator[str]:
     while True:
         try:
-            yield input(shell.prompt)
+            yield _input(shell.prompt, lambda line: _SECRET.search(line) is None)
         except EOFError:
             click.echo()
             return
+        except TerminatedError:
+            raise
         except KeyboardInterrupt:
             click.echo()
+
+
+def _input(prompt: str, is_kept: Callable[[str], bool]) -> str:
+    """A line that is typed; it goes into the history if `is_kept` says so."""
+    before = readline.get_current_history_length()
+    line = input(prompt)
+    if readline.get_current_history_length() > before and not is_kept(line):
+        readline.remove_history_item(before)
+    return line
 
 
 @contextlib.contextmanager

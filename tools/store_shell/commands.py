@@ -6,6 +6,7 @@ something plan it, show the plan, ask if it destroys something, and make it: dur
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,6 +78,7 @@ class Shell:
     def __init__(self, open_place: Callable[[str], Place], settings: Settings) -> None:
         self._open_place, self._settings = open_place, settings
         self.place: Place | None = None
+        self._where = ""
         self.wanted: Wanted | None = None
         self.has_ended = False
 
@@ -87,8 +89,11 @@ class Shell:
 
     def open(self, where: str) -> None:
         """Open a store or a broker. Raises what `Place` raises."""
-        place, before = self._open_place(where), self.place
-        self.place, self.wanted = place, None
+        real, before = os.path.realpath(where), self.place
+        if before is not None and real == self._where:
+            raise ShellError(f"{where} is open already")
+        self.place = self._open_place(where)
+        self._where, self.wanted = real, None
         if before is not None:
             before.close()
         self._tell_notices()
@@ -177,9 +182,15 @@ class Shell:
             if name not in COMMANDS:
                 raise ShellError(f"unknown command {name!r}; help lists the commands")
             command = COMMANDS[name]
+            if self._settings.is_json:
+                self._show([_command_object(name)])
+                return
             click.echo(f"{command.help}.\nUsage: {name} {command.syntax}".rstrip())
             for each in command.more:
                 click.echo(f"  {each}")
+            return
+        if self._settings.is_json:
+            self._show(map(_command_object, COMMANDS))
             return
         click.echo("Available Commands")
         rows = [(name, each.help) for name, each in COMMANDS.items()]
@@ -257,7 +268,10 @@ class Shell:
         """Open another store or broker."""
         if len(line.words) != 1:
             raise ShellError(f"load what? Usage: load {COMMANDS['load'].syntax}")
-        self.open(line.words[0])
+        try:
+            self.open(line.words[0])
+        except ConnectionFailedError as error:  # what was open before is open still
+            raise ShellError(str(error)) from error
         assert self.place is not None
         self._say(self.place.title, {"kind": "opened", "title": self.place.title})
 
@@ -407,6 +421,11 @@ COMMANDS: Final = {
     "quit": _Command("", "Quit the shell, as ^D does", Shell.quit),
     "exit": _Command("", "The same", Shell.quit),
 }
+
+
+def _command_object(name: str) -> Object:
+    found = COMMANDS[name]
+    return {"kind": "command", "name": name, "syntax": found.syntax, "help": found.help, "more": list(found.more)}
 
 
 _BARE_WORDS: Final = frozenset(("first=", "where", "show=content", "show=headers", "show=all"))

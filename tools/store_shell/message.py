@@ -61,10 +61,15 @@ def _set(fields: dict[str, Any], name: str, value: str) -> None:
 
 
 def _content(path: str) -> bytes:
-    file = Path(path).expanduser()
-    if file.is_file() and file.stat().st_size > _MAX_FILE:
+    try:
+        file = Path(path).expanduser()
+    except RuntimeError:  # of a user that does not exist
+        file = Path(path)
+    with file.open("rb") as opened:
+        content = opened.read(_MAX_FILE + 1)
+    if len(content) > _MAX_FILE:
         raise ShellError(f"{path}: more than {_MAX_FILE:,} bytes; qstore-import brings large messages into a store")
-    return file.read_bytes()
+    return content
 
 
 def _number(name: str, value: str) -> int:

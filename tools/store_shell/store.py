@@ -379,18 +379,24 @@ class StorePlace:
     @contextlib.contextmanager
     def _writer(self, advance: Advance) -> Iterator[tuple[StoppedMessages, Advance]]:
         """The store's writer, and a callback for messages that are done, after which it may be interrupted."""
-        done = 0
-        with self._released() as came:
+        done, is_whole = 0, False
+        try:
+            with self._released() as came:
 
-            def advanced(count: int) -> None:
-                nonlocal done
-                done += count
-                advance(count)
-                if came:
-                    raise ShellError(f"interrupted: {plural(done, 'message')} were done, the others are as before")
+                def advanced(count: int) -> None:
+                    nonlocal done
+                    done += count
+                    advance(count)
+                    if came:
+                        raise KeyboardInterrupt
 
-            with StoppedMessages(tool_environment(), self._path, __version__, self._log) as writer:
-                yield writer, advanced
+                with StoppedMessages(tool_environment(), self._path, __version__, self._log) as writer:
+                    yield writer, advanced
+                is_whole = True
+        except KeyboardInterrupt as interruption:
+            part = f"{plural(done, 'message')} were done, the others are as before"
+            interruption.add_note("the change is made" if is_whole else part)
+            raise
 
 
 def _id_of(journal: Journal) -> int:

@@ -58,6 +58,8 @@ def split_commands(text: str) -> list[str]:
 
 def read_line(command: str) -> Line:
     """The words of a command. Raises ShellError: a quote is not closed, or nothing follows `where`."""
+    if "\0" in command:
+        raise ShellError("a command has no NUL characters")
     command, bare = _bare(command)
     where, found = None, _WHERE.search(f"{bare} ")
     if found is not None:
