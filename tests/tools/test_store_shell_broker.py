@@ -9,6 +9,10 @@ import pytest
 
 from qstore.broker.client import Connection, Message, Session, TransactionAborted
 from qstore.formats.amqp_0_10.structs import BranchId
+from qstore.tools.console.broker_options import BrokerOptions
+from qstore.tools.store_shell.broker import BrokerPlace
+from qstore.tools.store_shell.words import read_wanted
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker, one_broker
 from tests.tools.shell_runs import bodies, fails, objects, shell, text
 
@@ -45,6 +49,8 @@ def test_lists(url: str, queue: str) -> None:
     assert f"{queue}.old" not in [line["name"] for line in objects(url, "list queues amq.topic")]
     assert any(line["key"] == f"{queue}.#" for line in objects(url, "list bindings amq.topic"))
     assert queue in [line["queue"] for line in objects(url, "list journals")]
+    for line in objects(url, "list queues; list bindings"):
+        assert "console." not in line["name" if line["kind"] == "queue" else "queue"]  # the shell's own queue
     shown = text(url, "list all", f"select {queue}; show; dump show=all")
     assert "amq.topic" in shown
     assert "header n: 0" in shown
@@ -72,6 +78,25 @@ def test_selections_and_changes(url: str, queue: str) -> None:
     text(url, f"inject {old} body=new header.region=EU priority=3")
     (line,) = objects(url, f"dump {old} where region = 'EU'")
     assert (line["body"], line["priority"], line["delivery_mode"]) == ("new", 3, 2)
+
+
+def test_columns_are_as_wide_as_their_cells(url: str, queue: str) -> None:
+    head, *rows = text(url, "list queues").splitlines()
+    end = head.index("MESSAGES") + len("MESSAGES")
+    assert {row.split()[0]: row[end - 1] for row in rows if queue in row} == {queue: "6", f"{queue}.old": "0"}
+
+
+def test_messages_that_come_after_the_plan_stay(url: str, queue: str) -> None:
+    place = BrokerPlace(BrokerOptions(url.removeprefix("amqp://"), {}, PATIENCE_SECONDS))
+    wanted = read_wanted([queue], None, None)
+    moved, purged = place.plan_copy(wanted, f"{queue}.old", removes=True), place.plan_removal(wanted, "purge")
+    text(url, f"inject {queue} body=6")
+    moved.apply(lambda _: None)
+    assert (bodies(url, queue), bodies(url, f"{queue}.old")) == (["6"], list("012345"))
+    text(url, f"move {queue}.old to {queue}")
+    purged.apply(lambda _: None)
+    assert bodies(url, queue) == ["5"]
+    place.close()
 
 
 def test_any_name_of_a_queue(url: str, queue: str) -> None:

@@ -186,6 +186,12 @@ def aligned(cells: Sequence[str], columns: Sequence[Column]) -> str:
     return _GAP.join(parts).rstrip()
 
 
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """The columns, wide enough for all cells of these objects."""
+    wide = zip(columns, _widths(columns, rows), strict=True)
+    return [column._replace(width=max(column.width, width)) for column, width in wide]
+
+
 def below(cells: Sequence[str], columns: Sequence[Column], shown: Sequence[bool]) -> list[str]:
     """Lines for the cells that are not in the row: one for each that must not be cut, one for all others."""
     rest = [(column, cell) for cell, column, here in zip(cells, columns, shown, strict=True) if cell and not here]

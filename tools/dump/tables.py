@@ -7,13 +7,13 @@ streams. Control characters are escaped, because message bodies and names are un
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
 
 from qstore.formats.wording import plural
-from qstore.tools.console.tables import Column, aligned, below, print_line, print_objects
+from qstore.tools.console.tables import Column, aligned, below, fitted, print_line, print_objects
 from qstore.tools.console.text import printable
 
 _BATCH: Final = 100  # rows per table on a terminal
@@ -189,12 +189,13 @@ class Tables:
 
     Args:
         console: the output; whether it is a terminal decides the form.
+        fits: whether plain columns are as wide as their widest cells. All rows of a table are then buffered.
     """
 
     max_body: int | None = 4 * _PREVIEW  # bytes: only a preview is shown
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, fits: bool = False) -> None:
+        self._console, self._fits = console, fits
         self._framed = console.is_terminal
         self._kind = ""
         self._rows: list[list[str]] = []
@@ -207,20 +208,32 @@ class Tables:
             if self._kind and not self._framed:
                 print_line(self._console)
             self._kind = kind
-            if not self._framed:
-                print_line(self._console, aligned([column.title.upper() for column in COLUMNS[kind]], COLUMNS[kind]))
+            if not self._framed and not self._fits:
+                self._print_titles(COLUMNS[kind])
         cells = [column.cell(fields) for column in COLUMNS[kind]]
-        if not self._framed:
-            print_line(self._console, aligned(cells, COLUMNS[kind]))
-            for each in below(cells, COLUMNS[kind], [not column.apart for column in COLUMNS[kind]]):
-                print_line(self._console, f"    {each}")
+        if not self._framed and not self._fits:
+            self._print_row(cells, COLUMNS[kind])
             return
         self._rows.append(cells)
-        if len(self._rows) >= _BATCH:
+        if self._framed and len(self._rows) >= _BATCH:
             self.flush()
+
+    def _print_titles(self, columns: Sequence[Column]) -> None:
+        print_line(self._console, aligned([column.title.upper() for column in columns], columns))
+
+    def _print_row(self, cells: Sequence[str], columns: Sequence[Column]) -> None:
+        print_line(self._console, aligned(cells, columns))
+        for each in below(cells, columns, [not column.apart for column in columns]):
+            print_line(self._console, f"    {each}")
 
     def flush(self) -> None:
         """Print the buffered rows."""
+        if self._rows and not self._framed:
+            columns = fitted(COLUMNS[self._kind], self._rows)
+            self._print_titles(columns)
+            for cells in self._rows:
+                self._print_row(cells, columns)
+            self._rows = []
         if self._rows:
             style = "bold red" if self._kind == "damage" else "bold"
             print_objects(self._console, COLUMNS[self._kind], self._rows, title_style=style)

@@ -69,7 +69,7 @@ class BrokerPlace:
     # ---- lists ----
 
     def queues(self, exchange: str | None) -> Iterable[Object]:
-        """The queues; only those bound to an exchange, if one is given."""
+        """The queues; only those bound to an exchange, if one is given. The console's own is left out."""
         bound = None if exchange is None else {each["queue"] for each in self.bindings(exchange)}
         return [
             {
@@ -80,7 +80,7 @@ class BrokerPlace:
                 "messages": each["msgDepth"],
             }
             for each in self._console.query("queue")
-            if bound is None or each["name"] in bound
+            if each["name"] != self._console.queue and (bound is None or each["name"] in bound)
         ]
 
     def exchanges(self) -> Iterable[Object]:
@@ -111,7 +111,8 @@ class BrokerPlace:
             }
             for each in self._console.query("binding")
         ]
-        return [each for each in found if exchange is None or each["exchange"] == exchange]
+        own = self._console.queue
+        return [each for each in found if each["queue"] != own and exchange in (None, each["exchange"])]
 
     def transactions(self) -> Iterable[Object]:
         """The branches that the broker knows. qpidd does not tell them."""
@@ -178,26 +179,27 @@ class BrokerPlace:
         fields = {"change": verb, "queue": wanted.queue, "destination": target, "messages": count, "bytes": size}
         apply: Callable[[Advance], Mapping[str, Any]] = partial(self._copy, wanted, target)
         if removes:
-            is_whole = wanted.selector is None
-            apply = partial(self._move_all, wanted, target) if is_whole else partial(self._take, wanted, target, count)
+            work = self._move_all if wanted.selector is None else self._take
+            apply = partial(work, wanted, target, count)
         return Plan(text, fields, False, count, apply)
 
     def plan_removal(self, wanted: Wanted, verb: str) -> Plan:
         """Removing messages."""
         count, size = self._counted(wanted)
         fields = {"change": verb, "queue": wanted.queue, "messages": count, "bytes": size}
-        apply: Callable[[Advance], Mapping[str, Any]] = partial(self._purge, wanted)
+        apply: Callable[[Advance], Mapping[str, Any]] = partial(self._purge, wanted, count)
         if wanted.selector is not None:
             apply = partial(self._take, wanted, None, count)
         return Plan(f"{verb} {_amount(count, size)} from {wanted.text}", fields, True, count, apply)
 
-    def _move_all(self, wanted: Wanted, target: str, _advance: Advance) -> Mapping[str, Any]:
-        arguments = {"srcQueue": wanted.queue, "destQueue": target, "qty": wanted.first or 0, "filter": {}}
+    def _move_all(self, wanted: Wanted, target: str, count: int, _advance: Advance) -> Mapping[str, Any]:
+        # Not those that have come since the plan was shown.
+        arguments = {"srcQueue": wanted.queue, "destQueue": target, "qty": count, "filter": {}}
         self._console.call("broker", "queueMoveMessages", arguments)
         return {}
 
-    def _purge(self, wanted: Wanted, _advance: Advance) -> Mapping[str, Any]:
-        self._console.call(self._queue(wanted.queue), "purge", {"request": wanted.first or 0, "filter": {}})
+    def _purge(self, wanted: Wanted, count: int, _advance: Advance) -> Mapping[str, Any]:
+        self._console.call(self._queue(wanted.queue), "purge", {"request": count, "filter": {}})
         return {}
 
     def _copy(self, wanted: Wanted, target: str, advance: Advance) -> Mapping[str, Any]:

@@ -162,8 +162,8 @@ class Shell:
             raise ShellError(f"{verb} to which queue? {verb} {COMMANDS[verb].syntax}")
         return Line(front, line.where), unescape_name(target)
 
-    def _show(self, objects: Iterable[Object]) -> int:
-        return show_objects(objects, is_json=self._settings.is_json)
+    def _show(self, objects: Iterable[Object], *, fits: bool = False) -> int:
+        return show_objects(objects, is_json=self._settings.is_json, fits=fits)
 
     def _say(self, text: str, fields: Mapping[str, Any]) -> None:
         if self._settings.is_json:
@@ -212,8 +212,8 @@ class Shell:
         }
         for name, of in lists.items():
             if what == "all":
-                self._show(of())
-            elif name == what and not self._show(of()) and not self._settings.is_json:
+                self._show(of(), fits=True)
+            elif name == what and not self._show(of(), fits=True) and not self._settings.is_json:
                 click.echo(f"no {what}")
 
     def select(self, line: Line) -> None:

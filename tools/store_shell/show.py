@@ -18,9 +18,9 @@ _ROW: Final = 16  # bytes of a line in hexadecimal
 _HEADER_FIELDS: Final = ("exchange", "routing_key", "message_id", "delivery_mode", "priority", "xid")
 
 
-def show_objects(objects: Iterable[dict[str, Any]], *, is_json: bool) -> int:
-    """Print objects; returns their number."""
-    output = JsonLines(sys.stdout.buffer) if is_json else Tables(Console(highlight=False))
+def show_objects(objects: Iterable[dict[str, Any]], *, is_json: bool, fits: bool = False) -> int:
+    """Print objects; returns their number. With `fits`, columns are as wide as needed, and all rows buffered."""
+    output = JsonLines(sys.stdout.buffer) if is_json else Tables(Console(highlight=False), fits=fits)
     count = 0
     for each in objects:
         output.show(each)

@@ -37,6 +37,11 @@ class Console:
         self._driver = self.connection._driver
         self._core = ConsoleCore(self.connection._core, timeout)
 
+    @property
+    def queue(self) -> str:
+        """The name of its queue for answers."""
+        return self._core.queue
+
     def open(self) -> None:
         """Connect, unless that is done.
 

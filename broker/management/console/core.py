@@ -125,6 +125,11 @@ class ConsoleCore:
         self._key = f"console.{uuid.uuid4()}"
         self._reply_to = f"{DIRECT}/{self._key}; {{node: {{type: topic}}}}"
 
+    @property
+    def queue(self) -> str:
+        """The name of its queue for answers."""
+        return self._key
+
     async def open(self) -> None:
         """Open its session, and its queue for answers.
 
