@@ -2,7 +2,7 @@
 
 An import is an object in the catalogue, of kind `qstore.import`: name, the import's id; properties, when it took place
 (seconds since 1970) and how many messages it brought. It is written in the batch that makes the import effective.
-Brokers ignore it.
+Brokers ignore it. An import into a running broker is noted there by a queue instead, which has the id in its name.
 
 The id is that of the content of what is imported, and of how it is changed on the way.
 """
@@ -16,6 +16,8 @@ from qstore.formats.broker_records.topology import Bridge, GeneralObject, Link
 from qstore.formats.values import typed_map
 
 LEDGER: Final = "qstore.import"
+LEDGER_QUEUES: Final = f"{LEDGER}."
+"""What the names of queues begin with that note an import into a running broker; the id follows."""
 
 
 class PastImport(NamedTuple):

@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.client import Connection
+from qstore.formats.broker_records.topology import Exchange, Queue
+from qstore.formats.values import typed_map
+from qstore.store.importing.ledger import LEDGER_QUEUES
 from qstore.tools.interchange.definition_tables import Unmapped
-from qstore.tools.interchange.definitions import DefinitionOptions, read_definitions
+from qstore.tools.interchange.definitions import DefinitionOptions, DefinitionsWriter, read_definitions
 from qstore.tools.interchange.items import InterchangeError
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture
@@ -43,6 +46,7 @@ DEFINITIONS: dict[str, Any] = {
         },
         {"name": "urgent", "vhost": "/", "durable": True, "arguments": {"x-max-priority": 4, "x-max-length": 10}},
         {"name": "quorum", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum", "x-expires": 1000}},
+        {"name": "short", "vhost": "/", "durable": True, "arguments": {"x-max-length": 0, "x-message-ttl": 0}},
         {"name": "gone", "vhost": "/", "durable": False, "arguments": {}},
         {"name": "elsewhere", "vhost": "other", "durable": True, "arguments": {}},
     ],
@@ -72,7 +76,7 @@ LISTED = [
     'exchange "events": internal: clients can publish to it',
     'exchange "late": type x-delayed-message is not known: it is left out, with its bindings',
     'queue "quorum": x-queue-type quorum: it is a durable queue, without replicas and streaming',
-    'queue "quorum": x-expires 1000 is not known',
+    'queue "short": x-max-length 0 is not known',
     'queue "gone": it is not durable: it is left out, with its bindings',
     'binding "events -> sized (#)": to an exchange is not known: it is left out',
     "users: 1 of them",
@@ -97,10 +101,13 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
     assert [line.removeprefix("notice: ") for line in result.stderr.splitlines()] == LISTED
     found = topology(tmp_path / "store")
     assert {line["name"]: line["arguments"] for line in found["queue"]} == {
-        "orders": {"qpid.max_count": 1000, "qpid.max_size": 1 << 20, "qpid.policy_type": "reject"},
+        "orders": {
+            "qpid.max_count": 1000, "qpid.max_size": 1 << 20, "qpid.policy_type": "reject",
+            "qpid.flow_stop_count": 0, "qpid.flow_stop_size": 0,
+        },
         "urgent": {"qpid.max_count": 10, "qpid.policy_type": "ring", "qpid.priorities": 5},
-        "quorum": {},
-    }
+        "quorum": {"x-expires": 1000}, "short": {"x-message-ttl": 0},
+    }  # fmt: skip
     assert [line["alternate_exchange"] for line in found["queue"] if line["name"] == "orders"] == ["dead"]
     assert {(line["name"], line["type"]) for line in found["exchange"]} >= {("events", "topic"), ("sized", "headers")}
     assert {(line["exchange"], line["queue"], line["key"]) for line in found["binding"]} == {
@@ -115,7 +122,8 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
     assert queues == {
         "orders": wanted["orders"],
         "urgent": wanted["urgent"] | {"x-overflow": "drop-head"},
-        "quorum": {},
+        "quorum": {"x-expires": 1000},
+        "short": {"x-message-ttl": 0},
     }
     assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "a.*", "order.#"]
     assert {each["name"]: each["arguments"] for each in written["exchanges"]}["events"] == {
@@ -157,11 +165,17 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
         session = connection.session()
         arguments = dict(session.invoke("queue.query", queue="urgent")["arguments"].entries)
         assert arguments["qpid.priorities"].value == 5
+        assert dict(session.invoke("queue.query", queue="short")["arguments"].entries)["x-message-ttl"].value == 0
+        declared = {"x-max-length": 7, "x-message-ttl": 9, "x-expires": 100_000}
+        session.invoke("queue.declare", queue="declared", durable=True, arguments=typed_map(declared))
         assert session.invoke("exchange.query", name="sized")["type"] == "headers"
     result = export(url, tmp_path / "back.definitions.json")
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "back.definitions.json").read_bytes())
-    assert {each["name"] for each in written["queues"]} == {"orders", "urgent", "quorum"}
+    assert {each["name"] for each in written["queues"]} == {"orders", "urgent", "quorum", "short", "declared"}
+    assert {"name": "declared", "vhost": "/", "durable": True, "auto_delete": False, "arguments": declared} in written[
+        "queues"
+    ]
     assert {each["name"] for each in written["exchanges"]} == {"dead", "events", "sized"}
 
 
@@ -210,6 +224,37 @@ def test_hostile_definitions_are_refused_or_listed(fields: dict[str, Any]) -> No
         read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
     with pytest.raises(InterchangeError, match="not JSON"):
         read_definitions(BytesIO(content[: len(content) // 2]), _Nothing(), DefinitionOptions(None, Unmapped()))
+
+
+@pytest.mark.parametrize("key", ["queues", "exchanges", "bindings"])
+def test_arguments_of_the_wrong_kind_are_refused(key: str) -> None:
+    entry = {"name": "n", "type": "topic", "source": "amq.topic", "destination": "n"}
+    for arguments in ([1], [[1, 2]], ["ab"], "x", 5):
+        content = json.dumps({key: [{**entry, "arguments": arguments}]}).encode()
+        with pytest.raises(InterchangeError, match="the arguments are not an object"):
+            read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
+
+
+def test_a_deep_binding_is_left_out() -> None:
+    deep = b'{"a":' * 1000 + b"{}" + b"}" * 1000
+    binding = b'{"source": "amq.topic", "destination": "q", "arguments": {"x": ' + deep + b"}}"
+    unmapped = Unmapped()
+    read_definitions(BytesIO(b'{"bindings": [' + binding + b"]}"), _Nothing(), DefinitionOptions(None, unmapped))
+    assert [text.rpartition(": ")[2] for text in unmapped] == ["it is left out"]
+
+
+def test_what_is_no_text_and_what_is_our_own_is_not_written() -> None:
+    stream = BytesIO()
+    writer, bad = DefinitionsWriter(stream), "a\udcff"
+    writer.queue(Queue(LEDGER_QUEUES + "0123", typed_map({})))
+    writer.queue(Queue("q", typed_map({}), bad))
+    writer.exchange(Exchange("e", True, "topic", typed_map({}), bad))
+    writer.queue(Queue(bad, typed_map({})))
+    writer.finish()
+    written = json.loads(stream.getvalue())
+    assert [each["name"] for key in ("queues", "exchanges") for each in written[key]] == ["q", "e"]
+    assert [each["arguments"] for key in ("queues", "exchanges") for each in written[key]] == [{}, {}]
+    assert len(writer.unmapped) == 3
 
 
 def test_definitions_that_are_cut_off(tmp_path: Path, file: Path) -> None:

@@ -14,13 +14,13 @@ from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import Console, Data
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.values import typed_map
+from qstore.store.importing.ledger import LEDGER_QUEUES
 from qstore.tools.interchange.broker_messages import stored_message
 from qstore.tools.interchange.exporting import ExportSelection
 from qstore.tools.interchange.items import ExportWriter, InterchangeError
 from qstore.tools.management.amounts import reference
 
 _PREFETCH: Final = 1000
-_LEDGERS: Final = "qstore.import."
 
 
 class BrokerExport:
@@ -50,7 +50,7 @@ class BrokerExport:
     def _is_chosen(self, queue: Data) -> bool:
         if self._selection.records.queues:
             return self._selection.records.has_queue(queue["name"])
-        return bool(queue["durable"]) and not queue.get("exclusive") and not queue["name"].startswith(_LEDGERS)
+        return bool(queue["durable"]) and not queue.get("exclusive") and not queue["name"].startswith(LEDGER_QUEUES)
 
     def write(self, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         """Write everything but beginning and end. Raises OSError, InterchangeError, MessagingError."""

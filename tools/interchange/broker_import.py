@@ -23,7 +23,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
-from qstore.store.importing.ledger import LEDGER, PastImport
+from qstore.store.importing.ledger import LEDGER_QUEUES, PastImport
 from qstore.tools.interchange.broker_messages import client_message
 from qstore.tools.interchange.items import InterchangeError, ItemSink
 from qstore.tools.messaging.report import Pace
@@ -151,7 +151,7 @@ class BrokerImport:
 
 
 def _ledger(identity: str) -> str:
-    return f"{LEDGER}.{identity}"
+    return f"{LEDGER_QUEUES}{identity}"
 
 
 def _queue(session: Session, name: str) -> Mapping[str, Any] | None:

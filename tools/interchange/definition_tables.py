@@ -4,7 +4,8 @@
     ----------------------------------  ---------------------------------------------------------------------------
     x-max-length, x-max-length-bytes    qpid.max_count, qpid.max_size
     x-overflow: drop-head (default)     qpid.policy_type: ring
-    x-overflow: reject-publish          qpid.policy_type: reject (default)
+    x-overflow: reject-publish          qpid.policy_type: reject (default), without flow control before it
+    x-message-ttl, x-expires            the same
     x-max-priority: 1 to 9              qpid.priorities: one more, 2 to 10; RabbitMQ counts the highest priority
     x-dead-letter-exchange              the alternate exchange, which gets rejected messages, and those that a ring
                                         discards; with their own routing key, and not those that have expired
@@ -18,9 +19,11 @@
     binding from an exchange to a       the same; x-match is all or any
     queue
 
+A queue that was declared with the names on the left keeps them, and is written with them.
+
 Everything else is listed as not known by the other side. Sources: RabbitMQ documentation, "Schema Definition Export and
 Import", "Queue Length Limit", "Priority Queue Support", "Dead Letter Exchanges", "Alternate Exchanges"; for the other
-side see `broker/model/queues/arguments`.
+side see `broker/model/queues/arguments` and `classic_arguments`.
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from qstore.broker.model.queues.classic_arguments import EXPIRES, MAX_MILLISECONDS, MESSAGE_TTL, OVERFLOW
 from qstore.tools.interchange.items import InterchangeError
 
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
+TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
+"""Arguments with a time in milliseconds, and their minimum."""
+FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
 MAX_LEVELS: Final = 10
 PLACEMENT: Final = frozenset(
@@ -76,14 +83,17 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     arguments: dict[str, Any] = {}
     rest = {key: value for key, value in given.items() if key not in PLACEMENT}
     for key, own in LIMITS.items():
-        if key in rest and _is_count(rest[key]):
+        if _is_count(rest.get(key)) and rest[key]:  # a queue that keeps no message is not known
             arguments[own] = rest.pop(key)
-    overflow = rest.pop("x-overflow", "drop-head")
+    overflow = rest.pop(OVERFLOW, "drop-head")
     if arguments or overflow != "drop-head":
         policy = OVERFLOWS.get(str(overflow))
         if policy is None:
             unmapped.add("queue", name, f"x-overflow {overflow}: publishers are refused instead")
         arguments["qpid.policy_type"] = policy or "reject"
+    if arguments.get("qpid.policy_type") == "reject":
+        arguments |= {FLOW_STOPS[key]: 0 for key, own in LIMITS.items() if own in arguments}
+    arguments |= {key: rest.pop(key) for key in TIMES if _is_time(key, rest.get(key))}
     highest = rest.get("x-max-priority")
     if _is_count(highest) and highest:
         del rest["x-max-priority"]
@@ -107,6 +117,7 @@ def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: U
     """The arguments of a queue of qstore or qpidd."""
     arguments: dict[str, Any] = {}
     rest = {key: value for key, value in given.items() if key not in JOURNAL}
+    declared = {key: rest.pop(key) for key in (*LIMITS, OVERFLOW, *TIMES) if _is_declared(key, rest.get(key))}
     for key, own in LIMITS.items():
         value = rest.pop(own, None)
         if value:
@@ -115,6 +126,9 @@ def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: U
             else:
                 unmapped.add("queue", name, f"{own} {value} is not a number")
     policy = str(rest.pop("qpid.policy_type", "reject"))
+    for key, stop in FLOW_STOPS.items():
+        if policy == "reject" and key in arguments and rest.get(stop) == 0:
+            del rest[stop]  # publishers are refused at the limit, and not stopped before
     if arguments:
         overflow = {own: key for key, own in OVERFLOWS.items()}.get(policy)
         if overflow is None:
@@ -127,8 +141,19 @@ def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: U
             del rest[key]
     for key, value in rest.items():
         unmapped.add("queue", name, f"{key} {value} is not known")
-    return arguments
+    return arguments | declared
 
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_time(key: str, value: object) -> bool:
+    return type(value) is int and TIMES[key] <= value <= MAX_MILLISECONDS
+
+
+def _is_declared(key: str, value: object) -> bool:
+    """Whether this is an argument of RabbitMQ that the broker has accepted."""
+    if key == OVERFLOW:
+        return isinstance(value, str) and value in OVERFLOWS
+    return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0

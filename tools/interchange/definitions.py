@@ -32,7 +32,7 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
 from qstore.store.importing.intake import ImportedMessage
-from qstore.store.importing.ledger import LEDGER
+from qstore.store.importing.ledger import LEDGER_QUEUES
 from qstore.tools.interchange.definition_tables import (
     EXCHANGE_TYPES,
     MATCHES,
@@ -125,10 +125,10 @@ class _Reader:
             for name in ("name", "vhost", "source", "destination", "routing_key"):
                 if not isinstance(each.get(name, ""), str):
                     raise InterchangeError(f"{key}, entry {number}: {name} is not a text")
-            if not isinstance(each.get("arguments", {}), dict | list):
-                raise InterchangeError(f"{key}, entry {number}: the arguments are not an object")
             if not each.get("arguments"):  # an empty one is written as [] by old versions
                 each["arguments"] = {}
+            if not isinstance(each["arguments"], dict):
+                raise InterchangeError(f"{key}, entry {number}: the arguments are not an object")
             yield each
 
     def choose(self, wanted: str | None) -> str:
@@ -175,7 +175,7 @@ class _Reader:
                 self._unmapped.add("exchange", name, f"{why}: it is left out, with its bindings")
                 left_out.add(name)
                 continue
-            arguments = dict(each.get("arguments") or {})
+            arguments = dict(each["arguments"])
             alternate = arguments.pop("alternate-exchange", None)
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
@@ -198,7 +198,7 @@ class _Reader:
                 self._unmapped.add("queue", name, "it is not durable: it is left out, with its bindings")
                 left_out.add(f"queue {name}")
                 continue
-            arguments, alternate = queue_arguments_to_qstore(name, each.get("arguments") or {}, self._unmapped)
+            arguments, alternate = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
             if alternate in left_out:
                 self._unmapped.add("queue", name, f"x-dead-letter-exchange {alternate} is left out")
                 alternate = ""
@@ -216,7 +216,7 @@ class _Reader:
             source, target = each.get("source", ""), each.get("destination", "")
             if source in left_out or f"queue {target}" in left_out or not source:
                 continue  # listed above; the default exchange has bindings by itself
-            key, arguments = each.get("routing_key", ""), each.get("arguments") or {}
+            key, arguments = each.get("routing_key", ""), each["arguments"]
             shown = f"{source} -> {target} ({key})"
             if source.startswith(STANDARD_PREFIX) and source not in STANDARD:
                 self._unmapped.add("binding", shown, "there is no such exchange: it is left out")
@@ -229,7 +229,7 @@ class _Reader:
                 continue
             try:
                 binding = Binding(0, target, key, typed_map(arguments))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 self._unmapped.add("binding", shown, f"{error}: it is left out")
                 continue
             if self._is_valid("binding", shown, lambda binding=binding: encode_binding(binding)):
@@ -271,11 +271,11 @@ class DefinitionsWriter:
 
     def queue(self, queue: Queue) -> None:
         """Add a queue."""
-        if not self._has_name("queue", queue.name) or queue.name == LEDGER:
+        if not self._has_name("queue", queue.name) or queue.name.startswith(LEDGER_QUEUES):
             self._left_out.add(f"queue {queue.name}")
             return
         arguments = queue_arguments_to_rabbitmq(queue.name, _plain(queue.arguments), self.unmapped)
-        if queue.alternate_exchange:
+        if self._has_alternate("queue", queue.name, queue.alternate_exchange):
             arguments["x-dead-letter-exchange"] = queue.alternate_exchange
         self._add("queues", name=queue.name, durable=True, auto_delete=bool(queue.auto_delete), arguments=arguments)
 
@@ -293,7 +293,8 @@ class DefinitionsWriter:
             return
         for key, value in _plain(exchange.arguments).items():
             self.unmapped.add("exchange", name, f"{key} {value} is not known")
-        arguments = {"alternate-exchange": exchange.alternate_exchange} if exchange.alternate_exchange else {}
+        has_alternate = self._has_alternate("exchange", name, exchange.alternate_exchange)
+        arguments = {"alternate-exchange": exchange.alternate_exchange} if has_alternate else {}
         self._add(
             "exchanges", name=name, type=exchange.type, durable=exchange.durable,
             auto_delete=bool(exchange.auto_delete), internal=False, arguments=arguments,
@@ -335,6 +336,16 @@ class DefinitionsWriter:
             self.unmapped.add(what, printable(name), "the name is not UTF-8: it is left out, with its bindings")
             return False
         return True
+
+    def _has_alternate(self, what: str, name: str, alternate: str | None) -> bool:
+        """Whether there is an alternate exchange that can be written."""
+        try:
+            return bool((alternate or "").encode())
+        except UnicodeEncodeError:
+            self.unmapped.add(
+                what, name, f"the name of the alternate exchange {printable(alternate or '')} is not UTF-8"
+            )
+            return False
 
     def _add(self, key: str, **fields: Any) -> None:
         self._lists[key].append({"vhost": _VHOST, **fields})
