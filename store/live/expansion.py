@@ -125,7 +125,7 @@ class Expansion:
             spare = journal.geometry.files - _files_kept(journal)
             if journal.is_deleted or journal.writer.failure is not None:
                 del self._grown[journal]
-            elif spare <= 0 or journal.writer.growth.change is not None or journal.writer.space.pins:
+            elif spare <= 0 or journal.writer.growth.change is not None or journal.writer.space.is_pinned:
                 self._grown[journal] = 0
             elif looks < _IDLE_LOOKS:
                 self._grown[journal] = looks + 1

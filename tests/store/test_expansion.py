@@ -134,6 +134,24 @@ def test_files_are_given_back(tmp_path: Path, impatient: None) -> None:
     again.store.close()
 
 
+def test_files_are_given_back_after_a_snapshot_though_the_queue_is_idle(tmp_path: Path, impatient: None) -> None:
+    store = opened(tmp_path)
+    journal = store.make_queue("q")
+    pins = [journal.writer.space.pin()]
+    for rid in fill(store, journal):
+        store.store.append.dequeue(journal, rid)
+    store.flush(journal)
+    pins.append(journal.writer.space.pin())
+    files = journal.geometry.files
+    look(store)
+    assert journal.geometry.files == files
+    for pin in pins:
+        pin.holds = False
+    look(store)
+    assert journal.geometry.files < files // 2
+    store.store.close()
+
+
 def test_what_is_left_in_a_ring_that_shrinks(tmp_path: Path, impatient: None) -> None:
     store = opened(tmp_path)
     journal = store.make_queue("q")

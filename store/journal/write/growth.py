@@ -104,6 +104,7 @@ class RingGrowth:
 
     def begin_removal(self, files: int) -> RingChange | None:
         """Plan to remove at most so many free files. Returns None if none can be removed at the moment."""
+        self._space.reclaim(self._flushes.synced_place)  # a snapshot may have been released since the last flush
         anchor, space, ring = self._fix_anchor(), self._space, self._ring
         current = self._batch.index
         if anchor is None or current < self._wasted or current != (self._flushes.synced_place - 1) // space.file:

@@ -200,8 +200,14 @@ class RingSpace:
 
     def pin(self) -> Pin:
         """Pin the oldest file."""
+        self.pins = [pin for pin in self.pins if pin.holds]
         self.pins.append(Pin(self.oldest))
         return self.pins[-1]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a snapshot holds files."""
+        return any(pin.holds for pin in self.pins)
 
     def is_held_by_pins(self, unsynced: int) -> bool:
         """Whether the oldest file would be free, but for a pin."""
