@@ -4,10 +4,12 @@ A client that waits for each answer sends its next message within microseconds. 
 longer than that: two context switches, in a virtual machine an exit to its host, and cold caches afterwards. So polling
 takes less processor time, too (`tests/bench/bench_peers`, row "sync durable").
 
-It pays only while input comes that soon. Each gap between the end of a tick and the next input is judged, polled or
-not: a short one counts for polling, a long one twice as much against it. So a broker that is idle, or whose input comes
-at intervals, sleeps at once; at worst, every third tick is followed by `WINDOW` in vain. With a single processor there
-is no polling: it would keep the client from running.
+It pays only while input comes that soon. So each gap between the end of a tick and the next input is counted, polled or
+not: one that is shorter than `WINDOW` adds one to a score, which is at most 8, and a longer one takes two from it. Only
+while the score is positive does the loop poll. An idle broker polls once and then sleeps; one whose input comes at
+longer intervals stops polling after four of them. The worst case is two short gaps and a long one, again and again:
+after one tick in three the loop polls for a whole `WINDOW`, and no input comes. With a single processor it never polls:
+that would keep the client from running.
 """
 
 from __future__ import annotations
