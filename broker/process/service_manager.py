@@ -15,14 +15,20 @@ from qstore.broker.log.logs import log_of
 _LOG: Final = log_of("System")
 
 
-def notify(state: str) -> None:
-    """Send a state to the service manager, if there is one: lines such as `READY=1`, `STOPPING=1`, `STATUS=text`."""
+def notify(state: str) -> bool:
+    """Send a state to the service manager, if there is one: lines such as `READY=1`, `STOPPING=1`, `STATUS=text`.
+
+    Returns:
+        False if it cannot be sent, which is logged.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
-        return
+        return True
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
             manager.setblocking(False)
             manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
     except OSError as error:
-        _LOG.warning("Cannot send %s to the service manager: %s", state, error.strerror or error)
+        _LOG.warning("Cannot send %s to the service manager: %s", state.partition("\n")[0], error.strerror or error)
+        return False
+    return True

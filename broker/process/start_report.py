@@ -17,6 +17,8 @@ _LOG: Final = log_of("Broker")
 
 LOG_SECONDS: Final = 5.0
 _NOTIFY_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 30.0
+"""After a failure, which is a line in the log each time."""
 EXTENSION_SECONDS: Final = 120
 """The next message may come so much later: rebuilding or converting a large journal is one step."""
 
@@ -26,13 +28,13 @@ class StartReport:
 
     Args:
         clock: seconds.
-        notify: tells the service manager.
+        notify: tells the service manager. Returns whether that was possible.
     """
 
     __slots__ = ("_clock", "_log_at", "_notify", "_notify_at")
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, notify: Callable[[str], None] = service_manager.notify
+        self, clock: Callable[[], float] = time.monotonic, notify: Callable[[str], bool] = service_manager.notify
     ) -> None:
         self._clock, self._notify = clock, notify
         self._log_at, self._notify_at = clock() + LOG_SECONDS, clock() + _NOTIFY_SECONDS
@@ -40,11 +42,12 @@ class StartReport:
     def __call__(self, make_text: Callable[[], str]) -> None:
         """Tell what the text says, if it is time."""
         now = self._clock()
-        if now < self._notify_at:
+        if now < self._notify_at and now < self._log_at:
             return
-        self._notify_at = now + _NOTIFY_SECONDS
         text = make_text()
-        self._notify(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}\nSTATUS=Starting: {text}")
+        if now >= self._notify_at:
+            is_told = self._notify(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}\nSTATUS=Starting: {text}")
+            self._notify_at = now + (_NOTIFY_SECONDS if is_told else RETRY_SECONDS)
         if now >= self._log_at:
             self._log_at = now + LOG_SECONDS
             _LOG.notice("Starting: %s", text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from qstore.broker.log.logs import NOTICE
-from qstore.broker.process.start_report import EXTENSION_SECONDS, StartReport
+from qstore.broker.process.start_report import EXTENSION_SECONDS, RETRY_SECONDS, StartReport
 
 
 def test_the_manager_each_second_and_the_log_each_five(caplog: pytest.LogCaptureFixture) -> None:
@@ -13,7 +15,12 @@ def test_the_manager_each_second_and_the_log_each_five(caplog: pytest.LogCapture
     now = 0.0
     made: list[int] = []
     notified: list[str] = []
-    report = StartReport(clock=lambda: now, notify=notified.append)
+
+    def notify(state: str) -> bool:
+        notified.append(state)
+        return True
+
+    report = StartReport(clock=lambda: now, notify=notify)
 
     def text() -> str:
         made.append(step)
@@ -25,3 +32,21 @@ def test_the_manager_each_second_and_the_log_each_five(caplog: pytest.LogCapture
     assert made == list(range(10, 130, 10))
     assert notified == [f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS}000000\nSTATUS=Starting: step {at}" for at in made]
     assert [each.getMessage() for each in caplog.records] == ["Starting: step 50", "Starting: step 100"]
+
+
+def test_a_manager_that_has_gone_is_not_told_each_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    caplog.set_level(NOTICE)
+    now = 0.0
+    report = StartReport(clock=lambda: now)
+    seconds = 2 * int(RETRY_SECONDS)
+    for step in range(seconds):
+        now = float(step)
+        report(lambda: "step")
+    texts = [each.getMessage() for each in caplog.records]
+    refused = [text for text in texts if text != "Starting: step"]
+    assert len(refused) == 2
+    assert all("\n" not in text and "No such file" in text for text in refused)
+    assert len(texts) - len(refused) == seconds // 5 - 1
