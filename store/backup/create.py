@@ -101,10 +101,11 @@ class StoreBackup:
             )
             manifest.live, manifest.directories, manifest.links = source.is_live, source.directories, source.links
             self._repository.sync()  # of an attempt before: else its last chunks are not known
-            self._bases = self._found_bases(manifest, full=full)
+            self._bases = self._found_bases(manifest, source, full=full)
             self._attempt, self._reused = _Attempt(source, manifest, []), 0
             self._stage("backing up", source.size)
-            with ChunkWriter(self._repository, known_chunks(self._repository), self._workers, self._advance) as writer:
+            known = known_chunks(self._repository, source.alive)
+            with ChunkWriter(self._repository, known, self._workers, self._advance) as writer:
                 writer.was_read, writer.alive = source.was_read, source.alive
                 for part in source.parts():
                     self._part(part, self._attempt, writer)
@@ -125,10 +126,11 @@ class StoreBackup:
         moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
         return f"{number:06d}-{moment}-{self._environment.random_bits(16):04x}"
 
-    def _found_bases(self, manifest: Manifest, *, full: bool) -> list[_Base]:
+    def _found_bases(self, manifest: Manifest, source: Source, *, full: bool) -> list[_Base]:
         """What was backed up before of the same store: in an attempt that was overtaken, and in the latest backup."""
         bases = [] if self._attempt is None else [self._attempt.confirmed()]
         for identity in () if full else reversed(backup_names(self._repository)):
+            source.alive()
             try:
                 before = read_manifest(self._repository, identity)
             except StoreError:

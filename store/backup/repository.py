@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
+from collections.abc import Callable
 from threading import Lock
 from typing import Final, Protocol
 
@@ -204,14 +205,21 @@ def chunk_name(digest: str) -> str:
     return f"{CHUNKS}/{digest[:2]}/{digest}"
 
 
-def known_chunks(repository: Repository) -> set[str]:
-    """The ids of all chunks. Raises OSError."""
-    return {
-        name
-        for folder in repository.names(CHUNKS)
-        for name in repository.names(f"{CHUNKS}/{folder}")
-        if is_digest(name)
-    }
+def known_chunks(repository: Repository, alive: Callable[[], None] = lambda: None) -> set[str]:
+    """The ids of all chunks.
+
+    Args:
+        repository: has them.
+        alive: called again and again; from a distant place this may take a minute.
+
+    Raises:
+        OSError: it cannot be read. Otherwise what `alive` raises.
+    """
+    found: set[str] = set()
+    for folder in repository.names(CHUNKS):
+        alive()
+        found.update(name for name in repository.names(f"{CHUNKS}/{folder}") if is_digest(name))
+    return found
 
 
 def is_digest(text: object) -> bool:

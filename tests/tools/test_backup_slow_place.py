@@ -1,0 +1,81 @@
+"""Backups of running stores to a place far away: the broker is told in time that its snapshot is still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import qstore.store.backup.running as running
+from qstore.broker.management.snapshots import LEASE_SECONDS
+from qstore.store.backup.create import StoreBackup
+from qstore.store.backup.repository import DiskRepository
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.writable_disk import OsWritableDisk
+from tests.support.opened_store import Calls, OpenedStore
+from tests.support.quarantine_records import message
+
+_SLOW_SECONDS = 2.0
+
+
+class _Clock:
+    """Time passes only while the place is asked for something."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class _SlowRepository(DiskRepository):
+    """Takes its time for each answer."""
+
+    clock: _Clock
+
+    def names(self, folder: str) -> list[str]:
+        self.clock.now += _SLOW_SECONDS
+        return super().names(folder)
+
+    def get(self, name: str, limit: int) -> bytes:
+        self.clock.now += _SLOW_SECONDS
+        return super().get(name, limit)
+
+
+def test_a_place_that_takes_minutes_to_tell_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), _Clock()
+    journal = opened.make_queue("q")
+    place = _SlowRepository(OsWritableDisk(), str(tmp_path / "place"))
+    place.clock = clock
+    monkeypatch.setattr(running, "time", clock)
+    for number in range(20):
+        opened.enqueue(journal, message(f"{number}".encode()))
+        opened.flush(journal)
+        back_up(opened, place, clock)
+    assert len(list((tmp_path / "place" / "chunks").iterdir())) > LEASE_SECONDS / _SLOW_SECONDS
+    opened.store.close()
+
+
+def back_up(opened: OpenedStore, place: DiskRepository, clock: _Clock) -> None:
+    taken = Calls()
+    opened.store.share_snapshot(taken)
+    opened.wait(taken)
+    shared, error = taken[0]
+    assert error is None
+    assert isinstance(shared, SharedSnapshot)
+    until = clock.now + LEASE_SECONDS
+
+    def copied(queue_ids: Sequence[int]) -> list[int]:
+        nonlocal until
+        assert clock.now < until, "the broker has released the snapshot"
+        until = clock.now + LEASE_SECONDS
+        return shared.copied(queue_ids)
+
+    lock = place.lock()
+    try:
+        source = running.RunningStore(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
+        StoreBackup(tool_environment(), place, "test").run(source)
+    finally:
+        lock.release()
