@@ -398,7 +398,8 @@ class ServerSession(DeliveringSession[SessionConnection]):
 
     def subscription_lost(self, subscription: Subscription) -> None:
         """The queue of a subscription was deleted."""
-        self.subscriptions.pop(subscription.destination, None)
+        if self.subscriptions.pop(subscription.destination, None) is not None:
+            unsubscribe(self.broker, self, subscription.queue, subscription, subscription.destination)
         if not self.is_failed and self.state is State.ATTACHED:
             name = subscription.queue.name
             self._send_exception(None, b"", ResourceDeletedError(f"Queue {name} has been deleted."))

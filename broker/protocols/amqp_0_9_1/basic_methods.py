@@ -71,9 +71,7 @@ def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
         limit=channel.prefetch or MAX_UNACKNOWLEDGED, arguments=arguments,
     )  # fmt: skip
     try:
-        subscribe(
-            channel.broker, channel.connection, queue, consumer, tag, exclusive=exclusive, arguments=arguments
-        )  # fmt: skip
+        subscribe(channel.broker, channel, queue, consumer, tag, exclusive=exclusive, arguments=arguments)
     except ResourceLockedError as error:
         raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in exclusive use: {error}") from error
     channel.consumers[tag] = consumer

@@ -237,7 +237,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         self.consumers.pop(consumer.tag, None)
         consumer.is_cancelled = True
         queue = consumer.queue
-        unsubscribe(self.broker, self.connection, queue, consumer, consumer.tag)
+        unsubscribe(self.broker, self, queue, consumer, consumer.tag)
         if not queue.is_deleted:
             self.connection.leave(queue)
 
@@ -246,7 +246,8 @@ class Channel(DeliveringChannel[ChannelConnection]):
         if consumer is self._getter:
             self.look_again()
             return
-        self.consumers.pop(consumer.tag, None)
+        if self.consumers.pop(consumer.tag, None) is not None:
+            unsubscribe(self.broker, self, consumer.queue, consumer, consumer.tag)
         consumer.is_cancelled = True
         if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
             self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
