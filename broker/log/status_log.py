@@ -9,7 +9,8 @@
 
 It is off unless `--log-status` or management has switched it on. It watches the same events that QMF publishes, and
 only while it is on; the steps of the process are written by `process/runner`. Nothing is written per message. The lines
-go to the outputs of the log, whatever its rules are.
+go to the outputs of the log, whatever its rules are. Of each message that clients cause, at most MAX_LINES are written
+in a minute, and then the number of further ones.
 
 Where this broker differs from the one that the messages were made for: there is one virtual host, `/`; a session is a
 channel, and has no prefetch when it is created; its flow is stopped by message.stop and started again by message.flow;
@@ -21,9 +22,11 @@ Source: Qpid wiki, "Operational Logging" (seed 004, lines 5733-6424; `status_mes
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from qstore.broker.log.budget import PERIOD_SECONDS, LineLimit
 from qstore.broker.log.logs import NOTICE, STATUS
 from qstore.broker.log.status_messages import STATUS_MESSAGES
 from qstore.broker.model.caller import Caller
@@ -49,7 +52,11 @@ from qstore.broker.model.events import (
     Unsubscribe,
 )
 from qstore.formats.values import TypedMap
+from qstore.formats.wording import plural
 
+MAX_LINES: Final = 1000
+"""Of one message that clients cause, in a minute: when 1,000 clients connect, each of them is told."""
+_BY_CLIENTS: Final = ("CON", "CHN", "QUE", "EXH", "BND", "SUB")
 _HOST: Final = "vh(/)"
 _STORE: Final = f"{_HOST}/ms"
 _MAX_ARGUMENTS: Final = 1024  # characters
@@ -62,9 +69,12 @@ class StatusLog:
 
     Args:
         is_on: whether it is on.
+        clock: a monotonic one, in seconds.
     """
 
-    def __init__(self, *, is_on: bool = False) -> None:
+    def __init__(self, *, is_on: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._limits = {number: LineLimit(MAX_LINES) for number in STATUS_MESSAGES if number.startswith(_BY_CLIENTS)}
         self._is_on, self._logger = is_on, logging.getLogger(STATUS)
         self._events: Events | None = None
         self._subscriptions: dict[tuple[int, str], int] = {}  # the id of a session, destination -> its number
@@ -79,6 +89,7 @@ class StatusLog:
         """Switch it on or off."""
         if is_on == self._is_on:
             return
+        self.write_left_out(period=0.0)
         self._is_on = is_on
         if self._events is not None:
             if is_on:
@@ -103,8 +114,26 @@ class StatusLog:
             subject: what it is about, likewise.
         """
         if self._is_on:
+            limit = self._limits.get(number)
+            if limit is not None:
+                now = self._clock()
+                self._write_left_out(number, limit, now)
+                if not limit.admits(now):
+                    return
             parts = "".join(f"[ {each} ] " for each in (actor, subject) if each)
             self._logger.log(NOTICE, "%s%s : %s", parts, number, STATUS_MESSAGES[number].format(*values))
+
+    def write_left_out(self, period: float = PERIOD_SECONDS) -> None:
+        """Write how many lines were left out, for each message whose period has begun so many seconds ago."""
+        if self._is_on:
+            for number, limit in self._limits.items():
+                self._write_left_out(number, limit, self._clock(), period)
+
+    def _write_left_out(self, number: str, limit: LineLimit, now: float, period: float = PERIOD_SECONDS) -> None:
+        left_out, seconds = limit.ended(now, period)
+        if left_out:
+            told = plural(left_out, "more line")
+            self._logger.log(NOTICE, "%s : %s left out within %.0f seconds", number, told, seconds)
 
     def host(self, number: str, *values: object) -> None:
         """Write a line about the virtual host."""

@@ -79,7 +79,7 @@ class Server:
         log: LogControl | None = None,
         status: StatusLog | None = None,
     ) -> None:
-        self.broker, self.settings = broker, settings
+        self.broker, self.settings, self._status = broker, settings, status
         self.failed: Callable[[str], None] = _LOG.critical
         self.shut_down: Callable[[], None] = lambda: None
         users = None if settings.user_file is None else Users(settings.user_file)
@@ -208,6 +208,8 @@ class Server:
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
         if self.agent is not None:
             self.agent.on_timer()
+        if self._status is not None:
+            self._status.write_left_out()
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
@@ -251,6 +253,8 @@ class Server:
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
         self.work.close()
+        if self._status is not None:
+            self._status.write_left_out(period=0.0)
 
 
 def _log_listening(servers: list[asyncio.Server], accepts: Accepts) -> None:

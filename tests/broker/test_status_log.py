@@ -1,0 +1,147 @@
+"""The operational log of a broker without sockets: each subscription has its end, and a flood is limited."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qstore.broker.log.budget import PERIOD_SECONDS
+from qstore.broker.log.logs import STATUS, Rules
+from qstore.broker.log.sinks import LineFormat, Logging, Sinks
+from qstore.broker.log.status_log import MAX_LINES, StatusLog
+from qstore.broker.model.caller import Client
+from qstore.broker.model.events import Bind, ClientConnect, Events, QueueDelete
+from qstore.formats.values import EMPTY_MAP, typed_map
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World
+
+_CALLER = Client("guest", "192.0.2.1:5", "con:1(guest@192.0.2.1:5/)")
+
+
+def messages(caplog: pytest.LogCaptureFixture, *numbers: str) -> list[str]:
+    """The lines with these ids, or all, from the subject on."""
+    told = [record.getMessage() for record in caplog.records if record.name == STATUS]
+    return [line for line in told if not numbers or any(number in line for number in numbers)]
+
+
+def followed(world: World) -> StatusLog:
+    log = StatusLog(is_on=True)
+    log.follow(world.broker.events)
+    return log
+
+
+# ---- subscriptions ----
+
+
+def test_a_subscription_ends_with_its_queue(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    log = followed(world)
+    client, other = world.open_client(), world.open_client(name=b"other")
+    client.declare("q")
+    client.subscribe("q", to="d")
+    other.command("queue.delete", queue="q")
+    other.sync()
+    world.run()
+    assert [line.partition(" ] ")[2] for line in messages(caplog, "SUB-")] == [
+        "[ sub:1:qu(q) ] SUB-1001 : Create", "[ sub:1:qu(q) ] SUB-1002 : Close",
+    ]  # fmt: skip
+    assert not log._subscriptions
+
+
+def test_consumers_of_two_channels_have_numbers_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    log = followed(world)
+    client = BasicClient(world).open(1, 2)
+    client.call("queue.declare", queue="q")
+    for channel in (1, 2):
+        client.call("basic.consume", channel, queue="q", consumer_tag="same")
+    client.call("basic.cancel", 1, consumer_tag="same")
+    client.call("queue.delete", queue="q")
+    pattern = re.compile(r"/ch:(\d) \] \[ sub:(\d):qu\(q\) \] (SUB-\d+)")
+    found = [match.groups() for line in messages(caplog, "SUB-") if (match := pattern.search(line))]
+    assert found == [("1", "1", "SUB-1001"), ("2", "2", "SUB-1001"), ("1", "1", "SUB-1002"), ("2", "2", "SUB-1002")]
+    assert not log._subscriptions
+
+
+# ---- floods ----
+
+
+class Flooded:
+    """An operational log whose clock the test moves.
+
+    Attributes:
+        now: what the clock shows.
+    """
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.log, self._events = StatusLog(is_on=True, clock=lambda: self.now), Events()
+        self.log.follow(self._events)
+
+    def bind(self, count: int) -> None:
+        for number in range(count):
+            self._events.emit(Bind("192.0.2.1:5", "guest", "x", "q", str(number), EMPTY_MAP), _CALLER)
+
+    def delete(self) -> None:
+        self._events.emit(QueueDelete("192.0.2.1:5", "guest", "q"), _CALLER)
+
+
+def test_a_flood_is_cut_off_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    stage = Flooded()
+    stage.bind(MAX_LINES + 7)
+    stage.delete()
+    stage.log.write("BRK-1004")
+    assert len(messages(caplog, "BND-1001")) == MAX_LINES
+    assert messages(caplog)[MAX_LINES:] == [
+        "[ con:1(guest@192.0.2.1:5/) ] [ vh(/)/qu(q) ] QUE-1002 : Deleted", "BRK-1004 : Ready",
+    ]  # fmt: skip
+    caplog.clear()
+    stage.log.write_left_out()
+    assert messages(caplog) == []
+    stage.now += PERIOD_SECONDS
+    stage.log.write_left_out()
+    assert messages(caplog) == ["BND-1001 : 7 more lines left out within 60 seconds"]
+    stage.bind(1)
+    assert len(messages(caplog)) == 2
+
+
+def test_what_was_left_out_is_told_when_it_is_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    stage = Flooded()
+    stage.bind(MAX_LINES + 1)
+    stage.log.switch(is_on=False)
+    stage.bind(1)
+    assert messages(caplog)[MAX_LINES:] == ["BND-1001 : 1 more line left out within 0 seconds"]
+
+
+def test_what_the_broker_does_itself_is_never_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    log = StatusLog(is_on=True)
+    for number in range(2 * MAX_LINES):
+        log.store("MST-1005", "0 messages", number)
+    assert len(messages(caplog)) == 2 * MAX_LINES
+
+
+# ---- what clients say ----
+
+
+def test_names_of_clients_stay_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logging = Logging(Rules(()), Sinks(stderr=False, file=str(path)), LineFormat())
+    try:
+        log, events = StatusLog(is_on=True), Events()
+        log.follow(events)
+        evil = "a\nBRK-1005 : Stopped\x1b[2J\r\u2028\udc80"
+        events.emit(ClientConnect("192.0.2.1:5", evil, typed_map({"clientid": "a\nb\x1b"})), _CALLER)
+        events.emit(Bind("192.0.2.1:5", evil, evil, evil, evil, typed_map({"k\n": b"\n\xff"})), _CALLER)
+        events.emit(QueueDelete("192.0.2.1:5", evil, evil), Client(evil, "192.0.2.1:5", f"con:1({evil})"))
+    finally:
+        logging.close()
+    text = path.read_bytes().decode()
+    assert len(text.split("\n")) == 4
+    assert all(line.isprintable() for line in text.split("\n"))
