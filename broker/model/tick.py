@@ -21,7 +21,7 @@ Commands that wait for lingering records are completed once those are synced, li
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -146,7 +146,8 @@ class Tick:
     Attributes:
         ready: queues with new messages or new consumers.
         written: durable queues with new messages that are not on the disk yet.
-        journals: journals that were written to; of a type the store chooses.
+        journals: journals that were written to, of a type the store chooses -> whether their flush is waited for here;
+            transactions wait for theirs themselves.
         workers: sessions that have received commands, or had some completed.
         awaited: those of them whose peer sends nothing more before it has a completion that is due now.
         outputs: connections that have output.
@@ -169,7 +170,7 @@ class Tick:
         self._is_scheduled = False
         self._is_ending = False
         self._later: list[Callable[[Exception | None], None]] = []
-        self._lingering: dict[Any, None] = {}  # journals
+        self._lingering: dict[Any, bool] = {}  # journals
         self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
         self._unfinished: dict[Served, None] = {}  # queues to dispatch in the next tick
         self._has_timer = False
@@ -177,7 +178,7 @@ class Tick:
         self.is_urgent = False
         self.ready: dict[Served, None] = {}
         self.written: dict[Served, None] = {}
-        self.journals: dict[Any, None] = {}
+        self.journals: dict[Any, bool] = {}
         self.workers: dict[Worker, None] = {}
         self.awaited: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}
@@ -196,6 +197,18 @@ class Tick:
         """A queue has not finished its `dispatch`: dispatch it again when other input was processed."""
         self._unfinished[queue] = None
         self.schedule()
+
+    def written_by(self, work: Callable[..., None], *arguments: bytes) -> Mapping[Any, bool]:
+        """Call `work`. Returns the journals that it has written to, as in `journals`, which have them too."""
+        before, self.journals = self.journals, {}
+        try:
+            work(*arguments)
+        finally:
+            written, self.journals = self.journals, before
+            for journal, is_awaited in written.items():
+                if is_awaited or journal not in before:
+                    before[journal] = is_awaited
+        return written
 
     def when_synced(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when the records of this tick are on the disk, or with the error that prevented it."""
@@ -257,7 +270,7 @@ class Tick:
         is_due = bool(later) or self.is_urgent
         is_flushed = is_due or bool(self.written) or self._call_later is None
         if self._lingering and (is_due or (is_flushed and self._lingering.keys() <= journals.keys())):
-            journals = self._lingering | journals
+            journals = journals | self._lingering
             held = self._lingering_runs + held
             self._lingering, self._lingering_runs = {}, []
             self._have_aged = False
@@ -276,7 +289,7 @@ class Tick:
         assert self._store is not None
         barriers = [(queue, queue.raise_barrier()) for queue in self.written]
         self.written.clear()
-        flushed = list(journals)
+        flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
         self.journals.clear()
         self.flushes_under_way += 1
         self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=self.is_idle())

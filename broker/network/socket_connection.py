@@ -192,14 +192,7 @@ class SocketConnection(asyncio.Protocol):
     def _process(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Call `work`, and apply backpressure for the journals that it has written to."""
         clients = self._clients
-        tick = clients.broker.tick
-        before, tick.journals = tick.journals, {}
-        try:
-            work(*arguments)
-        finally:
-            written = tick.journals
-            before.update(written)
-            tick.journals = before
+        written = clients.broker.tick.written_by(work, *arguments)
         if written:
             clients.pressure.after(self, written)
 

@@ -82,6 +82,44 @@ def test_commit_is_seen_when_it_is_on_the_disk(model: Model, results: Results) -
     assert source.journal.live == {}
 
 
+def test_the_flush_of_a_tick_waits_for_no_journal_that_only_transactions_wrote(model: Model, results: Results) -> None:
+    """They share rounds of syncs in the store, which whoever else waits for one of the journals would break up."""
+    model.queue("a", durable=True)
+    b, c = model.queue("b", durable=True), model.queue("c", durable=True)
+
+    def commit() -> None:
+        transaction = begin(model)
+        for name in "ab":
+            publish(model, transaction, name, b"1")
+        transaction.commit(results.append)
+
+    commit()
+    model.run()
+    assert model.store.flushed == [[]]
+    commit()
+    model.publish("c", b"2")
+    model.publish("b", b"2")
+    commit()
+    model.run()
+    assert [set(journals) for journals in model.store.flushed[1:]] == [{b.journal, c.journal}]
+    model.sync()
+    assert results == [None] * 3
+
+
+def test_a_callback_of_a_tick_waits_for_its_transactions(model: Model, results: Results) -> None:
+    queue = model.queue("q", durable=True)
+    transaction = begin(model)
+    publish(model, transaction, "q", b"1")
+    transaction.commit(results.append)
+    synced: list[Exception | None] = []
+    model.tick.when_synced(synced.append)
+    model.run()
+    assert model.store.flushed == [[queue.journal]]
+    assert synced == []
+    model.sync()
+    assert synced == [None]
+
+
 def test_nothing_that_came_later_overtakes(model: Model, results: Results) -> None:
     durable, plain = model.queue("durable", durable=True), model.queue("plain")
     consumers = [model.consumer(durable), model.consumer(plain)]

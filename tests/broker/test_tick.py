@@ -120,6 +120,32 @@ def test_one_flush_for_all_journals_and_sessions_of_a_turn(model: Model, log: li
     assert log == ["s released [[0, 0]]", "t released [[1, 1]]"]
 
 
+@pytest.mark.parametrize("is_commit_first", [False, True])
+def test_a_commit_on_another_connection_does_not_complete_what_is_not_on_the_disk(
+    model: Model, log: list[str], *, is_commit_first: bool
+) -> None:
+    """In one tick one client publishes and another commits to the same queue: the tick waits for the journal."""
+    queue, tick, session = model.queue("q", durable=True), model.tick, Session("s", log)
+    transaction = model.broker.begin_transaction(0)
+    transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+
+    def commit() -> None:
+        transaction.commit(lambda _: None)
+
+    def publish() -> None:
+        model.publish("q", b"2")
+        session.held = [[0, 0]]
+        tick.workers[session] = None
+
+    for work in (commit, publish) if is_commit_first else (publish, commit):
+        assert list(tick.written_by(work)) == [queue.journal]
+    model.run()
+    assert model.store.flushed == [[queue.journal]]
+    assert "s released [[0, 0]]" not in log
+    model.sync()
+    assert "s released [[0, 0]]" in log
+
+
 def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -> None:
     """Each tick's commands wait for that tick's flush, whatever comes before it or after."""
     queue, session = model.queue("q", durable=True), Session("s", log)

@@ -71,7 +71,7 @@ class Rounds:
         chosen = journals or (self.one, self.two)
         for _ in range(count):
             self.opened.store.transactions.commit([enqueued(journal, b"m") for journal in chosen], [], self.calls)
-        self.opened.store.flush(chosen, lambda _: None)  # as a broker does at the end of a tick
+        self.opened.store.flush((), lambda _: None)  # as a broker does at the end of a tick
 
     def sync(self) -> None:
         """What is under way is synced."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,11 @@ from qstore.store.sync import (
     process,
 )
 from qstore.store.writable_disk import OsWritableFile, WritableFile
-from tests.support.processes import is_running
+from tests.support.processes import PATIENCE_SECONDS, comes, is_running
 from tests.support.stopped_process import stop_process
 from tests.support.sync_files import FileMaker, PipeFile
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 30.0
-"""No test waits longer for what must happen."""
 
 
 class FaultyFile(PipeFile):
@@ -74,18 +72,11 @@ def is_readable(descriptor: int, seconds: float = 0.0) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
-
-
 def stop(driver: HelperProcessSync) -> None:
     """Hold the helper still."""
     stop_process(driver.pid)
     tasks = Path(f"/proc/{driver.pid}/task")
-    assert eventually(
+    assert comes(
         lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
     )
 
@@ -309,7 +300,7 @@ def test_a_helper_that_makes_no_sense(
     driver = HelperProcessSync()
     files = make_files(1)
     driver.submit(1, files)
-    assert eventually(lambda: is_dead(driver, files))
+    assert comes(lambda: is_dead(driver, files))
     assert_dead(driver, files, match)
     driver.close()
 
@@ -401,7 +392,7 @@ time.sleep({PATIENCE_SECONDS * 2})
         pid = int(parent.stdout.readline())
         assert is_running(pid)
         parent.kill()
-    assert eventually(lambda: not is_running(pid))
+    assert comes(lambda: not is_running(pid))
 
 
 # The choice.

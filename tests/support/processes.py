@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,22 +25,32 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def state_of(pid: int) -> str:
+    """The letter for what its first thread does: R runs, S waits (`man proc_pid_stat`)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def is_running(pid: int) -> bool:
     """Whether the process is there; one that has ended (Z), or is just being reaped (X), is not.
 
     The first thread of a killed process may end before the others, which hold its files and locks until they end.
     """
-    process = Path(f"/proc/{pid}")
     try:
-        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-        return state not in "ZX" or sum(1 for _ in (process / "task").iterdir()) > 1
+        return state_of(pid) not in "ZX" or sum(1 for _ in Path(f"/proc/{pid}/task").iterdir()) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def goes(pid: int) -> bool:
     """Whether the process ends."""
+    return comes(lambda: not is_running(pid))
+
+
+def comes(condition: Callable[[], bool]) -> bool:
+    """Whether this becomes true."""
     end = time.monotonic() + PATIENCE_SECONDS
-    while is_running(pid) and time.monotonic() < end:
+    while not condition():
+        if time.monotonic() > end:
+            return False
         time.sleep(0.005)
-    return not is_running(pid)
+    return True

@@ -187,7 +187,7 @@ class Queue(Admitting):
         entry = self.enter(message, rid)
         self._barriers.hold(entry.position)
         self._tick.written[self] = None
-        self._tick.journals[self.journal] = None
+        self._tick.journals[self.journal] = True
         if self.displacements:
             self._arrived(entry)
         return entry
@@ -254,7 +254,7 @@ class Queue(Admitting):
         """
         if entry.state not in (ACQUIRED, MOVING):
             if entry.rid:  # it was moved because the queue is being deleted: that record may not be on the disk yet
-                self._tick.journals[self.journal] = None
+                self._tick.journals[self.journal] = True
             return entry.rid != 0
         rid = entry.rid
         if rid:
@@ -264,7 +264,7 @@ class Queue(Admitting):
                 self._append.dequeue(self.journal, rid)
             except self.store.errors as error:
                 raise InternalError(str(error)) from error
-            self._tick.journals[self.journal] = None
+            self._tick.journals[self.journal] = True
         self.remove(entry)
         return rid != 0
 

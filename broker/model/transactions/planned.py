@@ -106,9 +106,9 @@ class Planned:
         except store.errors as error:
             raise InternalError(str(error)) from error
         for journal, _, _, _ in enqueues:
-            journals[journal] = None
+            journals.setdefault(journal, False)
         for journal, _ in dequeues:
-            journals[journal] = None
+            journals.setdefault(journal, False)
         tick.is_urgent = True
         tick.schedule()
         if len(written) == len(is_stored):
