@@ -5,7 +5,8 @@
     tight       it runs low, but the disk has no room for more files: its publishers are slowed down
     short       a record does not fit, because the background was too slow, or the record is very long: its publisher
                 waits until there are files enough
-    pinned      the same, because a snapshot pins files: if there cannot be more files, the pin is broken
+    pinned      the same, because a snapshot pins files: if there cannot be more files, the pin is broken; if only they
+                make room run low, the journal is not tight
     idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
                 needed, and never below the number with which the journal was created
 
@@ -206,11 +207,15 @@ class Expansion:
             return None
         wanted = step_of(journal.geometry.files) * journal.geometry.file_size
         percent = self._parameters.disk_free_limit
-        journal.is_tight = free - wanted < total * percent // 100
-        if not journal.is_tight:
+        is_short = free - wanted < total * percent // 100
+        writer = journal.writer
+        needs_none = writer.space.is_pinned and writer.records.room >= journal.low_room  # if the pins are broken
+        journal.is_tight = is_short and not needs_none
+        if not is_short:
             return None
         reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
-        self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")
+        if not needs_none:
+            self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")
         return f"Consume messages: its journal cannot grow: {reason}"
 
 

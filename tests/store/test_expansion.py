@@ -330,6 +330,24 @@ def test_a_journal_that_is_drained_is_not_tight_any_more(tmp_path: Path) -> None
     store.store.close()
 
 
+def test_a_snapshot_on_a_disk_that_is_nearly_full_slows_no_publisher_down(tmp_path: Path) -> None:
+    """There is room but for what the snapshot holds: so it is overtaken in the end."""
+    disk = Disk()
+    store = on_disk(tmp_path, disk, disk_free_limit=10)
+    journal = store.make_queue("q")
+    disk.free = (10 << 20) + 100_000
+    store.enqueue(journal, BODY)
+    store.flush(journal)
+    pin = journal.writer.space.pin()
+    for _ in range(600):
+        store.store.append.dequeue(journal, store.enqueue(journal, BODY))
+        store.flush(journal)
+        assert not journal.is_tight
+    assert not pin.holds
+    assert not [line for line in store.lines if line.level == "critical"]
+    store.store.close()
+
+
 def test_a_full_disk_when_files_are_created(tmp_path: Path) -> None:
     disk = Disk()
     store = on_disk(tmp_path, disk)
