@@ -24,6 +24,7 @@ from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY
 from qstore.store.disk import Disk, read_whole
 from qstore.store.errors import StoreError
 from qstore.store.inspect.layout import StoreKind
+from qstore.store.journal.directory import INFO_SUFFIX
 from qstore.store.live.cut_file import CutDescription, decode_cut
 from qstore.store.live.journal_image import ImageFile, JournalImage
 from qstore.store.live.shared_snapshot import CUT
@@ -116,8 +117,14 @@ class RunningStore:
         return [STORE, TOPOLOGY, *(f"{CATALOGUE}/{name}" for name in self._disk.names(catalogue))]
 
     def _size(self, name: str) -> int:
-        with contextlib.closing(self._disk.open(posixpath.join(self._own, name))) as file:
+        with contextlib.closing(self._disk.open(self._no_link(posixpath.join(self._own, name)))) as file:
             return file.size
+
+    def _no_link(self, path: str) -> str:
+        """The same path. Raises StoreError for a symbolic link: a file from elsewhere would be in the backup."""
+        if self._disk.link_target(path) is not None:
+            raise StoreError(f"{path}: is a symbolic link, and no part of the store")
+        return path
 
     def _path(self, journal: JournalSnapshot) -> str:
         return posixpath.relpath(journal.directory, self._top)
@@ -141,6 +148,7 @@ class RunningStore:
             raise OvertakenError(str(error), [journal.queue_id]) from error
 
     def _journal(self, journal: JournalSnapshot) -> tuple[tuple[int, int, int] | None, list[SourceFile]]:
+        self._no_link(posixpath.join(journal.directory, journal.base_name + INFO_SUFFIX))
         image, path = JournalImage(self._disk, journal), self._path(journal)
         number = int(posixpath.basename(path)) if journal.queue_id else 0
         key = None
@@ -152,7 +160,8 @@ class RunningStore:
     def _data_file(self, directory: str, image: ImageFile) -> SourceFile:
         mark = sha256(image.head).hexdigest()[:32] if image.is_complete else ""
         path = f"{directory}/{image.name}"
-        version = self._disk.version(posixpath.join(self._top, path))  # before it is read: it may be written to then
+        full = self._no_link(posixpath.join(self._top, path))
+        version = self._disk.version(full)  # before it is read: it may be written to then
         return SourceFile(path, image.size, partial(self._open_image, image), mark, version)
 
     @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""What an incremental backup takes from the one before without reading it: it must be what reading would have found."""
+"""What goes into a backup: what an incremental one takes from that before is what reading would have found, and nothing
+comes from outside of the store."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from qstore.store.backup.running import RunningStore
 from qstore.store.backup.stopped import stopped_store
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.live.shared_snapshot import SharedSnapshot
 from qstore.store.writable_disk import OsWritableDisk
 from tests.support.opened_store import Calls, OpenedStore
 from tests.support.quarantine_records import message
@@ -34,19 +37,28 @@ def repository(path: Path) -> DiskRepository:
     return DiskRepository(OsWritableDisk(), str(path.with_name("place")))
 
 
-def running(opened: OpenedStore) -> BackupResult:
-    path = Path(opened.store.directory.path)
-    taken, place = Calls(), repository(path)
+def snapshot_of(opened: OpenedStore) -> SharedSnapshot:
+    taken = Calls()
     opened.store.share_snapshot(taken)
     opened.wait(taken)
     shared, error = taken[0]
     assert error is None
+    assert isinstance(shared, SharedSnapshot)
+    return shared
+
+
+def of_snapshot(shared: SharedSnapshot) -> BackupResult:
+    place = repository(Path(shared.directory))
     lock = place.lock()
     try:
-        source = RunningStore(OsDisk(), str(path), shared.name, shared.copied, shared.release)
+        source = RunningStore(OsDisk(), shared.directory, shared.name, shared.copied, shared.release)
         return StoreBackup(tool_environment(), place, "test").run(source)
     finally:
         lock.release()
+
+
+def running(opened: OpenedStore) -> BackupResult:
+    return of_snapshot(snapshot_of(opened))
 
 
 def running_and_closed(opened: OpenedStore) -> BackupResult:
@@ -185,3 +197,20 @@ def test_a_full_file_is_not_read_again(path: Path, opened_files: set[str]) -> No
         "q": words("begin", 10) + words("first", 100) + words("more", 1),
         "idle": [],
     }
+
+
+@pytest.mark.parametrize("name", ["jrnl/1/JournalData.jinf", "jrnl/1/JournalData.0000.jdat", "../SNAPSHOT/topology"])
+def test_a_link_does_not_lead_out_of_a_running_store(path: Path, name: str) -> None:
+    """A broker's user could have a backup by root, and the restore, give it files that it may not read."""
+    opened = begun(path, "text")
+    shared = snapshot_of(opened)
+    file = path / "rhm" / name.replace("SNAPSHOT", shared.name)
+    secret = file.rename(path.with_name("secret"))
+    file.symlink_to(secret)
+    with pytest.raises(StoreError, match="is a symbolic link, and no part of the store"):
+        of_snapshot(shared)
+    file.unlink()
+    secret.rename(file)
+    shared.release()
+    opened.store.close()
+    assert content(path) == {"q": words("text", 10), "idle": []}
