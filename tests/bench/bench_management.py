@@ -22,9 +22,12 @@ from pathlib import Path
 
 from qstore.broker.client import Connection
 from qstore.broker.management.outbox import TOPIC, VERSION_1
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.message import NewMessage
+from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.settings import BrokerSettings
 from qstore.formats.qmf.v1.messages import encode_message
-from qstore.formats.values import typed_map
-from tests.broker.wired_broker import wired
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.support.management_console import Console
 from tests.support.running_broker import RunningBroker
 
@@ -54,48 +57,56 @@ class Gaps:
             self._longest, before = max(self._longest, now - before), now
 
 
+class _Stage:
+    """A broker's model, without a store."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(BrokerSettings(), None, asyncio.get_running_loop().call_soon)
+        self.topology = self.broker.topology
+
+
 async def _in_process(queues: int) -> None:
-    async with wired() as stage:
-        console, gaps = Console(stage), Gaps()
-        await console.open()
-        for number in range(queues):
-            await stage.topology.declare_queue(f"queue-{number:05}")
-        await stage.topology.bind("events", TOPIC, "agent.ind.data.#")
-        await stage.topology.bind("events", VERSION_1, "console.obj.#")
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(25_000, 100, 100)  # as in the broker's process
+    stage, gaps = _Stage(), Gaps()
+    console = Console(stage)
+    await console.open()
+    for number in range(queues):
+        await stage.topology.declare_queue(f"queue-{number:05}")
+    await stage.topology.bind("events", TOPIC, "agent.ind.data.#")
+    await stage.topology.bind("events", VERSION_1, "console.obj.#")
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(25_000, 100, 100)  # as in the broker's process
 
-        async def listed() -> None:
-            console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
-            await console.settle()
-            console.replies.purge()
+    async def listed() -> None:
+        console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
+        await console.settle()
+        console.replies.purge()
 
-        async def version_1() -> None:
-            console.send(None, encode_message("G", 5, typed_map({"_class": "queue"})), exchange=VERSION_1)
-            await console.settle()
-            console.replies.purge()
+    async def version_1() -> None:
+        console.send(None, encode_message("G", 5, typed_map({"_class": "queue"})), exchange=VERSION_1)
+        await console.settle()
+        console.replies.purge()
 
-        async def broker() -> None:
-            await console.query("broker")
+    async def broker() -> None:
+        await console.query("broker")
 
-        async def changed() -> None:
-            await console.agent._publisher.sweep()
-            console.events.purge()
+    async def changed() -> None:
+        await console.agent._publisher.sweep()
+        console.events.purge()
 
-        async def publish() -> None:
-            for queue in list(stage.broker.queues.values())[2 : queues + 2]:
-                stage.broker.router.put(stage.message("", b"x", persistent=False), (queue,))
+    async def publish() -> None:
+        for queue in list(stage.broker.queues.values())[2 : queues + 2]:
+            stage.broker.router.put(new_transfer(NewMessage("", EMPTY_MAP, content=b"x")), (queue,))
 
-        for what, work in (
-            ("sweep, all new", changed), ("sweep, nothing changed", changed), ("list, version 2", listed),
-            ("list, version 1", version_1), ("the object broker", broker),
-        ):  # fmt: skip
-            took, longest = await gaps.during(work)
-            print(f"{what:<28}{took * 1e3:10.1f} ms   longest iteration {longest * 1e3:6.1f} ms")
-        await publish()
-        took, longest = await gaps.during(changed)
-        print(f"{'sweep, all changed':<28}{took * 1e3:10.1f} ms   longest iteration {longest * 1e3:6.1f} ms")
+    for what, work in (
+        ("sweep, all new", changed), ("sweep, nothing changed", changed), ("list, version 2", listed),
+        ("list, version 1", version_1), ("the object broker", broker),
+    ):  # fmt: skip
+        took, longest = await gaps.during(work)
+        print(f"{what:<28}{took * 1e3:10.1f} ms   longest iteration {longest * 1e3:6.1f} ms")
+    await publish()
+    took, longest = await gaps.during(changed)
+    print(f"{'sweep, all changed':<28}{took * 1e3:10.1f} ms   longest iteration {longest * 1e3:6.1f} ms")
 
 
 def _with_processes(queues: int) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.outbox import DIRECT, TOPIC
+from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.topology import Topology
 from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, new_transfer, read_delivery_properties
 from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map, plain_typed_value
 from qstore.formats.values import typed_map, typed_value
-from tests.broker.wired_broker import Wired
 from tests.support.managed_values import managed
 
 PACKAGE: Final = "org.apache.qpid.broker"
@@ -26,6 +27,13 @@ REPLIES: Final = "replies"
 _REPLIES: Final = ReplyTo(DIRECT, REPLIES)
 CONSOLE: Final = Publisher("192.0.2.7:1")
 CONSOLE.user = "console@QPID"
+
+
+class Stage(Protocol):
+    """What a console needs of a `wired` broker, or of another one."""
+
+    broker: Broker
+    topology: Topology
 
 
 class Reply(NamedTuple):
@@ -50,7 +58,7 @@ class Console:
         replies, events: its queues.
     """
 
-    def __init__(self, wired: Wired) -> None:
+    def __init__(self, wired: Stage) -> None:
         self._wired, self._tasks = wired, set[asyncio.Task[None]]()
         broker = wired.broker
         self._number = 0
