@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.methods import acl as methods
-from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME
+from qstore.broker.management.objects.element import ManagedClass, arg, method, prop, stat, table
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME, BROKER_REFERENCE
 from qstore.broker.security.acl.requests import control_of
 
 if TYPE_CHECKING:
@@ -42,15 +42,7 @@ ACL_CLASS: Final = ManagedClass(
     _PACKAGE,
     "acl",
     (
-        prop(
-            "brokerRef",
-            "objId",
-            "RO index parent",
-            always(BROKER.reference(BROKER_NAME)),
-            "",
-            "",
-            "org.apache.qpid.broker:Broker",
-        ),
+        BROKER_REFERENCE,
         prop("policyFile", "lstr", "RO", lambda view: view.broker.settings.acl_file or "", "Name of the policy file"),
         prop("enforcingAcl", "bool", "RO", lambda view: view.control.engine is not None, "Currently Enforcing ACL"),
         prop("transferAcl", "bool", "RO", lambda view: view.control.checks_publish, "Any transfer ACL rules in force"),

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods import backup
-from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME
+from qstore.broker.management.objects.element import ManagedClass, arg, method, stat, table
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME, BROKER_REFERENCE
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
@@ -24,12 +24,7 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, Snapshots]]:
 BACKUP_CLASS: Final = ManagedClass(
     "qstore",
     "backup",
-    (
-        prop(
-            "brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "",
-            "org.apache.qpid.broker:Broker",
-        ),
-    ),
+    (BROKER_REFERENCE,),
     (
         stat("snapshots", "uint32", lambda view: view.count, "Snapshots of the store in use", "snapshot"),
         stat("snapshotsTaken", "count64", lambda view: view.taken, "Snapshots of the store taken so far", "snapshot"),
@@ -66,4 +61,4 @@ BACKUP_CLASS: Final = ManagedClass(
         )
     ),
     objects=_objects,
-)  # fmt: skip
+)

@@ -10,8 +10,8 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods import logging
-from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, table
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME
+from qstore.broker.management.objects.element import ManagedClass, arg, method, prop, table
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME, BROKER_REFERENCE
 
 if TYPE_CHECKING:
     from qstore.broker.log.status_log import StatusLog
@@ -26,10 +26,7 @@ LOG_CLASS: Final = ManagedClass(
     "qstore",
     "log",
     (
-        prop(
-            "brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "",
-            "org.apache.qpid.broker:Broker",
-        ),
+        BROKER_REFERENCE,
         prop("status", "bool", "RO", of("is_on"), "The operational log is on"),
     ),
     (),
@@ -44,4 +41,4 @@ LOG_CLASS: Final = ManagedClass(
         )
     ),
     objects=_objects,
-)  # fmt: skip
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from qstore.broker.management.objects.element import Reference
+from qstore.broker.management.objects.element import Reference, always, prop
 
 PACKAGE: Final = "org.apache.qpid.broker"
 BROKER_NAME: Final = "amqp-broker"
@@ -42,3 +42,8 @@ VHOST: Final = ClassName(PACKAGE, "vhost")
 
 VHOST_KEY: Final = f"{BROKER.name_of(BROKER_NAME)},/"
 VHOST_REFERENCE: Final = VHOST.reference(VHOST_KEY)
+
+BROKER_REFERENCE: Final = prop(
+    "brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", f"{PACKAGE}:Broker"
+)
+"""The row of the broker in classes of other packages of which each broker has one object."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods import security
-from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME
+from qstore.broker.management.objects.element import ManagedClass, arg, method, stat, table
+from qstore.broker.management.objects.names import BROKER, BROKER_NAME, BROKER_REFERENCE
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker, SecurityControl
@@ -23,12 +23,7 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, SecurityControl]]:
 SECURITY_CLASS: Final = ManagedClass(
     "qstore",
     "security",
-    (
-        prop(
-            "brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "",
-            "org.apache.qpid.broker:Broker",
-        ),
-    ),
+    (BROKER_REFERENCE,),
     (stat("failedLogins", "count64", lambda view: view.authentication.failures, "Logins that have failed", "login"),),
     table(
         (
@@ -41,4 +36,4 @@ SECURITY_CLASS: Final = ManagedClass(
         )
     ),
     objects=_objects,
-)  # fmt: skip
+)

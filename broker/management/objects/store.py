@@ -67,6 +67,107 @@ def _stored_id(target: Any) -> int:
     return int(target[1].queue_id)
 
 
+_TPL_PROPERTIES: Final = (
+    prop(
+        "tplIsInitialized",
+        "bool",
+        "RO",
+        of("tpl_is_initialized"),
+        "Transaction prepared list has been initialized by a transactional prepare",
+    ),
+    prop("tplDirectory", "sstr", "RO", of("tpl_directory"), "Transaction prepared list directory"),
+    prop(
+        "tplWritePageSize",
+        "uint32",
+        "RO",
+        of("tpl_write_page_size"),
+        "Page size in transaction prepared list write-page-cache",
+        "byte",
+    ),
+    prop(
+        "tplWritePages",
+        "uint32",
+        "RO",
+        of("tpl_write_pages"),
+        "Number of pages in transaction prepared list write-page-cache",
+        "wpage",
+    ),
+)
+_TPL_STATISTICS: Final = (
+    stat(
+        "tplTransactionDepth",
+        "hilo32",
+        level(of("tpl_transaction_depth")),
+        "Number of currently enqueued prepared transactions",
+        "txn",
+    ),
+    stat(
+        "tplTxnPrepares",
+        "count64",
+        of("tpl_txn_prepares"),
+        "Total transaction prepares on transaction prepared list",
+        "record",
+    ),
+    stat(
+        "tplTxnCommits",
+        "count64",
+        of("tpl_txn_commits"),
+        "Total transaction commits on transaction prepared list",
+        "record",
+    ),
+    stat(
+        "tplTxnAborts",
+        "count64",
+        of("tpl_txn_aborts"),
+        "Total transaction aborts on transaction prepared list",
+        "record",
+    ),
+)
+"""Of the transaction prepared list, in both classes of stores."""
+
+_JOURNAL_STATISTICS: Final = (
+    stat(
+        "recordDepth",
+        "hilo32",
+        level(of("record_depth")),
+        "Number of currently enqueued records (durable messages)",
+        "record",
+    ),
+    stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
+    stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
+    stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
+    stat(
+        "txnEnqueues",
+        "count64",
+        of("txn_enqueues"),
+        "Total transactional enqueued records on journal",
+        "record",
+    ),
+    stat(
+        "txnDequeues",
+        "count64",
+        of("txn_dequeues"),
+        "Total transactional dequeued records on journal",
+        "record",
+    ),
+    stat(
+        "txnCommits",
+        "count64",
+        of("txn_commits"),
+        "Total transactional commit records on journal",
+        "record",
+    ),
+    stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
+    stat(
+        "outstandingAIOs",
+        "hilo32",
+        level(of("outstanding_aios")),
+        "Number of currently outstanding AIO requests in Async IO system",
+        "aio_op",
+    ),
+)
+"""Of both classes of journals."""
+
 STORE_CLASS: Final = ManagedClass(
     _LEGACY,
     "store",
@@ -89,30 +190,7 @@ STORE_CLASS: Final = ManagedClass(
             "Default size of each journal data file",
             "RdPg",
         ),
-        prop(
-            "tplIsInitialized",
-            "bool",
-            "RO",
-            of("tpl_is_initialized"),
-            "Transaction prepared list has been initialized by a transactional prepare",
-        ),
-        prop("tplDirectory", "sstr", "RO", of("tpl_directory"), "Transaction prepared list directory"),
-        prop(
-            "tplWritePageSize",
-            "uint32",
-            "RO",
-            of("tpl_write_page_size"),
-            "Page size in transaction prepared list write-page-cache",
-            "byte",
-        ),
-        prop(
-            "tplWritePages",
-            "uint32",
-            "RO",
-            of("tpl_write_pages"),
-            "Number of pages in transaction prepared list write-page-cache",
-            "wpage",
-        ),
+        *_TPL_PROPERTIES,
         prop(
             "tplInitialFileCount",
             "uint16",
@@ -139,34 +217,7 @@ STORE_CLASS: Final = ManagedClass(
         ),
     ),
     (
-        stat(
-            "tplTransactionDepth",
-            "hilo32",
-            level(of("tpl_transaction_depth")),
-            "Number of currently enqueued prepared transactions",
-            "txn",
-        ),
-        stat(
-            "tplTxnPrepares",
-            "count64",
-            of("tpl_txn_prepares"),
-            "Total transaction prepares on transaction prepared list",
-            "record",
-        ),
-        stat(
-            "tplTxnCommits",
-            "count64",
-            of("tpl_txn_commits"),
-            "Total transaction commits on transaction prepared list",
-            "record",
-        ),
-        stat(
-            "tplTxnAborts",
-            "count64",
-            of("tpl_txn_aborts"),
-            "Total transaction aborts on transaction prepared list",
-            "record",
-        ),
+        *_TPL_STATISTICS,
         stat("tplOutstandingAIOs", "hilo32", level(of("tpl_outstanding_aios")), "Deprecated", "aio_op"),
     ),
     objects=_stores,
@@ -206,45 +257,7 @@ JOURNAL_CLASS: Final = ManagedClass(
         prop("dataFileSize", "uint32", "RO", of("data_file_size"), "Size of each journal data file", "byte"),
     ),
     (
-        stat(
-            "recordDepth",
-            "hilo32",
-            level(of("record_depth")),
-            "Number of currently enqueued records (durable messages)",
-            "record",
-        ),
-        stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
-        stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
-        stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
-        stat(
-            "txnEnqueues",
-            "count64",
-            of("txn_enqueues"),
-            "Total transactional enqueued records on journal",
-            "record",
-        ),
-        stat(
-            "txnDequeues",
-            "count64",
-            of("txn_dequeues"),
-            "Total transactional dequeued records on journal",
-            "record",
-        ),
-        stat(
-            "txnCommits",
-            "count64",
-            of("txn_commits"),
-            "Total transactional commit records on journal",
-            "record",
-        ),
-        stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
-        stat(
-            "outstandingAIOs",
-            "hilo32",
-            level(of("outstanding_aios")),
-            "Number of currently outstanding AIO requests in Async IO system",
-            "aio_op",
-        ),
+        *_JOURNAL_STATISTICS,
         stat("freeFileCount", "hilo32", level(of("free_file_count")), "Deprecated", "file"),
         stat("availableFileCount", "hilo32", level(of("available_file_count")), "Deprecated", "file"),
         stat("writeWaitFailures", "count64", of("write_wait_failures"), "Deprecated", "record"),
@@ -276,61 +289,9 @@ LINEAR_STORE_CLASS: Final = ManagedClass(
     (
         prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
         prop("storeDir", "sstr", "RO", of("location"), "Logical directory on disk"),
-        prop(
-            "tplIsInitialized",
-            "bool",
-            "RO",
-            of("tpl_is_initialized"),
-            "Transaction prepared list has been initialized by a transactional prepare",
-        ),
-        prop("tplDirectory", "sstr", "RO", of("tpl_directory"), "Transaction prepared list directory"),
-        prop(
-            "tplWritePageSize",
-            "uint32",
-            "RO",
-            of("tpl_write_page_size"),
-            "Page size in transaction prepared list write-page-cache",
-            "byte",
-        ),
-        prop(
-            "tplWritePages",
-            "uint32",
-            "RO",
-            of("tpl_write_pages"),
-            "Number of pages in transaction prepared list write-page-cache",
-            "wpage",
-        ),
+        *_TPL_PROPERTIES,
     ),
-    (
-        stat(
-            "tplTransactionDepth",
-            "hilo32",
-            level(of("tpl_transaction_depth")),
-            "Number of currently enqueued prepared transactions",
-            "txn",
-        ),
-        stat(
-            "tplTxnPrepares",
-            "count64",
-            of("tpl_txn_prepares"),
-            "Total transaction prepares on transaction prepared list",
-            "record",
-        ),
-        stat(
-            "tplTxnCommits",
-            "count64",
-            of("tpl_txn_commits"),
-            "Total transaction commits on transaction prepared list",
-            "record",
-        ),
-        stat(
-            "tplTxnAborts",
-            "count64",
-            of("tpl_txn_aborts"),
-            "Total transaction aborts on transaction prepared list",
-            "record",
-        ),
-    ),
+    _TPL_STATISTICS,
 )
 
 LINEAR_JOURNAL_CLASS: Final = ManagedClass(
@@ -343,45 +304,5 @@ LINEAR_JOURNAL_CLASS: Final = ManagedClass(
         prop("writePageSize", "uint32", "RO", of("write_page_size"), "Deprecated", "byte"),
         prop("writePages", "uint32", "RO", of("write_pages"), "Deprecated", "wpage"),
     ),
-    (
-        stat(
-            "recordDepth",
-            "hilo32",
-            level(of("record_depth")),
-            "Number of currently enqueued records (durable messages)",
-            "record",
-        ),
-        stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
-        stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
-        stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
-        stat(
-            "txnEnqueues",
-            "count64",
-            of("txn_enqueues"),
-            "Total transactional enqueued records on journal",
-            "record",
-        ),
-        stat(
-            "txnDequeues",
-            "count64",
-            of("txn_dequeues"),
-            "Total transactional dequeued records on journal",
-            "record",
-        ),
-        stat(
-            "txnCommits",
-            "count64",
-            of("txn_commits"),
-            "Total transactional commit records on journal",
-            "record",
-        ),
-        stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
-        stat(
-            "outstandingAIOs",
-            "hilo32",
-            level(of("outstanding_aios")),
-            "Number of currently outstanding AIO requests in Async IO system",
-            "aio_op",
-        ),
-    ),
+    _JOURNAL_STATISTICS,
 )
