@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -34,9 +35,11 @@ from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.unfinished import Unfinished, unfinished_stores
 
 MAX_MESSAGES: Final = 10_000  # of a portion
-MAX_BYTES: Final = 64 << 20  # of a portion, unless a single message is larger
+MAX_BYTES: Final = 64 << 20  # of a portion, decompressed: it ends with the messages that reach this
 MAX_COPIED_MESSAGES: Final = 50_000  # of a copy, which is one transaction and in memory
-MAX_COPIED_BYTES: Final = 64 << 20
+MAX_COPIED_BYTES: Final = 64 << 20  # as they are stored; four times as many decompressed
+_READ: Final = 16  # messages at once: their content may be far larger than their records
+_READ_BYTES: Final = 4 << 20  # of their records
 
 _ROOT: Final = "rhm"
 
@@ -70,7 +73,10 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         self.path = store_of_version_2(environment, path, software_version)
         parameters = StoreParameters(on_damage=OnDamage.REFUSE)
         self._store = store = MessageStore.open(environment, self.path, parameters, software_version, log=log)
-        self._delivered = {queue.queue_id: array("Q", store.delivered(queue)) for queue in store.recovered_queues}
+        # Ascending, as are the new ids that are added later.
+        self._delivered = {
+            queue.queue_id: array("Q", sorted(store.delivered(queue))) for queue in store.recovered_queues
+        }
         store.end_recovery()
         self._journals = {journal.name: journal for journal in store.journals.values()}
 
@@ -121,12 +127,19 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
     def copy(self, source: str, rids: Sequence[int], target: str) -> list[int]:
         """Enqueue copies of messages at the end of a queue, all or none. Returns their ids. Raises as `add`."""
         journal, to = self.journal(source), self.journal(target)
-        size = sum(self._sizes(journal, rids))
-        if len(rids) > MAX_COPIED_MESSAGES or size > MAX_COPIED_BYTES:
-            text = f"{plural(len(rids), 'message')} with {size:,} bytes are too many for one copy"
+        sizes = self._sizes(journal, rids)
+        if len(rids) > MAX_COPIED_MESSAGES or sum(sizes) > MAX_COPIED_BYTES:
+            text = f"{plural(len(rids), 'message')} with {sum(sizes):,} bytes are too many for one copy"
             most = f"{MAX_COPIED_MESSAGES:,} messages and {MAX_COPIED_BYTES >> 20} MiB"
             raise StoreError(f"{text}, which has at most {most}: copy them in parts")
-        return self._transfer(journal, rids, to, removes=False)
+        found: list[bytes] = []
+        size = 0
+        for data in self._read_all(journal, rids, sizes):
+            found += data
+            size += sum(map(len, data))
+            if len(found) > 1 and size > 4 * MAX_COPIED_BYTES:  # compressed content
+                raise StoreError(f"these messages have more than {4 * MAX_COPIED_BYTES:,} bytes: take fewer at once")
+        return self._transfer(journal, rids, found, to, removes=False)
 
     def move(self, source: str, rids: Sequence[int], target: str, advance: Advance = lambda _: None) -> list[int]:
         """Move messages to the end of another queue, in order. Returns their new ids. Raises as `add`."""
@@ -134,9 +147,10 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         if journal is to:
             raise StoreError(f'queue "{printable(source)}" is both source and destination')
         moved: list[int] = []
-        for portion in self._portions(journal, rids):
-            moved += self._transfer(journal, portion, to, removes=True)
-            advance(len(portion))
+        for data in self._portions(journal, rids, self._sizes(journal, rids)):
+            portion = rids[len(moved) : len(moved) + len(data)]
+            moved += self._transfer(journal, portion, data, to, removes=True)
+            advance(len(data))
         return moved
 
     def remove(self, source: str, rids: Sequence[int], advance: Advance = lambda _: None) -> None:
@@ -158,10 +172,10 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
 
     # ---- steps ----
 
-    def _sizes(self, journal: QueueJournal, rids: Sequence[int]) -> list[int]:
+    def _sizes(self, journal: QueueJournal, rids: Sequence[int]) -> array[int]:
         """Bytes of the records of messages. Raises StoreError if one is not there."""
         where = journal.writer.records.where
-        sizes = []
+        sizes = array("Q")
         for rid in rids:
             packed = where(rid)
             if packed is None:
@@ -170,24 +184,40 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
             sizes.append((packed & SIZE_MASK) * BLOCK_SIZE)
         return sizes
 
-    def _portions(self, journal: QueueJournal, rids: Sequence[int]) -> Iterator[Sequence[int]]:
-        begin = size = 0
-        for number, each in enumerate(self._sizes(journal, rids)):
-            if number > begin and (size + each > MAX_BYTES or number - begin >= MAX_MESSAGES):
-                yield rids[begin:number]
-                begin, size = number, 0
-            size += each
-        if begin < len(rids):
-            yield rids[begin:]
+    def _portions(self, journal: QueueJournal, rids: Sequence[int], sizes: Sequence[int]) -> Iterator[list[bytes]]:
+        """The data of the messages of each transaction."""
+        portion: list[bytes] = []
+        size = 0
+        for data in self._read_all(journal, rids, sizes):
+            portion += data
+            size += sum(map(len, data))
+            if len(portion) >= MAX_MESSAGES or size >= MAX_BYTES:
+                yield portion
+                portion, size = [], 0
+        if portion:
+            yield portion
 
-    def _transfer(self, source: QueueJournal, rids: Sequence[int], to: QueueJournal, *, removes: bool) -> list[int]:
-        """Copy or move messages in one transaction."""
-        enqueues = [_enqueue(to, data) for data in self._read(source, rids)]
+    def _read_all(self, journal: QueueJournal, rids: Sequence[int], sizes: Sequence[int]) -> Iterator[list[bytes]]:
+        """The data of messages, a few at once."""
+        begin = 0
+        while begin < len(rids):
+            end, size = begin + 1, sizes[begin]
+            while end < len(rids) and end - begin < min(_READ, MAX_MESSAGES) and size + sizes[end] <= _READ_BYTES:
+                size += sizes[end]
+                end += 1
+            yield self._read(journal, rids[begin:end])
+            begin = end
+
+    def _transfer(
+        self, source: QueueJournal, rids: Sequence[int], data: Sequence[bytes], to: QueueJournal, *, removes: bool
+    ) -> list[int]:
+        """Copy or move messages, with their data, in one transaction."""
+        enqueues = [_enqueue(to, each) for each in data]
         dequeues = [(source, rid) for rid in rids] if removes else []
         new = self._commit(enqueues, dequeues)
-        known = frozenset(self._delivered.get(source.queue_id, ()))
-        marked = self._delivered.setdefault(to.queue_id, array("Q"))
-        marked.extend(copy for rid, copy in zip(rids, new, strict=True) if rid in known)
+        known = self._delivered.get(source.queue_id, array("Q"))
+        marked = array("Q", (copy for rid, copy in zip(rids, new, strict=True) if _holds(known, rid)))
+        self._delivered.setdefault(to.queue_id, array("Q")).extend(marked)
         return new
 
     def _read(self, journal: QueueJournal, rids: Sequence[int]) -> list[bytes]:
@@ -196,14 +226,10 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         while not found:
             self._store.collect(None)
         data: list[bytes] = []
-        size = 0
         for rid, each in zip(rids, found[0], strict=True):
             if isinstance(each, Exception):
                 title = f'queue "{printable(journal.name)}", record 0x{rid:x}'
                 raise StoreError(f"{title}: {each}; this message was not changed, and none after it")
-            size += len(each)
-            if size > 4 * MAX_COPIED_BYTES:  # compressed content
-                raise StoreError(f"these messages have more than {4 * MAX_COPIED_BYTES:,} bytes: take fewer at once")
             data.append(each)
         return data
 
@@ -226,6 +252,12 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         if done[0] is not None:
             text = f"it is unknown whether the change took place: {done[0]}"
             raise UnknownOutcomeError(f"{text}; look before you repeat it") from done[0]
+
+
+def _holds(rids: array[int], rid: int) -> bool:
+    """Whether a record id is among ascending ones."""
+    at = bisect_left(rids, rid)
+    return at < len(rids) and rids[at] == rid
 
 
 def _enqueue(journal: QueueJournal, data: bytes) -> Enqueue:

@@ -7,20 +7,23 @@ import os
 import shlex
 import signal
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from qstore.store.environment import tool_environment
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.qstore_shell import command as qstore_shell
 from qstore.tools.store_shell.commands import Settings, Shell
 from qstore.tools.store_shell.store import StorePlace
 from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
-from tests.support.compressed_store import MESSAGES, make_store
+from tests.support.compressed_store import COMPRESSES, MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
+from tests.support.opened_store import OpenedStore
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.quarantine_records import SALT, enqueue, message
@@ -145,6 +148,26 @@ def test_compressed_and_branches_in_doubt(tmp_path: Path, dtx: StoreFixture) -> 
         text(tmp_path / "dtx", f"resolve {transaction['xid']} {outcome}", options=("--yes",))
     assert objects(tmp_path / "dtx", "list transactions") == []
     assert "no transaction" in fails(tmp_path / "dtx", f"resolve {transactions[0]['xid']} commit", options=("--yes",))
+
+
+def test_content_far_larger_than_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is moved in as many transactions as its content takes, and read in small parts."""
+    opened = OpenedStore(tool_environment(), tmp_path / "store")
+    orders, _ = (opened.make_queue(name, arguments=COMPRESSES) for name in ("orders", "old"))
+    for _ in range(40):
+        opened.enqueue(orders, message(bytes(100_000)))
+        opened.flush(orders)
+    assert opened.store.close()
+    monkeypatch.setattr("qstore.store.repair.stopped_messages.MAX_BYTES", 500_000)
+    monkeypatch.setattr("qstore.store.repair.stopped_messages.MAX_COPIED_BYTES", 900_000)
+    assert "more than 3,600,000 bytes: take fewer" in fails(tmp_path / "store", "copy orders to old")
+    tracemalloc.start()
+    (change,) = objects(tmp_path / "store", "move orders to old")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (change["messages"], len(objects(tmp_path / "store", "show old"))) == (40, 40)
+    assert change["bytes"] < 100_000  # as they are stored
+    assert most < 4_000_000  # all of them have as many
 
 
 def test_removals_are_asked_for(store: Path) -> None:
