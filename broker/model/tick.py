@@ -198,16 +198,17 @@ class Tick:
         self._unfinished[queue] = None
         self.schedule()
 
-    def written_by(self, work: Callable[..., None], *arguments: bytes) -> Mapping[Any, bool]:
-        """Call `work`. Returns the journals that it has written to, as in `journals`, which have them too."""
+    def set_aside(self) -> dict[Any, bool]:
+        """Begin with no journals that were written to. Returns those so far, for `written_since`."""
         before, self.journals = self.journals, {}
-        try:
-            work(*arguments)
-        finally:
-            written, self.journals = self.journals, before
-            for journal, is_awaited in written.items():
-                if is_awaited or journal not in before:
-                    before[journal] = is_awaited
+        return before
+
+    def written_since(self, before: dict[Any, bool]) -> Mapping[Any, bool]:
+        """The journals that were written to since `before` was set aside, which is put back with them."""
+        written, self.journals = self.journals, before
+        for journal, is_awaited in written.items():
+            if is_awaited or journal not in before:
+                before[journal] = is_awaited
         return written
 
     def when_synced(self, callback: Callable[[Exception | None], None]) -> None:

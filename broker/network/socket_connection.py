@@ -192,7 +192,12 @@ class SocketConnection(asyncio.Protocol):
     def _process(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Call `work`, and apply backpressure for the journals that it has written to."""
         clients = self._clients
-        written = clients.broker.tick.written_by(work, *arguments)
+        tick = clients.broker.tick
+        before = tick.set_aside()
+        try:
+            work(*arguments)
+        finally:
+            written = tick.written_since(before)
         if written:
             clients.pressure.after(self, written)
 
