@@ -32,7 +32,7 @@ class Handling(NamedTuple):
 
     Attributes:
         publisher: identifies the publishing connection; None if unknown, as after a restart.
-        priority: 0 to 9; 4 by default.
+        priority: 0 to 9, 4 by default; of AMQP 0-9-1: 0 to 255, 0 by default.
         is_immediate: no queue takes the message unless a consumer can take it now.
         discards_unroutable: an unroutable message is not sent to the exchange's alternate exchange.
     """

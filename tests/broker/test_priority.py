@@ -88,9 +88,29 @@ def test_higher_levels_are_first_and_browsers_see_the_order_of_arrival(model: Mo
     assert queue.is_empty
 
 
-@pytest.mark.parametrize("levels", [0, 1])
-def test_a_queue_with_one_level_is_a_plain_one(model: Model, levels: int) -> None:
-    queue = priority_queue(model, levels)
+@pytest.mark.parametrize(
+    ("highest", "expected"), [(1, b"acdegbf"), (3, b"dgcaebf"), (4, b"dgcaebf"), (255, b"gdcaebf")]
+)
+def test_with_a_maximum_each_priority_up_to_it_is_a_level(model: Model, highest: int, expected: bytes) -> None:
+    queue = model.queue("q", arguments=typed_map({"x-max-priority": highest}))
+    put(model, (1, b"a"), (0, b"b"), (2, b"c"), (4, b"d"), (1, b"e"), (0, b"f"), (255, b"g"))
+    assert b"".join(delivered(model, queue)) == expected
+
+
+def test_the_least_urgent_of_many_levels_leaves_a_ring(model: Model) -> None:
+    arguments = {"x-max-priority": 255, "qpid.max_count": 2, "qpid.policy_type": "ring"}
+    queue = model.queue("q", arguments=typed_map(arguments))
+    put(model, (200, b"a"), (7, b"b"), (255, b"c"), (7, b"d"), (100, b"e"))
+    assert b"".join(delivered(model, queue)) == b"ca"
+    put(model, (0, b"f"))
+    assert b"".join(delivered(model, queue)) == b"f"
+
+
+@pytest.mark.parametrize(
+    ("argument", "levels"), [("qpid.priorities", 0), ("qpid.priorities", 1), ("x-max-priority", 0)]
+)
+def test_a_queue_with_one_level_is_a_plain_one(model: Model, argument: str, levels: int) -> None:
+    queue = model.queue("q", arguments=typed_map({argument: levels}))
     assert not isinstance(queue._order, PriorityOrder)
     put(model, (LOW, b"a"), (HIGH, b"b"))
     assert delivered(model, queue) == [b"a", b"b"]

@@ -46,20 +46,23 @@ class PriorityMachine(QueueMachine):
         levels=st.integers(2, 10),
         limits=st.none() | st.lists(st.integers(0, 3), min_size=10, max_size=10),
         priorities=st.lists(st.integers(0, 9), min_size=1, max_size=12),
+        is_capped=st.booleans(),
     )
-    def begin(self, levels: int, limits: list[int] | None, priorities: list[int]) -> None:
-        self.levels, self.priorities = levels, priorities
+    def begin(self, levels: int, limits: list[int] | None, priorities: list[int], is_capped: bool) -> None:
+        self.levels, self.priorities, self.is_capped = levels, priorities, is_capped
         self.limits = [0] * levels if limits is None else limits[:levels]
         self.rounds = Rounds(self.limits) if any(self.limits) else None
         self.asked: set[Kind] = set()
         self.begin_with_nothing()
 
     def new_order(self) -> PriorityOrder:
-        return PriorityOrder(self.levels, self.limits)
+        return PriorityOrder(self.levels, self.limits, is_capped=self.is_capped)
 
     def level(self, place: int) -> int:
         """By the rule priority-level-implementation, in its own words."""
         priority, levels = self.priorities[place % len(self.priorities)], self.levels
+        if self.is_capped:
+            return priority if priority < levels else levels - 1
         distinct = list(range(5 - -(-levels // 2), 4 + levels // 2 + 1))
         assert len(distinct) == levels
         return distinct.index(min(max(priority, distinct[0]), distinct[-1]))

@@ -173,6 +173,12 @@ def test_fair_share(name: str) -> None:
         ({"qpid.priorities": 4, "qpid.fairshare-": 1}, "the level of qpid.fairshare- is ''"),
         ({"qpid.priorities": 4, "qpid.fairshare-1": "few"}, "qpid.fairshare-1 is 'few'"),
         ({"qpid.priorities": 4, "qpid.last_value_queue_key": "k"}, "a last value queue has no priorities"),
+        ({"x-max-priority": 1, "qpid.last_value_queue_key": "k"}, "a last value queue has no priorities"),
+        ({"x-max-priority": 256}, "x-max-priority is 256, not a whole number from 0 to 255"),
+        ({"x-max-priority": -1}, "x-max-priority is -1"),
+        ({"x-max-priority": True}, "x-max-priority is True"),
+        ({"x-max-priority": 4, "qpid.priorities": 4}, "x-max-priority and qpid.priorities cannot be given"),
+        ({"x-max-priority": 4, "qpid.fairshare-1": 4}, "x-max-priority and qpid.fairshare-1 cannot be given"),
     ],
 )
 def test_no_priorities(values: dict[str, Any], named: str) -> None:

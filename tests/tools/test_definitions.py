@@ -105,7 +105,7 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
             "qpid.max_count": 1000, "qpid.max_size": 1 << 20, "qpid.policy_type": "reject",
             "qpid.flow_stop_count": 0, "qpid.flow_stop_size": 0,
         },
-        "urgent": {"qpid.max_count": 10, "qpid.policy_type": "ring", "qpid.priorities": 5},
+        "urgent": {"qpid.max_count": 10, "qpid.policy_type": "ring", "x-max-priority": 4},
         "quorum": {"x-expires": 1000}, "short": {"x-message-ttl": 0},
     }  # fmt: skip
     assert [line["alternate_exchange"] for line in found["queue"] if line["name"] == "orders"] == ["dead"]
@@ -164,7 +164,7 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
     with Connection(url.removeprefix("amqp://")) as connection:
         session = connection.session()
         arguments = dict(session.invoke("queue.query", queue="urgent")["arguments"].entries)
-        assert arguments["qpid.priorities"].value == 5
+        assert arguments["x-max-priority"].value == 4
         assert dict(session.invoke("queue.query", queue="short")["arguments"].entries)["x-message-ttl"].value == 0
         declared = {"x-max-length": 7, "x-message-ttl": 9, "x-expires": 100_000}
         session.invoke("queue.declare", queue="declared", durable=True, arguments=typed_map(declared))

@@ -5,8 +5,9 @@
     x-max-length, x-max-length-bytes    qpid.max_count, qpid.max_size
     x-overflow: drop-head (default)     qpid.policy_type: ring
     x-overflow: reject-publish          qpid.policy_type: reject (default), without flow control before it
-    x-message-ttl, x-expires            the same
-    x-max-priority: 1 to 9              qpid.priorities: one more, 2 to 10; RabbitMQ counts the highest priority
+    x-message-ttl, x-expires,           the same
+    x-max-priority
+    x-max-priority                      qpid.priorities (only from there to RabbitMQ): one more than this one
     x-dead-letter-exchange              the alternate exchange, which gets rejected messages, and those that a ring
                                         discards; with their own routing key, and not those that have expired
     x-queue-type: classic               a durable queue; of others, a note says what they lose
@@ -31,7 +32,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from qstore.broker.model.queues.classic_arguments import EXPIRES, MAX_MILLISECONDS, MESSAGE_TTL, OVERFLOW
+from qstore.broker.model.queues.classic_arguments import (
+    EXPIRES,
+    HIGHEST_PRIORITY,
+    MAX_MILLISECONDS,
+    MESSAGE_TTL,
+    OVERFLOW,
+)
+from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
 from qstore.tools.interchange.items import InterchangeError
 
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
@@ -40,7 +48,6 @@ TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
-MAX_LEVELS: Final = 10
 PLACEMENT: Final = frozenset(
     (
         "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-queue-leader-locator",
@@ -94,12 +101,8 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     if arguments.get("qpid.policy_type") == "reject":
         arguments |= {FLOW_STOPS[key]: 0 for key, own in LIMITS.items() if own in arguments}
     arguments |= {key: rest.pop(key) for key in TIMES if _is_time(key, rest.get(key))}
-    highest = rest.get("x-max-priority")
-    if _is_count(highest) and highest:
-        del rest["x-max-priority"]
-        arguments["qpid.priorities"] = min(highest + 1, MAX_LEVELS)
-        if highest >= MAX_LEVELS:
-            unmapped.add("queue", name, f"x-max-priority {highest}: there are {MAX_LEVELS} priorities, 0 to 9")
+    if _is_priority(rest.get(HIGHEST_PRIORITY)):
+        arguments[HIGHEST_PRIORITY] = rest.pop(HIGHEST_PRIORITY)
     kind = rest.pop("x-queue-type", "classic")
     if kind != "classic":
         unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
@@ -117,7 +120,9 @@ def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: U
     """The arguments of a queue of qstore or qpidd."""
     arguments: dict[str, Any] = {}
     rest = {key: value for key, value in given.items() if key not in JOURNAL}
-    declared = {key: rest.pop(key) for key in (*LIMITS, OVERFLOW, *TIMES) if _is_declared(key, rest.get(key))}
+    declared = {
+        key: rest.pop(key) for key in (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, *TIMES) if _is_declared(key, rest.get(key))
+    }
     for key, own in LIMITS.items():
         value = rest.pop(own, None)
         if value:
@@ -137,7 +142,7 @@ def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: U
     for key in PRIORITIES:
         levels: Any = rest.get(key)
         if _is_count(levels) and levels > 1:
-            arguments["x-max-priority"] = min(levels, MAX_LEVELS) - 1
+            arguments[HIGHEST_PRIORITY] = min(levels, MAX_LEVELS) - 1
             del rest[key]
     for key, value in rest.items():
         unmapped.add("queue", name, f"{key} {value} is not known")
@@ -152,8 +157,14 @@ def _is_time(key: str, value: object) -> bool:
     return type(value) is int and TIMES[key] <= value <= MAX_MILLISECONDS
 
 
+def _is_priority(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_PRIORITY
+
+
 def _is_declared(key: str, value: object) -> bool:
     """Whether this is an argument of RabbitMQ that the broker has accepted."""
     if key == OVERFLOW:
         return isinstance(value, str) and value in OVERFLOWS
+    if key == HIGHEST_PRIORITY:
+        return _is_priority(value)
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0

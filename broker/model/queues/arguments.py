@@ -52,9 +52,16 @@ from typing import Final, NamedTuple
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
 from qstore.broker.model.queues.argument_table import as_text, is_set, shown
-from qstore.broker.model.queues.classic_arguments import EXPIRES, MAX_MILLISECONDS, MESSAGE_TTL, mapped
+from qstore.broker.model.queues.classic_arguments import (
+    EXPIRES,
+    HIGHEST_PRIORITY,
+    MAX_MILLISECONDS,
+    MESSAGE_TTL,
+    NAMES,
+    mapped,
+)
 from qstore.broker.model.queues.flow_control import FlowArguments
-from qstore.broker.model.queues.priority import MAX_LEVELS
+from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.page_file import PAGE_UNIT
 from qstore.formats.values import TypedMap, TypedValue
@@ -150,7 +157,7 @@ class QueueArguments(NamedTuple):
         auto_delete: whether the queue is auto-delete, whatever its declaration says; None if that counts.
         is_kept_until_empty: whether an unused one is kept as long as it has messages.
         is_browse_only: whether all consumers are browsers.
-        levels: number of priority levels, at most 10; below 2 for none.
+        levels: number of priority levels, at most 10, or 256 if `is_capped`; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
         event_generation: which messages a listener is told of: 1 enqueued ones, 2 dequeued ones too, 0 none.
         pages: pages of its paging file that are in memory; 0 if it is not a paged queue.
@@ -158,6 +165,7 @@ class QueueArguments(NamedTuple):
         compresses: whether messages are compressed on disk.
         message_ttl: milliseconds that a message may be on the queue; None for no limit.
         expires: milliseconds after which the queue is deleted if nobody uses it; 0 for never.
+        is_capped: whether each priority is a level, and those above count as the highest.
     """
 
     max_messages: int = 0
@@ -183,6 +191,7 @@ class QueueArguments(NamedTuple):
     compresses: bool = False
     message_ttl: int | None = None
     expires: int = 0
+    is_capped: bool = False
 
 
 #: No arguments given.
@@ -200,18 +209,18 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     Raises:
         InvalidArgumentError: one is not valid.
     """
-    times = {name: as_text(typed.value) for name, typed in arguments.entries if name in (MESSAGE_TTL, EXPIRES)}
+    classic = {name: as_text(typed.value) for name, typed in arguments.entries if name in NAMES}
     arguments = mapped(arguments)
     given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
     policy = policy_named(given.get(POLICY_TYPE, REJECT))
     if policy not in POLICIES:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
-    levels = _first(counts, PRIORITIES) or 0
+    levels = _levels(given, counts, classic)
     last_value_key, keeps_browsed = _last_value(given)
     group_header = _group_header(given)
     if levels > 1 and last_value_key:
-        raise InvalidArgumentError(f"a last value queue has no priorities, but {PRIORITIES[0]} is {levels}")
+        raise InvalidArgumentError(f"a last value queue has no priorities, but it has {levels} levels of them")
     if group_header and last_value_key:
         raise InvalidArgumentError(f"a last value queue has no message groups, but {GROUP_HEADER} is {group_header}")
     if group_header and levels > 1:
@@ -244,15 +253,26 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         _IS_AUTO_DELETE.get(str(given.get(LIFETIME))),
         given.get(LIFETIME) == UNTIL_EMPTY,
         is_set(given.get(BROWSE_ONLY)),
-        min(levels, MAX_LEVELS),
+        levels if HIGHEST_PRIORITY in classic else min(levels, MAX_LEVELS),
         _fair_share(given, levels, _first(counts, FAIR_SHARE) or 0),
         counts.get(EVENT_GENERATION, 0),
         (counts.get(MAX_PAGES) or DEFAULT_PAGES) if is_set(given.get(PAGING)) else 0,
         (counts.get(PAGE_FACTOR) or 1) * PAGE_UNIT,
         _compresses(given),
-        _count(MESSAGE_TTL, times[MESSAGE_TTL], MAX_MILLISECONDS) if MESSAGE_TTL in times else None,
-        _expires(times),
+        _count(MESSAGE_TTL, classic[MESSAGE_TTL], MAX_MILLISECONDS) if MESSAGE_TTL in classic else None,
+        _expires(classic),
+        HIGHEST_PRIORITY in classic,
     )
+
+
+def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Mapping[str, object]) -> int:
+    """The number of priority levels."""
+    if HIGHEST_PRIORITY not in classic:
+        return _first(counts, PRIORITIES) or 0
+    for name in given:
+        if name.startswith((*PRIORITIES, *FAIR_SHARE)):
+            raise InvalidArgumentError(f"{HIGHEST_PRIORITY} and {name} cannot be given for the same queue")
+    return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], MAX_PRIORITY) + 1
 
 
 def _check_paging(
@@ -269,10 +289,10 @@ def _check_paging(
             raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
 
 
-def _expires(times: Mapping[str, object]) -> int:
-    if EXPIRES not in times:
+def _expires(classic: Mapping[str, object]) -> int:
+    if EXPIRES not in classic:
         return 0
-    milliseconds = _count(EXPIRES, times[EXPIRES], MAX_MILLISECONDS)
+    milliseconds = _count(EXPIRES, classic[EXPIRES], MAX_MILLISECONDS)
     if not milliseconds:
         raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
     return milliseconds

@@ -7,9 +7,11 @@
     x-message-ttl        milliseconds that a message may be on the queue
     x-expires            milliseconds after which a queue is deleted that nobody uses: no consumers, not declared again,
                          no basic.get
+    x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
+                         higher ones count as this; 0 for no priorities
 
-Both names of one feature cannot be given together. Source: RabbitMQ, "Queue Length Limit" and "Time-To-Live and
-Expiration".
+Both names of one feature cannot be given together. Sources: RabbitMQ, "Queue Length Limit", "Time-To-Live and
+Expiration" and "Priority Queue Support".
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from qstore.formats.values import STR16, UINT64, TypedMap, TypedValue
 MESSAGE_TTL: Final = "x-message-ttl"
 EXPIRES: Final = "x-expires"
 OVERFLOW: Final = "x-overflow"
+HIGHEST_PRIORITY: Final = "x-max-priority"
 _LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 _POLICY: Final = "qpid.policy_type"
 _POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject"}
 _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 
-NAMES: Final = frozenset((MESSAGE_TTL, EXPIRES, OVERFLOW, *_LENGTHS))
-"""The arguments that are mapped here."""
+NAMES: Final = frozenset((MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, *_LENGTHS))
+"""The arguments that are mapped here, or read by `arguments`."""
 
 MAX_MILLISECONDS: Final = (1 << 32) - 1
 """Of a time: 49 days, RabbitMQ's limit."""

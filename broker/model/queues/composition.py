@@ -213,7 +213,9 @@ class QueueFactory:
         """The order of a queue's messages; priorities and groups exclude each other."""
         if parsed.group_header:
             return GroupOrder(parsed.group_header, self._default_group)
-        return PriorityOrder(parsed.levels, parsed.fair_share) if parsed.levels > 1 else Fifo()
+        if parsed.levels < 2:
+            return Fifo()
+        return PriorityOrder(parsed.levels, parsed.fair_share, is_capped=parsed.is_capped)
 
     def _capacity(self, parsed: QueueArguments) -> Capacity:
         if parsed.policy == FLOW_TO_DISK and self.paging is not None:

@@ -12,12 +12,16 @@ when that message was released, however many others it has declined.
 Positions are numbers of arrival: a barrier holds back the later messages of all levels, and not the earlier ones.
 Browsers follow the order of arrival, too.
 
-The ten priorities of AMQP 0-10 are mapped to n levels: the middle ones are distinct, and what is below or above these
-has the lowest or highest level. The highest level is always first, unless the queue has limits for its levels
-(`fair_share`).
+Levels are given to priorities in one of two ways:
+
+    qpid.priorities   the ten priorities of AMQP 0-10 are mapped to n levels: the middle ones are distinct, and what is
+                      below or above these has the lowest or highest level
+    x-max-priority    each priority from 0 to the maximum is a level, and what is above has the maximum's
+
+The highest level is always first, unless the queue has limits for its levels (`fair_share`).
 
 Sources: AMQP 0-10, class message, rule priority-level-implementation; MRG 2 Messaging User Guide, 3 (priority queuing);
-qpidd, PriorityQueue.cpp (behaviour: a purge begins with the lowest level).
+qpidd, PriorityQueue.cpp (behaviour: a purge begins with the lowest level); RabbitMQ, "Priority Queue Support".
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumer import Consumer
     from qstore.broker.model.queues.consumers import Consumers
 
-MAX_LEVELS: Final = 10  # one for each priority
+MAX_LEVELS: Final = 10  # of qpid.priorities: one for each priority
+MAX_PRIORITY: Final = 255  # of x-max-priority
 _MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
 
 
@@ -160,18 +165,22 @@ class PriorityOrder(PerConsumerOrder):
     """The entries of one queue.
 
     Args:
-        levels: how many levels it has, from 2 to 10.
+        levels: how many levels it has: from 2 to 10, or to 256 if `is_capped`.
         limits: fair share: for each level, from the lowest, how many messages are delivered before those below it have
             their turn; 0 for no limit. Without any the highest level is always first.
+        is_capped: whether each priority is a level, and those above count as the highest (x-max-priority).
     """
 
-    __slots__ = ("_descending", "_finished", "_level_of", "_levels", "_readers", "_share")
+    __slots__ = ("_finished", "_level_of", "_levels", "_occupied", "_readers", "_share")
 
-    def __init__(self, levels: int, limits: Sequence[int] = ()) -> None:
+    def __init__(self, levels: int, limits: Sequence[int] = (), *, is_capped: bool = False) -> None:
         super().__init__(_entry_without_message(1, END))
         self._levels = [Level(number) for number in range(levels)]
-        self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
-        self._descending = list(range(levels - 1, -1, -1))
+        if is_capped:
+            self._level_of = self._levels
+        else:
+            self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
+        self._occupied = 0  # a bit for each level that has entries
         self._share = FairShare(limits) if any(limits) else None
         self._readers: dict[Hashable, list[LevelReader]] = {}  # kind -> for each level
         self._finished: set[Hashable] = set()  # kinds for which this `distribute` has found nothing more
@@ -189,10 +198,12 @@ class PriorityOrder(PerConsumerOrder):
         Raises:
             MemoryError: nothing was changed: all allocations come first.
         """
-        level = self._level_of[min(message.handling.priority, MAX_LEVELS - 1)]
+        level_of = self._level_of
+        level = level_of[min(message.handling.priority, len(level_of) - 1)]
         entry = self.link(message, rid, _entry_without_message(self._end.position + 1, END))
         assert isinstance(entry, LevelEntry)
         level.append(entry)
+        self._occupied |= 1 << level.number
         return entry
 
     def put_back(self, entry: Entry) -> None:
@@ -209,6 +220,8 @@ class PriorityOrder(PerConsumerOrder):
         older, newer = entry.older, entry.newer
         older.newer, newer.older = newer, older
         del entry.older, entry.newer
+        if older.state == GONE and newer.state == END:  # the ends of the level
+            self._occupied &= ~(1 << entry.level)
         return super().remove(entry)
 
     def after(self, entry: Entry) -> Entry:
@@ -218,8 +231,11 @@ class PriorityOrder(PerConsumerOrder):
 
     def first_to_discard(self) -> Entry | None:
         """Of the messages that are available or held by a consumer, the oldest of the lowest level; None if none is."""
-        for level in self._levels:
-            for entry in level:
+        occupied = self._occupied
+        while occupied:
+            lowest = occupied & -occupied
+            occupied ^= lowest
+            for entry in self._levels[lowest.bit_length() - 1]:
                 if entry.state in (AVAILABLE, ACQUIRED):
                     return entry
         return None
@@ -251,11 +267,29 @@ class PriorityOrder(PerConsumerOrder):
         if kind in self._finished:
             return None
         readers = self._readers.get(kind) or self._add_kind(kind, consumers)
-        for number in self._descending if self._share is None else self._share.sequence():
+        entry = self._highest(readers, limit) if self._share is None else self._in_turn(readers, limit, self._share)
+        if entry is None:
+            self._finished.add(kind)
+        return entry
+
+    def _highest(self, readers: list[LevelReader], limit: int) -> LevelEntry | None:
+        """The next entry of the highest level that has one."""
+        occupied = self._occupied
+        while occupied:
+            number = occupied.bit_length() - 1
             entry = readers[number].next_available(limit)
             if entry is not None:
                 return entry
-        self._finished.add(kind)
+            occupied ^= 1 << number
+        return None
+
+    @staticmethod
+    def _in_turn(readers: list[LevelReader], limit: int, share: FairShare) -> LevelEntry | None:
+        """The next entry of the level whose turn it is, or of the first after it that has one."""
+        for number in share.sequence():
+            entry = readers[number].next_available(limit)
+            if entry is not None:
+                return entry
         return None
 
     def took(self, entry: Entry) -> None:

@@ -46,6 +46,7 @@ from qstore.formats.values import Family, TypedMap, TypedValue, typed_value
 TEXT: Final = "text/plain"
 _SUBJECT: Final = "qpid.subject"
 _MESSAGE_ID: Final = "x-amqp-message-id"
+_HIGHEST_PRIORITY: Final = 9
 
 
 def transfer_of(message: Message) -> TransferMessage | None:
@@ -69,7 +70,7 @@ def as_transfer(message: Message) -> TransferMessage | None:
         structs = encode_struct(MESSAGE_PROPERTIES, fields) if fields else b""
         given: dict[str, Any] = {
             "routing_key": message.routing_key,
-            "priority": message.handling.priority,
+            "priority": min(message.handling.priority, _HIGHEST_PRIORITY),
             "delivery_mode": DeliveryMode.PERSISTENT if message.is_persistent else DeliveryMode.NON_PERSISTENT,
         }
         if properties.created_at is not None:

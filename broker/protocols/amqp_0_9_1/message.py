@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Final
 
 from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import InvalidArgumentError
@@ -28,8 +27,6 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
-
-HIGHEST_PRIORITY: Final = 9
 
 
 class BasicMessage(Message):
@@ -137,7 +134,7 @@ class BasicMessage(Message):
 
 def handling_priority(priority: int | None) -> int:
     """The priority of a message for queues."""
-    return 0 if priority is None else min(priority, HIGHEST_PRIORITY)
+    return 0 if priority is None else priority
 
 
 def restore_basic(data: bytes) -> BasicMessage:

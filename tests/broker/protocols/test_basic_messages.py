@@ -46,7 +46,7 @@ def basic(
 ) -> BasicMessage:
     return BasicMessage(
         encode_header(len(body), properties), body, "exchange", key, encode_routed("exchange", key),
-        properties.delivery_mode == 2, Handling(priority=min(properties.priority or 0, 9)), expires_at,
+        properties.delivery_mode == 2, Handling(priority=properties.priority or 0), expires_at,
     )  # fmt: skip
 
 
