@@ -12,6 +12,8 @@ from qstore.broker.model.events import (
     Event,
     ExchangeDeclare,
     ExchangeDelete,
+    JournalCreated,
+    JournalRecovered,
     QueueDeclare,
     QueueDelete,
     QueueThresholdCrossedDownward,
@@ -30,7 +32,8 @@ def log_event(event: Event) -> None:
     """Log an event, if its level is enabled.
 
     Refused clients are logged where they are refused, since these lines need a rate limit (`budget`). Disconnected
-    clients are logged by their socket, which also covers connections that were never opened.
+    clients are logged by their socket, which also covers connections that were never opened. That a journal is full is
+    logged by the store.
     """
     if isinstance(event, ClientConnect):
         who = event.remote_host, event.user, described(event.properties)
@@ -52,6 +55,14 @@ def log_event(event: Event) -> None:
             _LOG.debug('Queue "%s" created by "%s", %s', event.queue, event.user, durable)
         case QueueDelete():
             _LOG.debug('Queue "%s" deleted', event.queue)
+        case JournalCreated():
+            _LOG.debug('Journal of queue "%s" created: %d bytes a file, %d files', *event)
+        case JournalRecovered():
+            _LOG.debug(
+                'Journal of queue "%s" recovered: %d bytes a file, %d files, %d messages, '
+                "%d transactions in doubt with %d enqueues and %d dequeues",
+                *event,
+            )
         case ExchangeDeclare(is_new=True):
             _LOG.debug('Exchange "%s" of type %s created', event.exchange, event.type_name)
         case ExchangeDelete():

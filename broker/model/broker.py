@@ -14,7 +14,7 @@ from typing import Any, Final
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Authorization
-from qstore.broker.model.events import Events
+from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
@@ -102,24 +102,7 @@ class Broker:
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
         self.router = Router(store, self.tick, self.queues)
-        watches = WatchFactory(
-            self.router.stops,
-            FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
-            settings.event_threshold_percent,
-            self.events.emit,
-            clock,
-        )
-        self.queue_factory = QueueFactory(
-            self.tick,
-            store,
-            settings.queue_limit_bytes,
-            clock,
-            watches,
-            settings.default_message_group,
-            settings.queue_memory_bytes,
-        )
-        self.queue_factory.divert = self.router.divert
-        self.queue_factory.staging_bytes = settings.staging_bytes
+        self.queue_factory = self._new_queue_factory()
         self.distributed = DistributedTransactions(
             self.router,
             store,
@@ -132,24 +115,58 @@ class Broker:
         )
         self.started_at = clock()
         self.has_timestamps = settings.enable_timestamp
-        storage = TopologyStorage(store)
+        storage = TopologyStorage(store, self.events.emit)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
-        self.topology = Topology(
+        self.topology = self._new_topology(storage)
+        self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
+        self.removal.leaves = self.redirections.cancel
+        if store is not None:
+            store.on_refusal(lambda journal, is_full: call_soon(partial(self._journal_refuses, journal, is_full)))
+        self._connections = 0
+
+    def _new_queue_factory(self) -> QueueFactory:
+        settings = self.settings
+        watches = WatchFactory(
+            self.router.stops,
+            FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
+            settings.event_threshold_percent,
+            self.events.emit,
+            self.clock,
+        )
+        factory = QueueFactory(
+            self.tick,
+            self.store,
+            settings.queue_limit_bytes,
+            self.clock,
+            watches,
+            settings.default_message_group,
+            settings.queue_memory_bytes,
+        )
+        factory.divert = self.router.divert
+        factory.staging_bytes = settings.staging_bytes
+        return factory
+
+    def _new_topology(self, storage: TopologyStorage) -> Topology:
+        return Topology(
             self.queues,
             self.exchanges,
             factory=self.queue_factory,
             idle_queues=self.idle_queues,
             storage=storage,
             removal=self.removal,
-            bindings=BindingMaker(self.router, self.tick, storage, clock),
+            bindings=BindingMaker(self.router, self.tick, storage, self.clock),
             authorization=self.authorization,
             quotas=self.quotas,
             events=self.events,
         )
-        self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
-        self.removal.leaves = self.redirections.cancel
 
-        self._connections = 0
+    def _journal_refuses(self, journal: str, is_full: bool) -> None:
+        """A journal has begun to refuse messages, or, if it is full, everything."""
+        if is_full:
+            self.events.emit(JournalFull(journal, "nothing fits any more"))
+        else:
+            what = "enqueue capacity threshold exceeded: messages are refused until others are consumed"
+            self.events.emit(JournalEnqThresholdExceeded(journal, what))
 
     def next_connection(self) -> int:
         """The number of a new connection, from 1."""

@@ -1,10 +1,10 @@
 """What happens in the broker, as typed events, delivered to listeners.
 
 The log is the first listener (`event_log`). An event is a value. If QMF has it, its QMF name is its class name with a
-lower-case first letter, and its first fields are the arguments of the QMF event; `SessionCreated` and those after it
-are for the operational log (`status_log`) alone.
+lower-case first letter (those of the store without `Journal`), and its first fields are the arguments of the QMF event;
+`SessionCreated` and those after it are for the operational log (`status_log`) alone.
 
-Source: the QMF schemas of qpidd's broker and of its ACL module, their events.
+Source: the QMF schemas of qpidd's broker, its ACL module and its store, their events.
 """
 
 from __future__ import annotations
@@ -214,6 +214,40 @@ class QueueRedirectCancelled(NamedTuple):
     target: str
 
 
+class JournalCreated(NamedTuple):
+    """The journal of a new durable queue was created. `file_size` is the size of one file's data, in bytes."""
+
+    journal: str
+    file_size: int
+    files: int
+
+
+class JournalRecovered(NamedTuple):
+    """A journal was recovered: so many messages, and of branches in doubt those that they enqueue and dequeue."""
+
+    journal: str
+    file_size: int
+    files: int
+    enqueues: int
+    transactions: int
+    transaction_enqueues: int
+    transaction_dequeues: int
+
+
+class JournalEnqThresholdExceeded(NamedTuple):
+    """A journal has begun to refuse messages; it still accepts dequeues."""
+
+    journal: str
+    description: str
+
+
+class JournalFull(NamedTuple):
+    """A journal has begun to refuse everything."""
+
+    journal: str
+    description: str
+
+
 class SessionCreated(NamedTuple):
     """The caller, a session, was created and attached."""
 
@@ -276,6 +310,10 @@ Event: TypeAlias = (
     | FileLoadFailed
     | QueueRedirect
     | QueueRedirectCancelled
+    | JournalCreated
+    | JournalRecovered
+    | JournalEnqThresholdExceeded
+    | JournalFull
     | SessionCreated
     | SessionEnded
     | SessionFlow

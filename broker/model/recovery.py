@@ -7,7 +7,7 @@ from logging import WARNING
 from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import NOTICE, log_of
-from qstore.broker.model.events import Event, QueueRecovered, RecoveryBegun, RecoveryCompleted
+from qstore.broker.model.events import Event, JournalRecovered, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import exchange_type
 from qstore.broker.model.message import Message
@@ -35,6 +35,27 @@ _RELIEVED_AFTER: Final = 1000  # messages
 
 RestoreMessage: TypeAlias = Callable[[bytes], Message]
 """Decodes a stored message. Raises BrokerRecordError."""
+
+
+class _Held:
+    """What branches in doubt hold of one queue.
+
+    Attributes:
+        xids: the branches.
+        enqueues, dequeues: messages that they put there, and that they take.
+    """
+
+    def __init__(self) -> None:
+        self.xids: set[bytes | None] = set()
+        self.enqueues = self.dequeues = 0
+
+    def count(self, stored: RecoveredMessage) -> None:
+        """Count a message that a branch holds."""
+        self.xids.add(stored.xid)
+        if stored.state == PENDING:
+            self.enqueues += 1
+        else:
+            self.dequeues += 1
 
 
 class Recovery:
@@ -126,8 +147,21 @@ class Recovery:
             parsed=parsed,
             journal=found.journal,
         )
+        held = _Held()
         if not self._recover_index(found, queue):
-            self._recover_messages(found, queue)
+            self._recover_messages(found, queue, held)
+        journal = found.journal
+        self._emit(
+            JournalRecovered(
+                journal.name,
+                journal.geometry.data_size,
+                journal.geometry.files,
+                journal.depth,
+                len(held.xids),
+                held.enqueues,
+                held.dequeues,
+            )
+        )
         queue.creator = record.owner or ""
         self._queues[record.name] = queue
         self._exchanges[""].binding_count.set(len(self._queues))
@@ -155,7 +189,7 @@ class Recovery:
             self._tell_progress(found.record.name)
         return True
 
-    def _recover_messages(self, found: RecoveredQueue, queue: Queue) -> None:
+    def _recover_messages(self, found: RecoveredQueue, queue: Queue, held: _Held) -> None:
         record, count = found.record, 0
         for stored in self._store.messages(found):
             try:
@@ -167,6 +201,7 @@ class Recovery:
                 queue.enter(message, stored.rid).is_redelivered = stored.redelivered
             else:
                 self._hold(queue, message, stored)
+                held.count(stored)
             count += 1
             if count % _RELIEVED_AFTER == 0:
                 self._messages += _RELIEVED_AFTER

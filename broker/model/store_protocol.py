@@ -30,6 +30,9 @@ from qstore.formats.rhm.geometry import Geometry
 
 Done: TypeAlias = Callable[[Exception | None], None]
 
+Refused: TypeAlias = Callable[[str, bool], None]
+"""Called with the name of a journal and whether it is full; else it still accepts dequeues."""
+
 _Result = TypeVar("_Result")
 
 #: Called with the result of a change, or with None and the error. A deletion has no result: None and None.
@@ -335,6 +338,12 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     @property
     def argument_error(self) -> type[Exception]:
         """An argument of a queue's declaration is not valid."""
+
+    def on_refusal(self, refused: Refused, /) -> None:
+        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message.
+
+        The call comes from the middle of an operation: `refused` must not call the store.
+        """
 
     # ---- recovery ----
 

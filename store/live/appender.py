@@ -45,13 +45,17 @@ class Appender:
         flusher: writes the journals to disk.
         expansion: lets them grow.
         log: receives log lines.
+
+    Attributes:
+        refused: called when a journal begins to refuse records, with its name and whether it is full.
     """
 
-    __slots__ = ("_dirty", "_expansion", "_flusher", "_ids", "_log")
+    __slots__ = ("_dirty", "_expansion", "_flusher", "_ids", "_log", "refused")
 
     def __init__(self, ids: RecordIds, flusher: Flusher, expansion: Expansion, log: Callable[[LogLine], None]) -> None:
         self._ids, self._flusher, self._expansion, self._log = ids, flusher, expansion, log
         self._dirty = flusher.dirty
+        self.refused: Callable[[str, bool], None] = lambda _name, _is_full: None
 
     # ---- records outside of transactions ----
 
@@ -218,13 +222,14 @@ class Appender:
         return reason
 
     def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
-        """Log that a journal is full: once, until it accepts something again."""
+        """Log and tell that a journal is full: once, until it accepts something again."""
         taken = journal.enqueues + journal.transaction_enqueues
         if journal.refused_at == taken:
             return
         journal.refused_at = taken
         is_full = not isinstance(error, ThresholdError)
         self._log(log_lines.journal_full(journal.name) if is_full else log_lines.threshold_exceeded(journal.name))
+        self.refused(journal.name, is_full)
 
     def _hold_back(self, journal: QueueJournal) -> None:
         if journal.writer.unsynced > journal.bound:

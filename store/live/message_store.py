@@ -305,6 +305,13 @@ class MessageStore:
 
     # ---- operation ----
 
+    def on_refusal(self, refused: Callable[[str, bool], None]) -> None:
+        """Call `refused` when a journal begins to refuse records: with its name, and whether it is full.
+
+        It is called once, until the journal accepts a message again, from the middle of an append.
+        """
+        self.append.refused = refused
+
     def start(self, *, is_idle: bool = False) -> None:
         """Begin to flush everything that was appended.
 

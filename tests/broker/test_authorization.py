@@ -17,6 +17,7 @@ from qstore.broker.model.events import (
     Event,
     ExchangeDeclare,
     ExchangeDelete,
+    JournalCreated,
     QueueDeclare,
     QueueDelete,
     Subscribe,
@@ -167,7 +168,9 @@ def test_what_happened(tmp_path: Path) -> None:
         ]
         again = [event._replace(is_new=False) for event in first]
         assert happened == [
-            *first,
+            first[0],
+            JournalCreated("q", 65_536, 4),
+            first[1],
             Bind(*who, "e", "q", "k"),
             *again,
             Unbind(*who, "e", "q", "k"),

@@ -18,7 +18,7 @@ _SCHEMAS = [
     ElementTree.parse(path).getroot() for path in sorted((Path(__file__).parent.parent / "fixtures" / "qmf").iterdir())
 ]
 _CLASSES = {(str(root.get("package")), str(each.get("name"))): each for root in _SCHEMAS for each in root.iter("class")}
-_OWN = "qstore"
+_OWN, _LEGACY = "qstore", "org.apache.qpid.legacystore"
 _FOR_OTHERS: dict[type[Event], tuple[str, ...]] = {  # fields of events that consoles are not told
     ClientConnect: ("protocol",),
     Subscribe: ("is_browsing", "is_durable"),
@@ -98,7 +98,8 @@ def test_events_are_those_of_the_schema() -> None:
         (each.package, each.name): (each.severity, [one.name for one in each.arguments]) for each in EVENT_CLASSES
     } == expected
     for kind, of in EVENTS.items():
-        assert kind.__name__ == of.name[0].upper() + of.name[1:]
+        prefix = "Journal" if of.package == _LEGACY else ""
+        assert kind.__name__ == prefix + of.name[0].upper() + of.name[1:]
         assert kind._fields[len(of.arguments) :] == _FOR_OTHERS.get(kind, ())
     assert {each.severity for each in EVENT_CLASSES} <= SEVERITIES.keys()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.events import Listener
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
 from qstore.broker.model.queues.consumer import TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
@@ -134,11 +135,13 @@ class Wired:
 
 
 @asynccontextmanager
-async def wired(path: Path | None = None) -> AsyncIterator[Wired]:
+async def wired(path: Path | None = None, *listeners: Listener) -> AsyncIterator[Wired]:
     """A broker; with a path, one that has the store there, which is recovered first and closed afterwards."""
     loop = asyncio.get_running_loop()
     store = None if path is None else Module().open(OPTIONS, str(path), "0", lambda line: None)
     broker = Broker(BrokerSettings(), store, loop.call_soon)
+    for listener in listeners:
+        broker.events.listen(listener)
     if store is not None:
         loop.add_reader(store.fileno(), store.collect)
 

@@ -537,6 +537,8 @@ def test_a_refusal_is_logged_by_what_it_is_and_not_by_what_it_says(
 ) -> None:
     opened = OpenedStore(tool_environment(), path)
     journal = opened.make_queue("orders")
+    heard: list[tuple[str, bool]] = []
+    opened.store.on_refusal(lambda name, is_full: heard.append((name, is_full)))
 
     def refuse() -> None:
         raise refusal
@@ -545,6 +547,7 @@ def test_a_refusal_is_logged_by_what_it_is_and_not_by_what_it_says(
     with pytest.raises(type(refusal)):
         opened.store.append.with_room(journal, refuse)
     assert opened.lines == [line]
+    assert heard == [("orders", type(refusal) is JournalFullError)]
 
 
 def test_a_refusal_is_logged_once_until_something_is_taken(path: Path) -> None:

@@ -16,7 +16,7 @@ from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.store_protocol import Done
+from qstore.broker.model.store_protocol import Done, Refused
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
@@ -243,6 +243,9 @@ class FakeStore:
                 journal.synced.update(synced)
                 journal.unsynced_rids = [rid for rid in journal.unsynced_rids if rid not in journal.synced]
         done(error)
+
+    def on_refusal(self, refused: Refused) -> None:
+        self.refused = refused
 
     def fileno(self) -> int:
         return -1

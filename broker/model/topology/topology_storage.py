@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from qstore.broker.model.errors import InternalError, InvalidArgumentError
+from qstore.broker.model.events import Event, JournalCreated
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.store_protocol import Changed, Store
+from qstore.broker.model.store_protocol import Changed, Journal, Store
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
@@ -27,10 +28,11 @@ class TopologyStorage:
 
     Args:
         store: the store; None without persistence.
+        emit: tells of new journals.
     """
 
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
+    def __init__(self, store: Store | None, emit: Callable[[Event], None]) -> None:
+        self._store, self._emit = store, emit
 
     async def create_queue(self, name: str, alternate: str, arguments: TypedMap, user: str, auto_delete: bool) -> Any:
         """Store a queue. Returns its journal; None without a store.
@@ -47,7 +49,9 @@ class TopologyStorage:
         except store.argument_error as error:
             raise InvalidArgumentError(f'queue "{name}": {error}') from error
         record = records.Queue(name, arguments, alternate, user, auto_delete)
-        return await self._make(lambda done: store.changes.create_queue(record, geometry, done))
+        journal: Journal = await self._make(lambda done: store.changes.create_queue(record, geometry, done))
+        self._emit(JournalCreated(name, journal.geometry.data_size, journal.geometry.files))
+        return journal
 
     async def delete_queue(self, queue: Queue) -> None:
         """Delete a queue, its messages and its bindings from the store."""
