@@ -14,6 +14,7 @@ from typing import Any, Final
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Authorization
+from qstore.broker.model.dead_letters import DeadLetters
 from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -143,6 +144,7 @@ class Broker:
             settings.queue_memory_bytes,
         )
         factory.divert = self.router.divert
+        factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock).to
         factory.staging_bytes = settings.staging_bytes
         return factory
 

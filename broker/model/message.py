@@ -196,6 +196,16 @@ class Message(ABC):
         return self
 
     @abstractmethod
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
+        """A copy for another exchange and routing key that does not expire, with `changes` as of `with_headers`.
+
+        Headers that cannot be decoded are lost.
+
+        Raises:
+            InvalidArgumentError: its header would be too large, or its form cannot be changed.
+        """
+
+    @abstractmethod
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """A copy of the message with some application headers set, or removed where the value is None.
 

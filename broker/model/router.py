@@ -169,12 +169,18 @@ class Router:
         return True
 
     def divert(self, queue: Queue, entry: Entry) -> bool:
-        """Move an acquired message to the alternate exchange of its queue, and do not wait for it.
+        """Move an acquired message that others displace, and do not wait for it.
+
+        It goes to the dead-letter exchange of its queue, or else to its alternate exchange.
 
         Returns:
             False if there is none, or no room. Then the message is still acquired.
         """
-        if queue.alternate is None or queue.is_deleted:
+        if queue.is_deleted:
+            return False
+        if queue.dead_letter is not None:
+            return queue.dead_letter.displace(queue, entry)
+        if queue.alternate is None:
             return False
         try:
             self.move(queue, entry, queue.alternate, _ignore)

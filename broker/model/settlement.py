@@ -1,7 +1,7 @@
 """Settlement of delivered messages: one rule for each outcome, whatever the protocol; and subscribing.
 
     accept      the message is dequeued
-    reject      it moves to its queue's alternate exchange; without one it is dequeued
+    reject      it moves to its queue's dead-letter exchange, or else its alternate exchange; without it is dequeued
     release     it is available again, at its old position
     subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive
     purge       waiting messages are dequeued
@@ -113,7 +113,7 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
 
 
 def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
-    """Move messages to their queues' alternate exchanges; dequeue those of queues without one.
+    """Move messages to their queues' dead-letter or alternate exchanges; dequeue those of queues with neither.
 
     Args:
         broker: the model.
@@ -134,7 +134,7 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
             if deletion is not None:
                 deletion.dequeue(entry, pending.expect())
             continue
-        if queue.alternate is not None:
+        if queue.dead_letter is not None or queue.alternate is not None:
             moves.append((queue, entry))
             continue
         was_acquired = entry.state == ACQUIRED
@@ -149,10 +149,13 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
     if is_written:
         broker.tick.when_synced(pending.expect())
     for index, (queue, entry) in enumerate(moves):
-        assert queue.alternate is not None
         was_acquired = entry.state == ACQUIRED
         try:
-            broker.router.move(queue, entry, queue.alternate, pending.expect())
+            if queue.dead_letter is not None:
+                queue.dead_letter.reject(queue, entry, pending.expect())
+            else:
+                assert queue.alternate is not None
+                broker.router.move(queue, entry, queue.alternate, pending.expect())
         except ModelError:
             release(moves[index:], is_redelivered=True)
             raise

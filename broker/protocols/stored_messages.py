@@ -18,6 +18,7 @@ from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic
+from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
 from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK
 from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
@@ -102,6 +103,13 @@ class StoredSections(Message):
     def content(self) -> Content | TypedValue:
         """The content of its body sections. Raises BrokerRecordError."""
         return content_of(self._data[HEADER_SIZE_BYTES:], self._sections)
+
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
+        """As `Message.readdressed`: in its AMQP 0-10 form."""
+        converted = as_transfer(self)
+        if converted is None:
+            raise InvalidArgumentError("a stored AMQP 1.0 message that AMQP 0-10 cannot represent cannot be changed")
+        return converted.readdressed(exchange, routing_key, changes)
 
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """Raises InvalidArgumentError: its headers cannot be changed."""

@@ -59,6 +59,11 @@ class PlainMessage(Message):
     def properties(self) -> Properties:
         return Properties(headers=self.headers())
 
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> PlainMessage:
+        changed = self.with_headers(changes)
+        changed.exchange, changed.routing_key, changed.expires_at = exchange, routing_key, 0.0
+        return changed
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> PlainMessage:
         changed = copy.copy(self)
         changed.numbers = {name: value for name, value in self.numbers.items() if name not in changes}

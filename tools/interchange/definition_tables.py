@@ -8,8 +8,8 @@
     x-message-ttl, x-expires,           the same
     x-max-priority
     x-max-priority                      qpid.priorities (only from there to RabbitMQ): one more than this one
-    x-dead-letter-exchange              the alternate exchange, which gets rejected messages, and those that a ring
-                                        discards; with their own routing key, and not those that have expired
+    x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
+    x-dead-letter-routing-key           is no other
     x-queue-type: classic               a durable queue; of others, a note says what they lose
     x-queue-mode, x-queue-version and   nothing: where and how a queue is kept does not change what it does
     other arguments of placement
@@ -33,6 +33,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from qstore.broker.model.queues.classic_arguments import (
+    DEAD_EXCHANGE,
+    DEAD_KEY,
     EXPIRES,
     HIGHEST_PRIORITY,
     MAX_MILLISECONDS,
@@ -46,8 +48,11 @@ LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.m
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
 TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
+DECLARED: Final = (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, *TIMES, DEAD_EXCHANGE, DEAD_KEY)
+"""Arguments that a queue keeps as it was declared with them."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
+_MAX_NAME: Final = 255  # bytes
 PLACEMENT: Final = frozenset(
     (
         "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-queue-leader-locator",
@@ -85,8 +90,8 @@ def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:
         raise InterchangeError(f"{where}: cannot be mapped: {unmapped[0]}{more}; without --strict all are listed")
 
 
-def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> tuple[dict[str, Any], str]:
-    """The arguments of a queue of RabbitMQ, and its alternate exchange, empty for none."""
+def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
+    """The arguments of a queue of RabbitMQ."""
     arguments: dict[str, Any] = {}
     rest = {key: value for key, value in given.items() if key not in PLACEMENT}
     for key, own in LIMITS.items():
@@ -106,23 +111,18 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     kind = rest.pop("x-queue-type", "classic")
     if kind != "classic":
         unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
-    alternate = rest.get("x-dead-letter-exchange")
-    if isinstance(alternate, str) and alternate:
-        del rest["x-dead-letter-exchange"]
-    else:
-        alternate = ""
+    if _is_name(rest.get(DEAD_EXCHANGE)):
+        arguments |= {key: rest.pop(key) for key in (DEAD_EXCHANGE, DEAD_KEY) if _is_name(rest.get(key))}
     for key, value in rest.items():
         unmapped.add("queue", name, f"{key} {value} is not known")
-    return arguments, alternate
+    return arguments
 
 
 def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
     """The arguments of a queue of qstore or qpidd."""
     arguments: dict[str, Any] = {}
     rest = {key: value for key, value in given.items() if key not in JOURNAL}
-    declared = {
-        key: rest.pop(key) for key in (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, *TIMES) if _is_declared(key, rest.get(key))
-    }
+    declared = {key: rest.pop(key) for key in DECLARED if _is_declared(key, rest.get(key))}
     for key, own in LIMITS.items():
         value = rest.pop(own, None)
         if value:
@@ -153,6 +153,10 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value.encode("utf-8", "surrogatepass")) <= _MAX_NAME
+
+
 def _is_time(key: str, value: object) -> bool:
     return type(value) is int and TIMES[key] <= value <= MAX_MILLISECONDS
 
@@ -167,4 +171,6 @@ def _is_declared(key: str, value: object) -> bool:
         return isinstance(value, str) and value in OVERFLOWS
     if key == HIGHEST_PRIORITY:
         return _is_priority(value)
+    if key in (DEAD_EXCHANGE, DEAD_KEY):
+        return _is_name(value)
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0

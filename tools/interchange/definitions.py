@@ -17,6 +17,7 @@ from uuid import UUID
 
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
+from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import (
     Binding,
@@ -198,11 +199,11 @@ class _Reader:
                 self._unmapped.add("queue", name, "it is not durable: it is left out, with its bindings")
                 left_out.add(f"queue {name}")
                 continue
-            arguments, alternate = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
-            if alternate in left_out:
-                self._unmapped.add("queue", name, f"x-dead-letter-exchange {alternate} is left out")
-                alternate = ""
-            queue = Queue(name, typed_map(arguments), alternate, "", each.get("auto_delete") is True)
+            arguments = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
+            if arguments.get(DEAD_EXCHANGE) in left_out:
+                text = f"{DEAD_EXCHANGE} {arguments[DEAD_EXCHANGE]} is left out: dead messages are dropped"
+                self._unmapped.add("queue", name, text)
+            queue = Queue(name, typed_map(arguments), "", "", each.get("auto_delete") is True)
             if self._is_valid("queue", name, lambda queue=queue: encode_queue(queue)):
                 sink.queue(queue)
             else:
@@ -275,8 +276,10 @@ class DefinitionsWriter:
             self._left_out.add(f"queue {queue.name}")
             return
         arguments = queue_arguments_to_rabbitmq(queue.name, _plain(queue.arguments), self.unmapped)
-        if self._has_alternate("queue", queue.name, queue.alternate_exchange):
-            arguments["x-dead-letter-exchange"] = queue.alternate_exchange
+        alternate = queue.alternate_exchange
+        has_alternate = self._has_alternate("queue", queue.name, alternate)
+        if has_alternate and arguments.setdefault(DEAD_EXCHANGE, alternate) != alternate:
+            self.unmapped.add("queue", queue.name, f"the alternate exchange {alternate} is not known")
         self._add("queues", name=queue.name, durable=True, auto_delete=bool(queue.auto_delete), arguments=arguments)
 
     def exchange(self, exchange: Exchange) -> None:

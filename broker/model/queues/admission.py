@@ -10,6 +10,7 @@ from qstore.broker.model.queues.contents import Contents
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.dead_letter import DeadLetter
     from qstore.broker.model.queues.depth_watch import DepthWatch
     from qstore.broker.model.queues.displacement import Displacement
     from qstore.broker.model.queues.eligibility import Eligibility
@@ -29,11 +30,12 @@ class Admitting(Contents):
         exclusive_consumer: its exclusive consumer; None if there is none.
         message_ttl: seconds that a message may be on it; None for no limit.
         expires_seconds: how long it is kept while nobody uses it; 0 for ever.
+        dead_letter: where its dead messages go (`dead_letter`); None if they are dropped.
     """
 
     __slots__ = (
-        "_clock", "displacements", "eligibility", "exclusive_consumer", "expires_seconds", "journal", "limit",
-        "message_ttl", "owner",
+        "_clock", "dead_letter", "displacements", "eligibility", "exclusive_consumer", "expires_seconds", "journal",
+        "limit", "message_ttl", "owner",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class Admitting(Contents):
         self._clock = clock
         self.message_ttl: float | None = None
         self.expires_seconds = 0.0
+        self.dead_letter: DeadLetter | None = None
         self.journal, self.limit, self.displacements, self.eligibility = journal, limit, displacements, eligibility
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None

@@ -58,6 +58,8 @@ from qstore.broker.model.queues.classic_arguments import (
     MAX_MILLISECONDS,
     MESSAGE_TTL,
     NAMES,
+    DeadLetterArguments,
+    dead_letter_arguments,
     mapped,
 )
 from qstore.broker.model.queues.flow_control import FlowArguments
@@ -166,6 +168,7 @@ class QueueArguments(NamedTuple):
         message_ttl: milliseconds that a message may be on the queue; None for no limit.
         expires: milliseconds after which the queue is deleted if nobody uses it; 0 for never.
         is_capped: whether each priority is a level, and those above count as the highest.
+        dead_letter: where its dead messages go; None if they are dropped.
     """
 
     max_messages: int = 0
@@ -192,6 +195,7 @@ class QueueArguments(NamedTuple):
     message_ttl: int | None = None
     expires: int = 0
     is_capped: bool = False
+    dead_letter: DeadLetterArguments | None = None
 
 
 #: No arguments given.
@@ -210,6 +214,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         InvalidArgumentError: one is not valid.
     """
     classic = {name: as_text(typed.value) for name, typed in arguments.entries if name in NAMES}
+    dead_letter = dead_letter_arguments(arguments)
     arguments = mapped(arguments)
     given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
@@ -262,6 +267,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         _count(MESSAGE_TTL, classic[MESSAGE_TTL], MAX_MILLISECONDS) if MESSAGE_TTL in classic else None,
         _expires(classic),
         HIGHEST_PRIORITY in classic,
+        dead_letter,
     )
 
 

@@ -5,18 +5,20 @@
     x-overflow           what happens at these: drop-head, the default, is qpid.policy_type ring; reject-publish is
                          reject, without flow control before it
     x-message-ttl        milliseconds that a message may be on the queue
+    x-dead-letter-exchange, x-dead-letter-routing-key
+                         where messages go that are rejected, expire or are displaced (`broker.model.dead_letters`)
     x-expires            milliseconds after which a queue is deleted that nobody uses: no consumers, not declared again,
                          no basic.get
     x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
                          higher ones count as this; 0 for no priorities
 
 Both names of one feature cannot be given together. Sources: RabbitMQ, "Queue Length Limit", "Time-To-Live and
-Expiration" and "Priority Queue Support".
+Expiration", "Dead Letter Exchanges" and "Priority Queue Support".
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, shown
@@ -31,11 +33,52 @@ _POLICY: Final = "qpid.policy_type"
 _POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject"}
 _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 
-NAMES: Final = frozenset((MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, *_LENGTHS))
+DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_KEY: Final = "x-dead-letter-routing-key"
+
+NAMES: Final = frozenset((MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, DEAD_EXCHANGE, DEAD_KEY, *_LENGTHS))
 """The arguments that are mapped here, or read by `arguments`."""
+
+_MAX_NAME: Final = 255  # bytes
 
 MAX_MILLISECONDS: Final = (1 << 32) - 1
 """Of a time: 49 days, RabbitMQ's limit."""
+
+
+class DeadLetterArguments(NamedTuple):
+    """Where dead messages go.
+
+    Attributes:
+        exchange: name of the exchange; empty for the default exchange.
+        routing_key: the key that they get; None for their own.
+    """
+
+    exchange: str
+    routing_key: str | None = None
+
+
+def dead_letter_arguments(arguments: TypedMap) -> DeadLetterArguments | None:
+    """Where the dead messages of a queue go; None if they are dropped.
+
+    Raises:
+        InvalidArgumentError: one of them is no name, or there is a routing key without an exchange.
+    """
+    exchange, key = _name(arguments, DEAD_EXCHANGE), _name(arguments, DEAD_KEY)
+    if exchange is not None:
+        return DeadLetterArguments(exchange, key)
+    if key is not None:
+        raise InvalidArgumentError(f"{DEAD_KEY} is given without {DEAD_EXCHANGE}")
+    return None
+
+
+def _name(arguments: TypedMap, argument: str) -> str | None:
+    typed = arguments.get(argument)
+    if typed is None:
+        return None
+    value = as_text(typed.value)
+    if not isinstance(value, str) or len(value.encode("utf-8", "surrogateescape")) > _MAX_NAME:
+        raise InvalidArgumentError(f"{argument} is {shown(value)}, not a name of at most {_MAX_NAME} bytes")
+    return value
 
 
 def mapped(arguments: TypedMap) -> TypedMap:

@@ -54,6 +54,7 @@ from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.dead_letter import DeadLetter
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
@@ -87,8 +88,9 @@ class QueueFactory:
         restore: decodes a stored message; needed to create queues with a journal.
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         paging: has the paging files; None if there is no directory for them (`use_paging`).
-        divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
-            room there.
+        divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
+            none, or no room there.
+        dead_letter: what moves the dead messages of a queue with this exchange, and this routing key if it is not None.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class QueueFactory:
         self._max_paging_bytes = self.staging_bytes = 0
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
+        self.dead_letter: Callable[[str, str | None], DeadLetter | None] = lambda _exchange, _key: None
         self.events = QueueEvents()
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
@@ -164,6 +167,8 @@ class QueueFactory:
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.message_ttl = None if parsed.message_ttl is None else max(parsed.message_ttl, 1) / 1000
         queue.expires_seconds = parsed.expires / 1000
+        if parsed.dead_letter is not None:
+            queue.dead_letter = self.dead_letter(*parsed.dead_letter)
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 

@@ -356,8 +356,11 @@ class Queue(Admitting):
 
     def _drop_expired(self, entry: Entry) -> None:
         self.acquire(entry, is_consumed=False)
-        with contextlib.suppress(InternalError):  # it stays acquired, so it is not delivered
-            self.dequeue(entry)
+        with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
+            if self.dead_letter is None:
+                self.dequeue(entry)
+            else:
+                self.dead_letter.expire(self, entry)
             self.counters.expired += 1
 
     # ---- consumers ----

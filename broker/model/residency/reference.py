@@ -102,6 +102,10 @@ class Reference(Message):
         """As of the message itself. Raises InternalError: it cannot be read."""
         return self.whole().expiring_at(moment)
 
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
+        """As of the message itself. Raises as `whole`, and as `Message.readdressed`."""
+        return self.whole().readdressed(exchange, routing_key, changes)
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
         """A copy of the message with some headers set. Raises as `whole`, and as `Message.with_headers`."""
         return self.whole().with_headers(changes)

@@ -7,6 +7,9 @@
     filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
     paging, pages, pagefactor                     as given; 0 if not
 
+Who declares a queue with a dead-letter exchange has to be allowed to publish to it: with its x-dead-letter-routing-key,
+or an empty key if messages keep their own.
+
 The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
 the object exists: what is no number counts as the largest one.
 
@@ -20,10 +23,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, is_set
 from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
-from qstore.broker.model.queues.classic_arguments import mapped
+from qstore.broker.model.queues.classic_arguments import dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -77,6 +81,14 @@ class Access:
             declared = self._declared(durable, auto_delete, exclusive, alternate, arguments, is_new=not passive)
         action = Action.ACCESS if passive else Action.CREATE
         self._authorization.check(caller, action, ObjectType.QUEUE, name, **declared)
+        if not passive and caller is not BROKER:
+            self._check_dead_letter(caller, arguments)
+
+    def _check_dead_letter(self, caller: Caller, arguments: TypedMap) -> None:
+        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+            dead_letter = dead_letter_arguments(arguments)
+            if dead_letter is not None:
+                self._authorization.check_publish(caller, dead_letter.exchange, dead_letter.routing_key or "")
 
     def delete_queue(self, caller: Caller, name: str, queue: Queue | None) -> None:
         """Raise UnauthorizedError unless the caller may delete a queue; None if there is none."""

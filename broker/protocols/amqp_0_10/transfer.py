@@ -57,6 +57,7 @@ _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-propert
 _MARKED: Final = tuple(bytes((flags | _REDELIVERED,)) for flags in range(256))
 _BEFORE_TIMES: Final = (0x08, 0x10)  # priority and delivery mode: a byte each
 _EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
+_OF_LIFE: Final = ("ttl", "expiration", "resume_id", "resume_ttl")
 _TIMES: Final = 0xC0  # timestamp and expiration
 _USER_ID: Final = 0x40  # in that of message-properties
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
@@ -199,6 +200,22 @@ class TransferMessage(Message):
         body = self.body if self.has_body else None
         return TransferMessage(header, body, self.exchange, properties, self.expires_at)
 
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> TransferMessage:
+        """As `Message.readdressed`."""
+        size = 4 + _two_u32(self.header, 0)[0]
+        try:
+            given = decode_struct(DELIVERY_PROPERTIES, self.header, 0, size)
+            left = {name: value for name, value in given.items() if name not in _OF_LIFE and value is not None}
+            left["routing_key"] = routing_key
+            properties = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, left), exchange)
+            header = properties.encoded + _extended(self.header[size:], changes)
+        except Amqp010Error as error:
+            raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
+        if len(header) > MAX_HEADER_BYTES:
+            raise InvalidArgumentError(f"the header of the message would have {len(header)} bytes")
+        properties = properties._replace(handling=self.handling)
+        return TransferMessage(header, self.body if self.has_body else None, exchange, properties, 0.0)
+
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
         """Its header for a consumer: with the remaining ttl, and the redelivered mark if it was delivered before."""
         header = self.header
@@ -296,6 +313,14 @@ def _with_mark(header: bytes) -> bytes:
 def _with_ttl(header: bytes, milliseconds: int) -> bytes:
     size = 4 + _two_u32(header, 0)[0]
     return with_property(header[:size], "ttl", milliseconds) + header[size:]
+
+
+def _extended(others: bytes, changes: Mapping[str, TypedValue | None]) -> bytes:
+    """As `_with_application_headers`; message-properties that cannot be decoded are lost."""
+    try:
+        return _with_application_headers(others, changes)
+    except Amqp010Error:
+        return _with_application_headers(b"", changes)
 
 
 def _with_application_headers(header: bytes, changes: Mapping[str, TypedValue | None]) -> bytes:

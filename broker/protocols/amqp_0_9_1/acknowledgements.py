@@ -2,7 +2,7 @@
 
     ack                          the message is dequeued; in a transaction, at commit
     nack, reject with requeue    it is available again, at its position, marked as redelivered
-    nack, reject without         it moves to the queue's alternate exchange; without one it is dequeued
+    nack, reject without         it moves to the queue's dead-letter or alternate exchange; without it is dequeued
     recover                      all unacknowledged messages are available again
 
 The model defines these outcomes (`settlement`); the protocol has no answers to them, so nothing waits for the disk.

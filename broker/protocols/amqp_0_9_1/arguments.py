@@ -4,7 +4,7 @@ Names that begin with "x-" ask for features of RabbitMQ: one that this broker do
 ignored. All other names are passed on to the model, which has features of its own under names that begin with "qpid.".
 
     queues       x-queue-type: "classic" only; x-message-ttl, x-expires, x-max-length, x-max-length-bytes, x-overflow,
-                 x-max-priority (`model/queues/classic_arguments`)
+                 x-max-priority, x-dead-letter-exchange, x-dead-letter-routing-key (`model/queues/classic_arguments`)
     exchanges    alternate-exchange: the name of an existing exchange
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
     consumers    none

@@ -21,12 +21,15 @@ from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredF
 from qstore.broker.model.message import Properties as NeutralProperties
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
-from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, split_record
+from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
+
+_MAX_HEADER: Final = 0xFFFF  # bytes of one that the broker has extended
 
 
 class BasicMessage(Message):
@@ -107,6 +110,7 @@ class BasicMessage(Message):
             content_encoding=values.content_encoding,
             subject=values.type,
             created_at=values.timestamp,
+            ttl=milliseconds(values.expiration),
             headers=values.headers or EMPTY_MAP,
         )
 
@@ -117,19 +121,38 @@ class BasicMessage(Message):
             moment,
         )  # fmt: skip
 
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
+        """As `Message.readdressed`."""
+        try:
+            values = self.basic_properties()._replace(expiration=None)
+            header = encode_header(body_size(self.header), _changed(values, changes))
+            routed = encode_routed(exchange, routing_key)
+        except Amqp091Error as error:
+            raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
+        if len(header) > _MAX_HEADER:
+            raise InvalidArgumentError(f"the header of the message would have {len(header)} bytes")
+        return BasicMessage(
+            header, self.body, exchange, routing_key, routed, self.is_persistent, self.handling, 0.0
+        )  # fmt: skip
+
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
         """As `Message.with_headers`."""
         try:
             size, values = decode_header(self.header)
-            kept = [entry for entry in (values.headers or EMPTY_MAP).entries if entry[0] not in changes]
-            kept += [(name, value) for name, value in changes.items() if value is not None]
-            header = encode_header(size, values._replace(headers=TypedMap(tuple(kept))))
+            header = encode_header(size, _changed(values, changes))
         except Amqp091Error as error:
             raise InvalidArgumentError(f"the header {', '.join(changes)} cannot be added: {error}") from error
         return BasicMessage(
             header, self.body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling,
             self.expires_at,
         )  # fmt: skip
+
+
+def _changed(values: Properties, changes: Mapping[str, TypedValue | None]) -> Properties:
+    """Properties with some headers set, or removed where the value is None."""
+    kept = [entry for entry in (values.headers or EMPTY_MAP).entries if entry[0] not in changes]
+    kept += [(name, value) for name, value in changes.items() if value is not None]
+    return values._replace(headers=TypedMap(tuple(kept)))
 
 
 def handling_priority(priority: int | None) -> int:

@@ -1,0 +1,202 @@
+"""Dead-letter exchanges: where messages of a queue go that are rejected, expire or are displaced from a ring.
+
+    x-dead-letter-exchange       the exchange, looked for when a message dies; a missing one drops the message
+    x-dead-letter-routing-key    the routing key that the message gets; by default it keeps its own
+
+The message is addressed to that exchange, does not expire any more, and its headers tell of its death
+(`death_headers`). It is moved as to an alternate exchange (`router`): it leaves its queue when it is on the disk where
+it goes. A crash in between leaves it at both places, never at none. Queues that it would reach in an automatic cycle do
+not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
+exchange as well.
+
+    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so
+    a failed disk    the message stays on its queue, and is there after the next start
+
+Source: RabbitMQ, "Dead Letter Exchanges".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.death_headers import EXPIRED, MAXLEN, REJECTED, Death, headers_after, is_cycle
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.message import Message
+from qstore.broker.model.queues.alternate import Alternate, Routed
+from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.values import TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.router import Router
+    from qstore.broker.model.tick import Tick
+
+_LOG: Final = log_of("Model")
+
+_TOLD_EVERY: Final = 60.0  # seconds
+
+Done = Callable[[Exception | None], None]
+
+
+class DeadLetters:
+    """Moves the dead messages of one broker.
+
+    Args:
+        exchanges: name -> exchange.
+        router: moves messages.
+        tick: of the broker.
+        clock: seconds since 1970.
+
+    Attributes:
+        now: as `clock`.
+    """
+
+    def __init__(
+        self, exchanges: Mapping[str, Exchange], router: Router, tick: Tick, clock: Callable[[], float]
+    ) -> None:
+        self._exchanges, self._router, self._tick, self.now = exchanges, router, tick, clock
+
+    def to(self, exchange: str, routing_key: str | None) -> QueueDeadLetter:
+        """What a queue does with its dead messages that has these arguments; None for the message's own key."""
+        return QueueDeadLetter(self, exchange, routing_key)
+
+    def move(self, queue: Queue, entry: Entry, reason: str, to: QueueDeadLetter, done: Done) -> None:
+        """Move an acquired message to an exchange, with the headers of its death.
+
+        Args:
+            queue: its queue.
+            entry: the message.
+            reason: of its death.
+            to: where it goes.
+            done: called when it has left its queue for good, or with the error that prevents it.
+
+        Raises:
+            InvalidArgumentError: its headers are too large to tell of one more death.
+            ModelError: see `Router.publish`. Then it is still acquired.
+        """
+        exchange = self._exchanges.get(to.exchange)
+        if entry.state != ACQUIRED:  # it is on its way, or gone
+            self._router.move(queue, entry, self._exchanges[""] if exchange is None else exchange, done)
+            return
+        if exchange is None:
+            if queue.dequeue(entry):
+                self._tick.when_synced(done)
+            else:
+                done(None)
+            return
+        message = entry.message.whole()
+        key = message.routing_key if to.routing_key is None else to.routing_key
+        died = Death(
+            reason, queue.name, message.exchange, message.routing_key, int(self.now()), message.properties().ttl
+        )
+        changes, deaths = headers_after(message.headers(), died)
+        dead = message.readdressed(exchange.name, key, changes)
+        destination: Alternate[Queue] = exchange
+        if reason != REJECTED:
+            destination = _WithoutCycles(self._router, exchange, deaths, to)
+        self._router.move(queue, entry, destination, done, dead)
+
+
+class QueueDeadLetter:
+    """Where the dead messages of one queue go.
+
+    Attributes:
+        exchange: name of the exchange.
+        routing_key: the key that they get; None for their own.
+    """
+
+    __slots__ = ("_dropped", "_has_warned", "_letters", "_told_at", "exchange", "routing_key")
+
+    def __init__(self, letters: DeadLetters, exchange: str, routing_key: str | None) -> None:
+        self._letters, self.exchange, self.routing_key = letters, exchange, routing_key
+        self._has_warned, self._dropped, self._told_at = False, 0, -_TOLD_EVERY
+
+    def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
+        """As `DeadLetter.reject`."""
+        self._letters.move(queue, entry, REJECTED, self, done)
+
+    def expire(self, queue: Queue, entry: Entry) -> None:
+        """As `DeadLetter.expire`."""
+        try:
+            self._letters.move(queue, entry, EXPIRED, self, _ignore)
+        except (ResourceLimitExceededError, InvalidArgumentError) as error:
+            queue.dequeue(entry)
+            self._was_dropped(queue, error)
+
+    def displace(self, queue: Queue, entry: Entry) -> bool:
+        """As `DeadLetter.displace`."""
+        try:
+            self._letters.move(queue, entry, MAXLEN, self, _ignore)
+        except (ModelError, MemoryError) as error:
+            self._was_dropped(queue, error)
+            return False
+        return True
+
+    def _was_dropped(self, queue: Queue, error: Exception) -> None:
+        """A message is dropped that cannot go there: this is logged now and then."""
+        self._dropped += 1
+        now = self._letters.now()
+        if not 0 <= now - self._told_at < _TOLD_EVERY:
+            self._told_at = now
+            text = 'Queue "%s": %s dropped, which cannot go to the dead-letter exchange "%s": %s'
+            count = self._dropped
+            _LOG.warning(
+                text, queue.name, "1 message was" if count == 1 else f"{count} messages were", self.exchange, error
+            )
+            self._dropped = 0
+
+    def found_cycle(self, queue: Queue) -> None:
+        """A message has come back to `queue`, and does not get there: this is logged once."""
+        if not self._has_warned:
+            self._has_warned = True
+            text = 'Queue "%s": messages are dropped that come back to it in a cycle of dead-letter exchanges, by "%s"'
+            _LOG.warning(text, queue.name, self.exchange)
+
+
+class _WithoutCycles:
+    """An exchange, without the queues that a message would reach in a cycle.
+
+    Args:
+        router: asks the alternate exchange, too.
+        exchange: the exchange.
+        deaths: of the message.
+        to: is told of cycles.
+    """
+
+    __slots__ = ("_deaths", "_exchange", "_router", "_to", "alternate", "name")
+
+    def __init__(self, router: Router, exchange: Exchange, deaths: Sequence[TypedMap], to: QueueDeadLetter) -> None:
+        self._router, self._exchange, self._deaths, self._to = router, exchange, deaths, to
+        self.name = exchange.name
+        self.alternate: Alternate[Queue] | None = None  # `route` has asked it
+
+    def route(self, message: Message) -> Routed[Queue]:
+        """The queues for a message."""
+        route = self._router.route(message, self._exchange)
+        queues: list[Queue] = []
+        for queue in route.queues:
+            if is_cycle(queue.name, self._deaths):
+                self._to.found_cycle(queue)
+            else:
+                queues.append(queue)
+        return route if len(queues) == len(route.queues) else _Fewer(route, queues)
+
+
+class _Fewer:
+    """A route with fewer queues, which counts as the whole one."""
+
+    __slots__ = ("_route", "queues")
+
+    def __init__(self, route: Routed[Queue], queues: Sequence[Queue]) -> None:
+        self._route, self.queues = route, queues
+
+    def count(self, size: int) -> None:
+        """Count a message of `size` bytes."""
+        self._route.count(size)
+
+
+def _ignore(_error: Exception | None) -> None:
+    """A message that cannot leave its queue stays acquired, and is there after the next start."""

@@ -1,0 +1,36 @@
+"""Where the dead messages of a queue go, as the queue sees it: `broker.model.dead_letters` is the implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.queues.queue import Queue
+
+
+class DeadLetter(Protocol):
+    """Moves the acquired messages of a queue to its dead-letter exchange."""
+
+    def reject(self, queue: Queue, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        """Move a message that a consumer has rejected.
+
+        Args:
+            queue: its queue.
+            entry: the message.
+            done: called when it has left its queue for good, or with the error that prevents it.
+
+        Raises:
+            ModelError: it cannot be moved, and is still acquired.
+        """
+
+    def expire(self, queue: Queue, entry: Entry) -> None:
+        """Move a message that has expired; where there is no room for it, it is dropped.
+
+        Raises:
+            InternalError: it stays acquired, because a journal cannot be written.
+        """
+
+    def displace(self, queue: Queue, entry: Entry) -> bool:
+        """Move the oldest message of a full ring. Returns False if it is still acquired: there is no room for it."""

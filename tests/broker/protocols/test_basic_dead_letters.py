@@ -1,0 +1,344 @@
+"""Dead-letter exchanges: which messages go there, with which headers, and which are dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qstore.broker.model.death_headers import deaths_of
+from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.queues.counters import QueueTotals
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.plain import plain_map
+from qstore.formats.values import TypedMap, typed_map
+from tests.broker.protocols.basic_client import BasicClient, Received
+from tests.broker.protocols.test_basic_channel import failed
+from tests.broker.protocols.world import World, header
+
+TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+NACK = {"delivery_tag": 0, "multiple": True, "requeue": False}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> BasicClient:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="dead")
+    return client
+
+
+def plain(headers: TypedMap | None) -> dict[str, Any]:
+    return {} if headers is None else plain_map(headers)
+
+
+def got(client: BasicClient, queue: str) -> Received:
+    """The next message of a queue."""
+    found = client.call("basic.get", queue=queue, no_ack=True)
+    assert found.name == "basic.get-ok", found
+    return found
+
+
+def headers_of(message: Received) -> dict[str, Any]:
+    assert message.properties is not None
+    return plain(message.properties.headers)
+
+
+def expire(world: World, queue: str, seconds: float) -> None:
+    """Let time pass, and expired messages leave a queue."""
+    world.now += seconds
+    world.broker.queues[queue].expire()
+    world.run()
+
+
+def totals(world: World, queue: str) -> QueueTotals:
+    return world.broker.queues[queue].totals
+
+
+def test_a_rejected_message_goes_there(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    client.publish("q", b"bad", Properties(headers=typed_map({"own": 1}), priority=3, expiration="90000"))
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", **NACK)
+    found = got(client, "dead")
+    assert found.body == b"bad"
+    assert (found.values["exchange"], found.values["routing_key"], found.values["redelivered"]) == ("", "dead", False)
+    assert found.properties is not None
+    assert (found.properties.expiration, found.properties.priority) == (None, 3)
+    death = {
+        "count": 1, "reason": "rejected", "queue": "q", "time": 1_000_000, "exchange": "", "routing-keys": ["q"],
+        "original-expiration": "90000",
+    }  # fmt: skip
+    names = {
+        f"x-{which}-death-{name}": death[name]
+        for which in ("first", "last")
+        for name in ("reason", "queue", "exchange")
+    }
+    assert headers_of(found) == {"own": 1, "x-death": [death], **names}
+    assert (totals(world, "q").rejected, totals(world, "q").messages) == (1, 0)
+
+
+def test_a_message_that_is_requeued_does_not(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    client.publish("q")
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", **{**NACK, "requeue": True})
+    assert got(client, "q").values["redelivered"]
+    assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+def test_expired_messages_go_there(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-message-ttl": 1000})
+    client.publish("q", b"short", Properties(expiration="100"))
+    client.publish("q", b"long", Properties())
+    world.run()
+    expire(world, "q", 0.5)
+    expire(world, "q", 1)
+    short, long = got(client, "dead"), got(client, "dead")
+    assert (short.body, long.body) == (b"short", b"long")
+    (death,) = headers_of(short)["x-death"]
+    assert (death["reason"], death["original-expiration"]) == ("expired", "100")
+    (death,) = headers_of(long)["x-death"]
+    assert (death["reason"], death["queue"]) == ("expired", "q")
+    assert "original-expiration" not in death
+    assert (totals(world, "q").expired, totals(world, "q").messages) == (2, 0)
+    world.now += 1_000_000  # they do not expire again
+    assert totals(world, "dead").expired == 0
+
+
+def test_a_message_that_a_consumer_reaches_too_late_goes_there(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    client.publish("q", b"late", Properties(expiration="100"))
+    client.publish("q", b"other", Properties())
+    world.run()
+    world.now += 1
+    assert got(client, "q").body == b"other"
+    assert got(client, "dead").body == b"late"
+
+
+def test_displaced_messages_go_there(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-max-length": 2})
+    for number in range(4):
+        client.publish("q", b"%d" % number)
+    found = [got(client, "dead") for _ in range(2)]
+    assert [each.body for each in found] == [b"0", b"1"]
+    assert {headers_of(each)["x-death"][0]["reason"] for each in found} == {"maxlen"}
+    assert (totals(world, "q").discarded, totals(world, "q").messages) == (2, 2)
+
+
+def test_refused_messages_do_not(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-max-length": 1, "x-overflow": "reject-publish"})
+    client.call("confirm.select")
+    client.publish("q")
+    client.publish("q")
+    assert client.take("basic.nack")
+    assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+def test_messages_of_a_purged_or_deleted_queue_do_not(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    client.publish("q")
+    client.call("queue.purge", queue="q")
+    client.publish("q")
+    client.call("queue.delete", queue="q")
+    assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+def test_without_a_key_of_its_own_the_queue_keeps_that_of_the_message(client: BasicClient) -> None:
+    client.call("exchange.declare", exchange="dlx", type="direct")
+    client.call("queue.bind", queue="dead", exchange="dlx", routing_key="q")
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "dlx"})
+    client.publish("q")
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", **NACK)
+    assert (found := got(client, "dead")).values["exchange"] == "dlx"
+    assert found.values["routing_key"] == "q"
+
+
+def test_without_the_exchange_messages_are_dropped(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "nowhere", "x-max-length": 1})
+    for _ in range(3):
+        client.publish("q")
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", **NACK)
+    client.publish("q", b"old", Properties(expiration="1"))
+    expire(world, "q", 1)
+    found = totals(world, "q")
+    assert (found.messages, found.discarded, found.rejected, found.expired) == (0, 2, 1, 1)
+
+
+def test_each_queue_and_reason_counts(world: World, client: BasicClient) -> None:
+    """The usual circle for retries: rejected, waits, and comes back."""
+    client.call("queue.declare", queue="work", arguments={**TO_DEAD, "x-dead-letter-routing-key": "wait"})
+    waits = {**TO_DEAD, "x-dead-letter-routing-key": "work", "x-message-ttl": 1000}
+    client.call("queue.declare", queue="wait", arguments=waits)
+    client.publish("work", b"job", Properties(expiration="5000"))
+    for _ in range(3):
+        assert client.call("basic.get", queue="work").body == b"job"
+        client.method("basic.nack", **NACK)
+        client.sync()
+        expire(world, "wait", 2)
+    headers = headers_of(got(client, "work"))
+    assert [(each["queue"], each["reason"], each["count"]) for each in headers["x-death"]] == [
+        ("wait", "expired", 3), ("work", "rejected", 3)
+    ]  # fmt: skip
+    assert [each["time"] for each in headers["x-death"]] == [1_000_002, 1_000_000]
+    assert headers["x-death"][1]["original-expiration"] == "5000"
+    assert (headers["x-first-death-queue"], headers["x-first-death-reason"]) == ("work", "rejected")
+    assert (headers["x-last-death-queue"], headers["x-last-death-reason"]) == ("wait", "expired")
+
+
+def test_an_automatic_cycle_ends(world: World, client: BasicClient) -> None:
+    for queue, other in (("a", "b"), ("b", "a")):
+        arguments = {**TO_DEAD, "x-dead-letter-routing-key": other, "x-message-ttl": 1000}
+        client.call("queue.declare", queue=queue, arguments=arguments)
+    client.publish("a")
+    world.run()
+    expire(world, "a", 2)
+    assert [totals(world, queue).messages for queue in "ab"] == [0, 1]
+    expire(world, "b", 2)
+    assert [totals(world, queue).messages for queue in "ab"] == [0, 0]
+    assert world.broker.router.unroutable == 1
+
+
+def test_the_other_queues_get_a_message_that_comes_back_to_one(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout", "x-message-ttl": 1000})
+    for queue in ("q", "dead"):
+        client.call("queue.bind", queue=queue, exchange="amq.fanout")
+    client.publish("q")
+    world.run()
+    expire(world, "q", 2)
+    assert [totals(world, queue).messages for queue in ("q", "dead")] == [0, 1]
+
+
+def test_a_full_queue_gets_none(world: World, client: BasicClient) -> None:
+    """One that was rejected stays where it is."""
+    client.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.publish("full")
+    arguments = {**TO_DEAD, "x-dead-letter-routing-key": "full", "x-max-length": 2}
+    client.call("queue.declare", queue="q", arguments=arguments)
+    for _ in range(3):
+        client.publish("q")
+    client.publish("q", b"old", Properties(expiration="1"))
+    world.run()
+    expire(world, "q", 1)
+    assert totals(world, "q").messages == 1
+    client.call("basic.get", queue="q")
+    assert failed(client, "basic.nack", **NACK)[1] == 406
+    assert totals(world, "q").messages == 1
+    assert totals(world, "full").messages == 1
+
+
+def test_headers_of_any_form_are_extended(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    for x_death in ("x", [], [1, {"queue": 7}, {"reason": "rejected", "queue": "q", "count": "many"}], {"queue": "q"}):
+        client.publish("q", b"x", Properties(headers=typed_map({"x-death": x_death})))
+        client.call("basic.get", queue="q")
+        client.method("basic.nack", **NACK)
+        latest = headers_of(got(client, "dead"))["x-death"][0]
+        assert (latest["queue"], latest["reason"]) == ("q", "rejected")
+        assert latest["count"] in (1, 2)
+
+
+def test_the_move_waits_for_the_disk(world: World, client: BasicClient) -> None:
+    """A message leaves its queue once it is on the disk where it goes."""
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    for name in ("q", "dead"):
+        queue: Queue = world.broker.queues[name]
+        world._keep(queue)
+        queue.durable = True
+    client.publish("q", b"precious")
+    world.run()
+    world.store.end_flush()
+    assert client.call("basic.get", queue="q").body == b"precious"
+    client.method("basic.nack", **NACK)
+    world.run()
+    assert (len(world.store.enqueued), world.store.dequeued) == (2, [])
+    world.store.end_flush()
+    world.run()
+    assert world.store.dequeued == [1]
+    world.store.end_flush()
+    stored = restore_message(world.store.enqueued[1])
+    assert stored.routing_key == "dead"
+    assert len(deaths_of(stored.headers())) == 1
+    found = got(client, "dead")
+    assert (found.body, found.properties and found.properties.delivery_mode) == (b"precious", 2)
+
+
+def test_it_is_the_same_over_0_10(world: World, client: BasicClient) -> None:
+    old = world.open_client()
+    old.declare("q", arguments=typed_map({**TO_DEAD, "x-dead-letter-routing-key": b"dead"}))
+    message = header({"application_headers": typed_map({"own": 1})}, routing_key="q", ttl=60_000, priority=7)
+    old.command("message.transfer", header=message, body=b"x")
+    client.publish("q", b"y")
+    old.subscribe("q")
+    old.command("message.reject", transfers=[(0, 1)])
+    old.sync()
+    old.subscribe("dead")
+    first, second = old.deliveries[2:]
+    assert (first.body, second.body) == (b"x", b"y")
+    assert first.properties["routing_key"] == "dead"
+    assert first.properties["priority"] == 7
+    assert "ttl" not in first.properties
+    for each in (first, second):
+        (entry,) = [each for each in world.broker.queues["dead"].entries() if each.message.body == first.body]
+        headers = plain(entry.message.headers())
+        assert headers["x-death"][0]["reason"] == "rejected"
+        assert each.header.count(b"x-first-death-queue") == 1
+    assert headers["own"] == 1
+    assert headers["x-death"][0]["original-expiration"] == "60000"
+
+
+def test_a_dead_message_of_0_10_is_stored_as_it_is_delivered(world: World) -> None:
+    old = world.open_client()
+    old.declare("q", arguments=typed_map(TO_DEAD))
+    old.declare("dead")
+    old.publish("q", b"x", ttl=1000, delivery_mode=2)
+    world.run()
+    expire(world, "q", 2)
+    (entry,) = world.broker.queues["dead"].entries()
+    stored = restore_message(b"".join(entry.message.stored_form()[0]))
+    assert (stored.exchange, stored.routing_key, stored.expires_at, stored.is_persistent) == ("", "dead", 0, True)
+    assert deaths_of(stored.headers()) == deaths_of(entry.message.headers()) != []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-dead-letter-exchange": 1}, {"x-dead-letter-exchange": "x" * 256},
+        {"x-dead-letter-routing-key": "dead"}, {**TO_DEAD, "x-dead-letter-routing-key": True},
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_valid(client: BasicClient, arguments: dict[str, Any]) -> None:
+    closed, code, text = failed(client, "queue.declare", queue="l", arguments=arguments)
+    assert (closed, code) == ("channel.close", 406)
+    assert "x-dead-letter" in text
+
+
+def test_a_queue_is_not_declared_again_with_another_exchange(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    assert client.call("queue.declare", queue="q", arguments=TO_DEAD).name == "queue.declare-ok"
+    _, code, text = failed(client, "queue.declare", queue="q", arguments={"x-dead-letter-exchange": "other"})
+    assert code == 406
+    assert "inequivalent arg 'x-dead-letter-" in text
+
+
+def test_who_declares_it_has_to_be_allowed_to_publish_there(world: World, client: BasicClient) -> None:
+    def refuse(_caller: object, exchange: str, key: str) -> bool:
+        raise UnauthorizedError(f"{exchange} {key}")
+
+    class Rules:
+        checks_publish = True
+
+        def allows(self, *_: object) -> bool:
+            return True
+
+    world.broker.authorization.authorizer = Rules()  # type: ignore[assignment]
+    world.broker.authorization.check_publish = refuse  # type: ignore[method-assign]
+    assert failed(client, "queue.declare", queue="q", arguments=TO_DEAD)[1:] == (403, "ACCESS_REFUSED -  dead")

@@ -1,0 +1,121 @@
+"""Dead-letter exchanges when the power fails: a message that was stored is on its queue, or where it goes, or on both.
+
+Messages die in three ways: a full ring displaces them, their time is over, a consumer rejects them.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from qstore.broker.model.dead_letters import DeadLetters, QueueDeadLetter
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
+from qstore.formats.amqp_0_10.commands import decode_command
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.values import typed_map
+from tests.faults.broker_clients import UNLIMITED, OneSession, subscribe
+from tests.faults.broker_process import BrokerProcess, tiny_portions
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.test_displacement_crashes import MESSAGES, Publisher, found_after
+from tests.support.compiled import replaces
+from tests.support.profiles import seeds_of_the_day
+
+TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+HOW = {"maxlen": {"x-max-length": 4}, "expired": {"x-message-ttl": 1000}, "rejected": {}}
+START = 1_700_000_000.0
+ROOMY = Geometry(12, 8192)
+"""What does not find room is dropped."""
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def small_pages() -> Iterator[None]:
+    with tiny_portions():
+        yield
+
+
+class Rejecter(ClientSession):
+    """A client that rejects every message."""
+
+    def __init__(self) -> None:
+        super().__init__(b"rejecter", 0, None)
+
+    def on_attached(self) -> None:
+        subscribe(self, "q", acquire_mode=0, credit=UNLIMITED)
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+        number = self.begin_command()
+        assert decode_command(payload)[0].name == "message.transfer"
+        self.send("message.reject", transfers=[(number, number)])
+
+
+def left_after(reason: str, seed: int) -> tuple[list[int], list[int], int, int]:
+    """What the next start finds on the queue, and behind its dead-letter exchange; how many were stored, and sent."""
+    chance, disk, now = random.Random(seed), SimulatedDisk(seed), [START]
+    process = BrokerProcess(disk, random.Random(seed), lambda: now[0], lambda: None, pages=seed % 2 == 1)
+    process.store.geometry = ROOMY
+    publisher = Publisher(process, in_transactions=seed % 5 == 0)
+    publisher.send("queue.declare", queue="dead", durable=True)
+    publisher.send("queue.declare", queue="q", durable=True, arguments=typed_map({**TO_DEAD, **HOW[reason]}))
+    publisher.wire.carry()
+    process.settle()
+    steps: list[Callable[[], Any]] = [publisher.publish, publisher.publish, process.tick, process.collect]
+    if reason == "expired":
+        steps += [lambda: now.__setitem__(0, now[0] + 0.4), process.broker.expire]
+    elif reason == "rejected":
+        steps.append(process.connect(OneSession(Rejecter())).carry)
+    end = chance.randrange(2, MESSAGES)
+    while publisher.published < end:
+        chance.choice(steps)()
+    for _ in range(chance.randrange(6)):
+        chance.choice(steps[2:])()
+    stored, published = publisher.stored, publisher.published
+    disk.crash(power_loss=True)
+    kept, dead = found_after(disk, seed, "q", "dead")
+    process.discard()
+    return kept, dead, stored, published
+
+
+def check_all(reason: str, seeds: Iterable[int]) -> int:
+    """Check that nothing is lost, and nothing comes out of nowhere. Returns how many messages were moved."""
+    count = 0
+    for seed in seeds:
+        kept, dead, stored, published = left_after(reason, seed)
+        assert len(set(kept)) == len(kept)
+        assert {*kept, *dead} <= set(range(published))
+        assert set(range(stored)) <= {*kept, *dead}
+        count += len(dead)
+    return count
+
+
+@pytest.mark.parametrize("reason", HOW)
+def test_what_was_stored_is_there_or_was_moved(reason: str) -> None:
+    assert check_all(reason, seeds_of_the_day(10))
+
+
+@replaces
+def test_a_move_that_does_not_wait_for_the_disk_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(
+        self: DeadLetters, queue: Queue, entry: Entry, _reason: str, to: QueueDeadLetter, done: Callable[[None], None]
+    ) -> None:
+        exchange = self._exchanges[to.exchange]
+        dead = entry.message.whole().readdressed(exchange.name, to.routing_key or "", {})
+        self._router.put(dead, self._router.route(dead, exchange).queues)
+        queue.dequeue(entry)
+        done(None)
+
+    monkeypatch.setattr(DeadLetters, "move", at_once)
+    with pytest.raises(AssertionError):
+        check_all("rejected", range(300))
