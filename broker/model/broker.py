@@ -22,6 +22,7 @@ from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_typ
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
+from qstore.broker.model.queues.expiry import Expiries
 from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
@@ -64,6 +65,7 @@ class Broker:
         tick: work collected during the current event loop tick.
         idle_queues: unused auto-delete queues whose timeout is running.
         queue_factory: creates queues.
+        expiries: has messages at the head of queues leave when they expire.
         router: publishes and moves messages.
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
@@ -103,6 +105,7 @@ class Broker:
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
         self.router = Router(store, self.tick, self.queues)
+        self.expiries = Expiries(clock, call_later)
         self.queue_factory = self._new_queue_factory()
         self.distributed = DistributedTransactions(
             self.router,
@@ -143,7 +146,7 @@ class Broker:
             settings.default_message_group,
             settings.queue_memory_bytes,
         )
-        factory.divert = self.router.divert
+        factory.divert, factory.expiries = self.router.divert, self.expiries
         factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock).to
         factory.staging_bytes = settings.staging_bytes
         return factory
@@ -239,6 +242,7 @@ class Broker:
                 progress,
             )
             recovery.run()
+            self.tick.schedule()  # messages may have expired meanwhile
             for queue in self.queues.values():
                 self.quotas.queue_created(queue.creator)
                 self.idle_queues.used(queue)

@@ -172,9 +172,11 @@ class Recovery:
         """Put the messages on a queue without reading them, if it can have them so. Returns whether it does.
 
         Their sizes are estimated by that of the first message, and known when they are read. A queue that displaces
-        messages, as rings do, needs the sizes themselves: by estimates it would discard what there is room for.
+        messages, as rings do, needs the sizes themselves: by estimates it would discard what there is room for. One
+        with a time to live for messages needs to know when they expire.
         """
-        if queue.residency is None or queue.displacements or not queue.residency.takes_index:
+        is_plain = not queue.displacements and queue.message_ttl is None
+        if queue.residency is None or not is_plain or not queue.residency.takes_index:
             return False
         portions = self._store.index(found)
         if portions is None:

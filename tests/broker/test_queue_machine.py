@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
+from qstore.broker.model.queues.expiry import expire_head
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
@@ -357,6 +358,22 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.expire() == len(places)
         for place in places:
             self.is_gone(place)
+
+    @rule()
+    def expire_head(self) -> None:
+        due = expire_head(self.queue, self.now)
+        left = {entry.position for entry in self.queue.entries()}
+        for place in [place for place in self.items if place not in left]:
+            assert self.items[place].state == WAITING
+            assert self.is_expired(self.items[place])
+            self.is_gone(place)
+        passed_over = self.queue._consumers._passed_over.entries
+        waiting = [item for place, item in self.items.items() if item.state == WAITING and place not in passed_over]
+        head = min(waiting, key=lambda item: item.place, default=None)
+        if head is None or any(item.state == UNCOMMITTED and item.place < head.place for item in self.items.values()):
+            return
+        assert not self.is_expired(head)
+        assert due in (0.0, head.expires_at) or self.queue.residency is not None
 
     # ---- at any time ----
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.depth_watch import DepthWatch
     from qstore.broker.model.queues.displacement import Displacement
     from qstore.broker.model.queues.eligibility import Eligibility
+    from qstore.broker.model.queues.expiry import Expiries
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.limits import Limit
 
@@ -30,12 +31,14 @@ class Admitting(Contents):
         exclusive_consumer: its exclusive consumer; None if there is none.
         message_ttl: seconds that a message may be on it; None for no limit.
         expires_seconds: how long it is kept while nobody uses it; 0 for ever.
+        expiries: has messages at its head leave when they expire (`expiry`); None if they do not.
+        expiry_due, expiry_number: when they do, and as what it is known there; 0 if they do not.
         dead_letter: where its dead messages go (`dead_letter`); None if they are dropped.
     """
 
     __slots__ = (
-        "_clock", "dead_letter", "displacements", "eligibility", "exclusive_consumer", "expires_seconds", "journal",
-        "limit", "message_ttl", "owner",
+        "_clock", "dead_letter", "displacements", "eligibility", "exclusive_consumer", "expires_seconds", "expiries",
+        "expiry_due", "expiry_number", "journal", "limit", "message_ttl", "owner",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +58,8 @@ class Admitting(Contents):
         self._clock = clock
         self.message_ttl: float | None = None
         self.expires_seconds = 0.0
+        self.expiries: Expiries | None = None
+        self.expiry_due, self.expiry_number = 0.0, 0
         self.dead_letter: DeadLetter | None = None
         self.journal, self.limit, self.displacements, self.eligibility = journal, limit, displacements, eligibility
         self.owner: object | None = None

@@ -35,6 +35,7 @@ from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.event_generation import EventGeneration, QueueEvents
+from qstore.broker.model.queues.expiry import Expiries
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
@@ -90,6 +91,7 @@ class QueueFactory:
         paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
+        expiries: has messages at the head of queues leave when they expire.
         dead_letter: what moves the dead messages of a queue with this exchange, and this routing key if it is not None.
     """
 
@@ -113,6 +115,7 @@ class QueueFactory:
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
         self.dead_letter: Callable[[str, str | None], DeadLetter | None] = lambda _exchange, _key: None
         self.events = QueueEvents()
+        self.expiries: Expiries | None = None
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
         """Let messages of queues go to paging files, each of at most `max_bytes`, 0 for no limit."""
@@ -166,6 +169,7 @@ class QueueFactory:
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.message_ttl = None if parsed.message_ttl is None else max(parsed.message_ttl, 1) / 1000
+        queue.expiries = self.expiries
         queue.expires_seconds = parsed.expires / 1000
         if parsed.dead_letter is not None:
             queue.dead_letter = self.dead_letter(*parsed.dead_letter)

@@ -17,15 +17,29 @@ before the cursor is released.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, GONE, OUT, Entry, end_entry
+from qstore.broker.model.queues.entry import (
+    ACQUIRED,
+    AVAILABLE,
+    END,
+    FOLDED,
+    GONE,
+    LEAVING,
+    MOVING,
+    OUT,
+    Entry,
+    end_entry,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumer import Consumer
+
+
+_PASSED: Final = (ACQUIRED, LEAVING, MOVING)  # states that a cursor passes: they become available only by `put_back`
 
 
 class Pager(Protocol):
@@ -168,6 +182,14 @@ class Fifo:
     def claim(self, entry: Entry, consumer: Consumer | None) -> bool:  # noqa: ARG002
         """Whether a consumer may have an available entry, which is then acquired; None if it is for no consumer."""
         return True
+
+    def oldest(self) -> Entry:
+        """The first entry that is available, or a stretch; if there is none, or it is not known, any other."""
+        entry = self._cursor
+        while entry.state in _PASSED:
+            entry = entry.next
+        self._cursor = entry
+        return entry
 
     def put_back(self, entry: Entry) -> None:
         """An entry is available again: move the cursor back to it, if it is past it."""

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, Entry
 from qstore.broker.model.queues.fifo import Fifo
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+
+_MAX_PASSED: Final = 100
 
 MAX_SPARE_KINDS: Final = 16
 """Kinds of consumers that an order remembers beyond those that the queue has: each costs time for every message."""
@@ -47,6 +49,15 @@ class PerConsumerOrder(Fifo, ABC):
         entry.rid = rid
         entry.state = AVAILABLE
         self._end = end
+        return entry
+
+    def oldest(self) -> Entry:
+        """As of `Fifo`; it is known if not very many before it are not available."""
+        entry = self.first
+        for _ in range(_MAX_PASSED):
+            if entry.state == AVAILABLE or entry.state >= END:
+                break
+            entry = entry.next
         return entry
 
     @abstractmethod

@@ -29,12 +29,12 @@ from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, LEAVING, MOVING, OUT, UNCOMMITTED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
+from qstore.broker.model.queues.expiry import expire
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.residency.reference import Reference
-from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -120,7 +120,7 @@ class Queue(Admitting):
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
         self._consumers, self.residency = Consumers(), residency
         if residency is not None:
-            residency.attach(self, self._order, self._consumers, self._barriers, self._is_ready)
+            residency.attach(self, self._order, self._consumers, self._barriers, self.is_ready)
 
     # ---- enqueue ----
 
@@ -235,9 +235,10 @@ class Queue(Admitting):
     def lower(self, barrier: Barrier) -> None:
         """The records that this barrier waits for are on the disk."""
         self._barriers.lower(barrier)
-        self._is_ready()
+        self.is_ready()
 
-    def _is_ready(self) -> None:
+    def is_ready(self) -> None:
+        """It has something to do: it is dispatched at the end of this tick."""
         self._tick.ready[self] = None
         self._tick.schedule()
 
@@ -297,7 +298,9 @@ class Queue(Admitting):
             return False
         entry.state = ACQUIRED
         self._acquired += 1
-        self.counters.internal_acquires += not is_consumed
+        if not is_consumed:
+            self.counters.internal_acquires += 1
+            self._tick.ready[self] = None  # its head may be another one
         self._consumers.acquired(entry)
         return True
 
@@ -342,19 +345,10 @@ class Queue(Admitting):
 
     def expire(self) -> int:
         """Remove available messages that have expired. Returns how many."""
-        now, count, order = self._clock(), 0, self._order
-        for part in order.parts():
-            if isinstance(part, Stretch) and not 0 < part.first_expiry <= now:
-                continue
-            for entry in order.within(part) if part.state == OUT else (part,):
-                if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
-                    self._drop_expired(entry)
-                    count += 1
-        if count:
-            self._tick.schedule()
-        return count
+        return expire(self, self._clock())
 
-    def _drop_expired(self, entry: Entry) -> None:
+    def drop_expired(self, entry: Entry) -> None:
+        """Remove an available message that has expired, or move it to the dead-letter exchange."""
         self.acquire(entry, is_consumed=False)
         with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
             if self.dead_letter is None:
@@ -423,6 +417,8 @@ class Queue(Admitting):
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
         self.watch.release()
+        if self.expiries is not None:
+            self.expiries.forget(self)
         if self.residency is not None:
             self.residency.close()
             self.residency = None  # it refers to the queue
@@ -455,9 +451,9 @@ class Queue(Admitting):
         if consumers.has_backlog or self._chooser is not None:
             try:
                 if self._chooser is not None:
-                    self._chooser.distribute(consumers, limit, self._clock, self._drop_expired, awaits)
+                    self._chooser.distribute(consumers, limit, self._clock, self.drop_expired, awaits)
                     limit = 0
-                elif not consumers.offer_backlog(self._clock, self._drop_expired, awaits):
+                elif not consumers.offer_backlog(self._clock, self.drop_expired, awaits):
                     limit = 0
             finally:
                 self._acquired += consumers.taken
@@ -467,7 +463,7 @@ class Queue(Admitting):
                 break
             expires_at = entry.message.expires_at
             if expires_at and expires_at <= self._clock():
-                self._drop_expired(entry)
+                self.drop_expired(entry)
                 continue
             if awaits is not None and awaits(entry):
                 order.put_back(entry)
@@ -489,6 +485,8 @@ class Queue(Admitting):
             self._tick.dispatch_later(self)
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
+        if self.expiries is not None:
+            self.expiries.look(self)
 
     @property
     def is_unfinished(self) -> bool:

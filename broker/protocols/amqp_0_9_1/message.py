@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
+from typing import Final
 
 from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import InvalidArgumentError

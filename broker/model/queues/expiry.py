@@ -1,0 +1,157 @@
+"""Messages whose time is over: when they leave their queue.
+
+    at the head    within milliseconds, also without consumers. The head is the first message that nobody has; one that
+                   expires later may have others behind it that expire earlier, which stay until it is gone
+    elsewhere      when a consumer reaches them, or at the purge interval (`expire`)
+
+There is one timer for a broker, for the queue whose head expires first. A queue is looked at when it was dispatched:
+one whose head does not expire costs nothing else. Of messages that selectors have passed over, and of those behind many
+that consumers hold on priority and group queues, the head is not known: they leave at the purge interval.
+
+Source: RabbitMQ, "Time-To-Live and Expiration".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.model.queues.entry import AVAILABLE, OUT
+from qstore.broker.model.residency.stretch import Stretch
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
+
+RESOLUTION: Final = 0.001
+"""Seconds between two calls of the timer, at least."""
+
+MAX_AT_ONCE: Final = 1000
+"""Messages of one queue that leave in one go, roughly: they take some milliseconds."""
+
+_MAX_WAIT: Final = 60.0  # seconds: the clock may be set
+_SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
+
+
+class Expiries:
+    """The queues whose head expires.
+
+    Args:
+        clock: seconds since 1970.
+        call_later: schedules a function after a delay in seconds; None: nothing expires by itself.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], call_later: Callable[[float, Callable[[], None]], Any] | None
+    ) -> None:
+        self._clock, self._call_later = clock, call_later
+        self._numbers = count(1)
+        self._heap: list[tuple[float, int]] = []
+        self._queues: dict[int, Queue] = {}
+        self._timer, self._timer_at = 0, inf
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def look(self, queue: Queue) -> None:
+        """A queue was dispatched: watch its head, if it expires."""
+        due = next_expiry(queue)
+        if due and not 0 < queue.expiry_due <= due and self._call_later is not None:
+            self._watch(queue, due)
+            self._start_timer()
+
+    def forget(self, queue: Queue) -> None:
+        """A queue was deleted."""
+        if self._queues.pop(queue.expiry_number, None) is not None:
+            queue.expiry_due, queue.expiry_number = 0.0, 0
+            self._tidy()
+
+    def stop(self) -> None:
+        """Nothing expires any more: the broker ends."""
+        self._call_later = None
+
+    def _watch(self, queue: Queue, due: float) -> None:
+        self._queues.pop(queue.expiry_number, None)
+        number = next(self._numbers)
+        queue.expiry_due, queue.expiry_number = due, number
+        self._queues[number] = queue
+        heappush(self._heap, (due, number))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        if len(self._heap) > 2 * len(self._queues) + _SPARE:
+            self._heap = [each for each in self._heap if each[1] in self._queues]
+            heapify(self._heap)
+
+    def _start_timer(self) -> None:
+        heap = self._heap
+        while heap and heap[0][1] not in self._queues:
+            heappop(heap)
+        if heap and heap[0][0] < self._timer_at and self._call_later is not None:
+            self._timer_at, self._timer = heap[0][0], self._timer + 1
+            timer = self._timer
+            wait = min(max(self._timer_at - self._clock(), RESOLUTION), _MAX_WAIT)
+            self._call_later(wait, lambda: self._ring(timer))
+
+    def _ring(self, timer: int) -> None:
+        if timer != self._timer or self._call_later is None:  # another one was started since
+            return
+        self._timer_at = inf
+        heap, now = self._heap, self._clock()
+        due: list[Queue] = []
+        while heap and heap[0][0] <= now:
+            queue = self._queues.pop(heappop(heap)[1], None)
+            if queue is not None:
+                queue.expiry_due, queue.expiry_number = 0.0, 0
+                due.append(queue)
+        for queue in due:
+            if not queue.is_deleted:
+                at = expire_head(queue, now)
+                if at:
+                    self._watch(queue, at)
+        self._start_timer()
+
+
+def next_expiry(queue: Queue) -> float:
+    """When the head of a queue expires, in seconds since 1970; 0.0 if it does not."""
+    head = queue.order.oldest()
+    if head.state == AVAILABLE:
+        return head.message.expires_at
+    return head.first_expiry if isinstance(head, Stretch) else 0.0
+
+
+def expire_head(queue: Queue, now: float) -> float:
+    """Remove messages from the head of a queue that have expired. Returns when to look again; 0.0 for never."""
+    order, removed = queue.order, 0
+    while True:
+        due = next_expiry(queue)
+        if not 0 < due <= now or removed >= MAX_AT_ONCE:
+            break
+        head, before = order.oldest(), removed
+        for entry in order.within(head) if head.state == OUT else (head,):
+            if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
+                queue.drop_expired(entry)
+                removed += 1
+        if removed == before:  # it is not as it was noted
+            due = 0.0
+            break
+    if removed:
+        queue.is_ready()
+    return due
+
+
+def expire(queue: Queue, now: float) -> int:
+    """Remove all available messages that have expired. Returns how many."""
+    removed, order = 0, queue.order
+    for part in order.parts():
+        if isinstance(part, Stretch) and not 0 < part.first_expiry <= now:
+            continue
+        for entry in order.within(part) if part.state == OUT else (part,):
+            if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
+                queue.drop_expired(entry)
+                removed += 1
+    if removed:
+        queue.is_ready()
+    return removed
