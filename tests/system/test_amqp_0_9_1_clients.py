@@ -85,6 +85,26 @@ def test_pika_gives_messages_back(channel: BlockingChannel, queue: str) -> None:
     assert channel.basic_get(queue) == (None, None, None)
 
 
+def test_pika_retries_over_dead_letter_exchanges(channel: BlockingChannel, queue: str) -> None:
+    """A message is rejected, waits on a queue without consumers, and comes back when its time is over."""
+    waiting = f"{queue}.waiting"
+    back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue, "x-message-ttl": 30}
+    channel.queue_declare(waiting, durable=True, arguments=back)
+    away = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": waiting}
+    channel.queue_declare(queue, durable=True, arguments=away)
+    channel.basic_publish("", queue, b"job", DURABLE)
+    for method, properties, body in channel.consume(queue, inactivity_timeout=PATIENCE_SECONDS):
+        assert (method is not None, body) == (True, b"job")
+        deaths = {each["reason"]: each["count"] for each in properties.headers.get("x-death", ())}
+        if deaths == {"expired": 2, "rejected": 2}:
+            channel.basic_ack(method.delivery_tag)
+            break
+        channel.basic_nack(method.delivery_tag, requeue=False)
+    channel.cancel()
+    assert properties.headers["number"] == 7
+    assert properties.headers["x-first-death-queue"] == queue
+
+
 def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: str) -> None:
     cancelled: list[Any] = []
     channel.add_on_cancel_callback(cancelled.append)
