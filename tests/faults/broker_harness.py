@@ -276,6 +276,8 @@ class BrokerLife:
         self.model.now += self.rng.choice((0.1, 0.7, 2.5))
         if self.rng.random() < 0.5:
             self.process.broker.expire()
+        else:
+            self.process.ring()
 
     # ---- topology ----
 

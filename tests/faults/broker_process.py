@@ -208,7 +208,7 @@ class BrokerProcess:
 
     Attributes:
         broker, store: as they are.
-        alarms: calls that are due in a second or later, which only `ring` does: when, and what.
+        alarms: when calls are due that only `ring` does, and what: those in a second or later, and for expiry.
         wires: the connections.
         failures: what went wrong where nobody could be told.
 
@@ -247,6 +247,7 @@ class BrokerProcess:
         settings = _PAGING if pages else _SETTINGS
         with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later)
+        self.broker.expiries._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
         if pages:
             self.paging_disk = FickleDisk(disk.life)
@@ -282,7 +283,10 @@ class BrokerProcess:
         if seconds < 1:
             self._timers.append(callback)
         else:
-            self.alarms.append((self.clock() + seconds, callback))
+            self._call_at(seconds, callback)
+
+    def _call_at(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.alarms.append((self.clock() + seconds, callback))
 
     def ring(self) -> None:
         """Do the calls that are due by now."""

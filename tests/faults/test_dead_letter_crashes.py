@@ -73,7 +73,7 @@ def left_after(reason: str, seed: int) -> tuple[list[int], list[int], int, int]:
     process.settle()
     steps: list[Callable[[], Any]] = [publisher.publish, publisher.publish, process.tick, process.collect]
     if reason == "expired":
-        steps += [lambda: now.__setitem__(0, now[0] + 0.4), process.broker.expire]
+        steps += [lambda: now.__setitem__(0, now[0] + 0.4), process.broker.expire, process.ring]
     elif reason == "rejected":
         steps.append(process.connect(OneSession(Rejecter())).carry)
     end = chance.randrange(2, MESSAGES)

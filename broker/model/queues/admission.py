@@ -60,7 +60,7 @@ class Admitting(Contents):
         self.expires_seconds = 0.0
         self.expiries: Expiries | None = None
         self.expiry_due, self.expiry_number = 0.0, 0
-        self.dead_letter: DeadLetter | None = None
+        self.dead_letter: DeadLetter[Any] | None = None
         self.journal, self.limit, self.displacements, self.eligibility = journal, limit, displacements, eligibility
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None

@@ -113,7 +113,7 @@ class QueueFactory:
         self._max_paging_bytes = self.staging_bytes = 0
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
-        self.dead_letter: Callable[[str, str | None], DeadLetter | None] = lambda _exchange, _key: None
+        self.dead_letter: Callable[[str, str | None], DeadLetter[Queue] | None] = lambda _exchange, _key: None
         self.events = QueueEvents()
         self.expiries: Expiries | None = None
 

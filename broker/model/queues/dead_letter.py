@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.entry import Entry
-    from qstore.broker.model.queues.queue import Queue
+
+_QueueT = TypeVar("_QueueT", contravariant=True)
 
 
-class DeadLetter(Protocol):
+class DeadLetter(Protocol[_QueueT]):
     """Moves the acquired messages of a queue to its dead-letter exchange."""
 
-    def reject(self, queue: Queue, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+    def reject(self, queue: _QueueT, entry: Entry, done: Callable[[Exception | None], None]) -> None:
         """Move a message that a consumer has rejected.
 
         Args:
@@ -25,12 +26,12 @@ class DeadLetter(Protocol):
             ModelError: it cannot be moved, and is still acquired.
         """
 
-    def expire(self, queue: Queue, entry: Entry) -> None:
+    def expire(self, queue: _QueueT, entry: Entry) -> None:
         """Move a message that has expired; where there is no room for it, it is dropped.
 
         Raises:
             InternalError: it stays acquired, because a journal cannot be written.
         """
 
-    def displace(self, queue: Queue, entry: Entry) -> bool:
+    def displace(self, queue: _QueueT, entry: Entry) -> bool:
         """Move the oldest message of a full ring. Returns False if it is still acquired: there is no room for it."""

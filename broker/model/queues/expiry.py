@@ -17,13 +17,14 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.model.queues.entry import AVAILABLE, OUT
 from qstore.broker.model.residency.stretch import Stretch
 
 if TYPE_CHECKING:
-    from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.queues.fifo import Fifo
 
 RESOLUTION: Final = 0.001
 """Seconds between two calls of the timer, at least."""
@@ -33,6 +34,29 @@ MAX_AT_ONCE: Final = 1000
 
 _MAX_WAIT: Final = 60.0  # seconds: the clock may be set
 _SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
+
+
+class Expiring(Protocol):
+    """A queue, as this module sees it.
+
+    Attributes:
+        is_deleted: it was deleted.
+        expiry_due, expiry_number: as of `Queue`.
+    """
+
+    is_deleted: bool
+    expiry_due: float
+    expiry_number: int
+
+    @property
+    def order(self) -> Fifo:
+        """The order of its messages."""
+
+    def drop_expired(self, entry: Entry) -> None:
+        """Remove an available message that has expired."""
+
+    def is_ready(self) -> None:
+        """It has something to do."""
 
 
 class Expiries:
@@ -49,20 +73,20 @@ class Expiries:
         self._clock, self._call_later = clock, call_later
         self._numbers = count(1)
         self._heap: list[tuple[float, int]] = []
-        self._queues: dict[int, Queue] = {}
+        self._queues: dict[int, Expiring] = {}
         self._timer, self._timer_at = 0, inf
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def look(self, queue: Queue) -> None:
-        """A queue was dispatched: watch its head, if it expires."""
-        due = next_expiry(queue)
+    def look(self, queue: Expiring, order: Fifo) -> None:
+        """A queue with this order was dispatched: watch its head, if it expires."""
+        due = next_expiry(order)
         if due and not 0 < queue.expiry_due <= due and self._call_later is not None:
             self._watch(queue, due)
             self._start_timer()
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: Expiring) -> None:
         """A queue was deleted."""
         if self._queues.pop(queue.expiry_number, None) is not None:
             queue.expiry_due, queue.expiry_number = 0.0, 0
@@ -72,7 +96,7 @@ class Expiries:
         """Nothing expires any more: the broker ends."""
         self._call_later = None
 
-    def _watch(self, queue: Queue, due: float) -> None:
+    def _watch(self, queue: Expiring, due: float) -> None:
         self._queues.pop(queue.expiry_number, None)
         number = next(self._numbers)
         queue.expiry_due, queue.expiry_number = due, number
@@ -100,7 +124,7 @@ class Expiries:
             return
         self._timer_at = inf
         heap, now = self._heap, self._clock()
-        due: list[Queue] = []
+        due: list[Expiring] = []
         while heap and heap[0][0] <= now:
             queue = self._queues.pop(heappop(heap)[1], None)
             if queue is not None:
@@ -114,19 +138,19 @@ class Expiries:
         self._start_timer()
 
 
-def next_expiry(queue: Queue) -> float:
+def next_expiry(order: Fifo) -> float:
     """When the head of a queue expires, in seconds since 1970; 0.0 if it does not."""
-    head = queue.order.oldest()
+    head = order.oldest()
     if head.state == AVAILABLE:
         return head.message.expires_at
     return head.first_expiry if isinstance(head, Stretch) else 0.0
 
 
-def expire_head(queue: Queue, now: float) -> float:
+def expire_head(queue: Expiring, now: float) -> float:
     """Remove messages from the head of a queue that have expired. Returns when to look again; 0.0 for never."""
     order, removed = queue.order, 0
     while True:
-        due = next_expiry(queue)
+        due = next_expiry(order)
         if not 0 < due <= now or removed >= MAX_AT_ONCE:
             break
         head, before = order.oldest(), removed
@@ -142,7 +166,7 @@ def expire_head(queue: Queue, now: float) -> float:
     return due
 
 
-def expire(queue: Queue, now: float) -> int:
+def expire(queue: Expiring, now: float) -> int:
     """Remove all available messages that have expired. Returns how many."""
     removed, order = 0, queue.order
     for part in order.parts():

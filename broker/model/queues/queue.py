@@ -486,7 +486,7 @@ class Queue(Admitting):
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
         if self.expiries is not None:
-            self.expiries.look(self)
+            self.expiries.look(self, order)
 
     @property
     def is_unfinished(self) -> bool:
