@@ -3,7 +3,8 @@
     accept      the message is dequeued
     reject      it moves to its queue's dead-letter exchange, or else its alternate exchange; without it is dequeued
     release     it is available again, at its old position
-    subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive
+    subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive; and none
+                is exclusive where one consumer at a time is active
     purge       waiting messages are dequeued
 
 Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. Until that is on the
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
-from qstore.broker.model.errors import ModelError, ResourceLockedError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
+from qstore.broker.model.queues.argument_table import shown
 from qstore.broker.model.queues.consumer import Consumer
 from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
 
 Done = Callable[[Exception | None], None]
+
+PRIORITY: Final = "x-priority"
+"""The argument of a consumer with its priority: any whole number, 0 by default."""
 
 
 class Settled(Enum):
@@ -185,23 +190,38 @@ def subscribe(
     exclusive: bool,
     arguments: TypedMap = EMPTY_MAP,
 ) -> None:
-    """Add a consumer; if it is `exclusive`, the queue accepts no other.
+    """Add a consumer; if it is `exclusive`, the queue accepts no other. The argument x-priority ranks it.
 
     Raises:
         UnauthorizedError: the caller may not consume.
-        ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer.
+        InvalidArgumentError: x-priority is not a whole number.
+        ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer, or consumers
+            of which one is active.
     """
     broker.authorization.check(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
     if queue.exclusive_consumer is not None:
         raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer. No more consumers allowed.")
+    priority = _priority(arguments)
+    if exclusive and queue.is_single_active:
+        raise ResourceLockedError(f"Queue {queue.name} has a single active consumer. Exclusive access denied.")
     if exclusive and queue.consumer_count:
         raise ResourceLockedError(f"Queue {queue.name} already has consumers. Exclusive access denied.")
-    queue.add_consumer(consumer)
+    queue.add_consumer(consumer, priority)
     if exclusive:
         queue.exclusive_consumer = consumer
     host, user = caller.remote_host, caller.user
     event = Subscribe(host, user, queue.name, destination, exclusive, arguments, not consumer.acquires, queue.durable)
     broker.events.emit(event, caller)
+
+
+def _priority(arguments: TypedMap) -> int:
+    typed = arguments.get(PRIORITY)
+    if typed is None:
+        return 0
+    value = typed.value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgumentError(f"{PRIORITY} is {shown(value)}, not a whole number")
+    return value
 
 
 def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:

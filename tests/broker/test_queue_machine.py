@@ -42,6 +42,9 @@ class StillTurn:
     def schedule(self) -> None:
         """The test dispatches when it likes."""
 
+    def when_synced(self, done: Any) -> None:
+        """Nothing is ever on the disk."""
+
 
 class TrackedMessage(PlainMessage):
     """A message that can be referred to weakly: it is freed with its entry."""
@@ -102,7 +105,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.journal = store.journal("q")
         self.queue = Queue(
             "q", any_turn, durable=True, store=any_store, journal=self.journal, order=self.new_order(),
-            residency=self.new_residency(), clock=lambda: self.now,
+            residency=self.new_residency(), is_single_active=self.is_single_active(), clock=lambda: self.now,
         )  # fmt: skip
         self.items: dict[int, Item] = {}
         self.places = 0
@@ -132,6 +135,14 @@ class QueueMachine(RuleBasedStateMachine):
     def new_residency(self) -> Residency | None:
         """What goes out of memory."""
         return None
+
+    def is_single_active(self) -> bool:
+        """Whether one consumer at a time gets messages."""
+        return False
+
+    def may_get(self, consumer: Recorder) -> bool:
+        """Whether a consumer may be given messages."""
+        return True
 
     def check_order(self, kind: Kind, item: Item) -> None:
         """A consumer of a kind is given a message: it is the first of those that it can take.
@@ -299,7 +310,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.dispatch()
         self.drop_expired()
         for consumer in self.consumers:
-            if not consumer.credit:
+            if not consumer.credit or not self.may_get(consumer):
                 continue
             behind = self.last_seen.get(consumer, 0)
             for item in self.items.values():

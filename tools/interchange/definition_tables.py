@@ -6,7 +6,8 @@
     x-overflow: drop-head (default)     qpid.policy_type: ring
     x-overflow: reject-publish          qpid.policy_type: reject (default), without flow control before it
     x-message-ttl, x-expires,           the same
-    x-max-priority
+    x-max-priority,
+    x-single-active-consumer
     x-max-priority                      qpid.priorities (only from there to RabbitMQ): one more than this one
     x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
     x-dead-letter-routing-key           is no other
@@ -40,6 +41,7 @@ from qstore.broker.model.queues.classic_arguments import (
     MAX_MILLISECONDS,
     MESSAGE_TTL,
     OVERFLOW,
+    SINGLE_ACTIVE,
 )
 from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
 from qstore.tools.interchange.items import InterchangeError
@@ -48,9 +50,10 @@ LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.m
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
 TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
-DECLARED: Final = (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, *TIMES, DEAD_EXCHANGE, DEAD_KEY)
+DECLARED: Final = (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY)
 """Arguments that a queue keeps as it was declared with them."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
+SAME: Final = (HIGHEST_PRIORITY, SINGLE_ACTIVE)
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
 _MAX_NAME: Final = 255  # bytes
 PLACEMENT: Final = frozenset(
@@ -106,8 +109,7 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     if arguments.get("qpid.policy_type") == "reject":
         arguments |= {FLOW_STOPS[key]: 0 for key, own in LIMITS.items() if own in arguments}
     arguments |= {key: rest.pop(key) for key in TIMES if _is_time(key, rest.get(key))}
-    if _is_priority(rest.get(HIGHEST_PRIORITY)):
-        arguments[HIGHEST_PRIORITY] = rest.pop(HIGHEST_PRIORITY)
+    arguments |= {key: rest.pop(key) for key in SAME if _is_declared(key, rest.get(key))}
     kind = rest.pop("x-queue-type", "classic")
     if kind != "classic":
         unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
@@ -161,16 +163,14 @@ def _is_time(key: str, value: object) -> bool:
     return type(value) is int and TIMES[key] <= value <= MAX_MILLISECONDS
 
 
-def _is_priority(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_PRIORITY
-
-
 def _is_declared(key: str, value: object) -> bool:
     """Whether this is an argument of RabbitMQ that the broker has accepted."""
     if key == OVERFLOW:
         return isinstance(value, str) and value in OVERFLOWS
+    if key == SINGLE_ACTIVE:
+        return isinstance(value, bool)
     if key == HIGHEST_PRIORITY:
-        return _is_priority(value)
+        return type(value) is int and 0 <= value <= MAX_PRIORITY
     if key in (DEAD_EXCHANGE, DEAD_KEY):
         return _is_name(value)
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0

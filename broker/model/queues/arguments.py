@@ -58,6 +58,7 @@ from qstore.broker.model.queues.classic_arguments import (
     MAX_MILLISECONDS,
     MESSAGE_TTL,
     NAMES,
+    SINGLE_ACTIVE,
     DeadLetterArguments,
     dead_letter_arguments,
     mapped,
@@ -169,6 +170,7 @@ class QueueArguments(NamedTuple):
         expires: milliseconds after which the queue is deleted if nobody uses it; 0 for never.
         is_capped: whether each priority is a level, and those above count as the highest.
         dead_letter: where its dead messages go; None if they are dropped.
+        is_single_active: whether one consumer at a time gets messages.
     """
 
     max_messages: int = 0
@@ -196,6 +198,7 @@ class QueueArguments(NamedTuple):
     expires: int = 0
     is_capped: bool = False
     dead_letter: DeadLetterArguments | None = None
+    is_single_active: bool = False
 
 
 #: No arguments given.
@@ -268,6 +271,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         _expires(classic),
         HIGHEST_PRIORITY in classic,
         dead_letter,
+        _is_single_active(classic.get(SINGLE_ACTIVE, False)),
     )
 
 
@@ -279,6 +283,12 @@ def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Map
         if name.startswith((*PRIORITIES, *FAIR_SHARE)):
             raise InvalidArgumentError(f"{HIGHEST_PRIORITY} and {name} cannot be given for the same queue")
     return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], MAX_PRIORITY) + 1
+
+
+def _is_single_active(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{SINGLE_ACTIVE} is {shown(value)}, not true or false")
+    return value
 
 
 def _check_paging(

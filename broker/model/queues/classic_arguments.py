@@ -11,9 +11,10 @@
                          no basic.get
     x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
                          higher ones count as this; 0 for no priorities
+    x-single-active-consumer  true: one consumer at a time gets messages (`ranking`)
 
 Both names of one feature cannot be given together. Sources: RabbitMQ, "Queue Length Limit", "Time-To-Live and
-Expiration", "Dead Letter Exchanges" and "Priority Queue Support".
+Expiration", "Dead Letter Exchanges", "Priority Queue Support" and "Consumers".
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MESSAGE_TTL: Final = "x-message-ttl"
 EXPIRES: Final = "x-expires"
 OVERFLOW: Final = "x-overflow"
 HIGHEST_PRIORITY: Final = "x-max-priority"
+SINGLE_ACTIVE: Final = "x-single-active-consumer"
 _LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 _POLICY: Final = "qpid.policy_type"
 _POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject"}
@@ -36,7 +38,9 @@ _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_KEY: Final = "x-dead-letter-routing-key"
 
-NAMES: Final = frozenset((MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, DEAD_EXCHANGE, DEAD_KEY, *_LENGTHS))
+NAMES: Final = frozenset(
+    (MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *_LENGTHS)
+)
 """The arguments that are mapped here, or read by `arguments`."""
 
 _MAX_NAME: Final = 255  # bytes

@@ -11,6 +11,7 @@ part           decides                                         without it
 `eligibility`  which messages the queue accepts                it accepts every message
 `depth_watch`  flow control and alerts                         nothing follows from its depth
 `residency`    which of its messages are in memory             all of them
+`ranking`      which consumers are asked for a message         all, in turn
 """
 
 from __future__ import annotations
@@ -165,6 +166,7 @@ class QueueFactory:
             eligibility=_eligibility(parsed),
             watch=self._watches.make(name, parsed, capacity),
             residency=residency,
+            is_single_active=parsed.is_single_active,
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header

@@ -3,6 +3,8 @@
     takers      acquire messages. Those that are ready form a ring, and are offered messages round-robin
     browsers    only read messages. Each has its own cursor, and sees every message once
 
+Where some takers have priorities, or one alone is active, a `ranking` decides which are asked.
+
 A taker that declines a message only for the moment is offered it again. A message that all ready takers can never take
 is passed over (`passed_over`). A taker that becomes ready is offered those first that its kind was not asked for.
 
@@ -20,6 +22,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
 from qstore.broker.model.queues.passed_over import PassedOver
+from qstore.broker.model.queues.ranking import FOREMOST, Priorities, Ranking, SingleActive, ask
 
 MAX_DECLINED: Final = 250
 """Messages that consumers decline in one go: so many evaluations of selectors take 1 to 3 ms."""
@@ -31,22 +34,30 @@ _NOBODY: Final[deque[Consumer]] = deque()  # of queues that have no takers yet: 
 class Consumers:
     """The consumers of one queue.
 
+    Args:
+        is_single_active: whether one taker at a time gets messages.
+
     Attributes:
         takers: consumers that acquire messages.
         browsers: consumers that only read them.
-        waiting: the ring of ready takers; the first is offered the next message.
+        waiting: the ring of ready takers; the first is offered the next message. Always the same object once there was
+            a taker.
+        ranking: decides which ready takers are in the ring; None if all are.
         declined: messages declined for good since the queue has set this to 0, counted for each that declined.
         taken: messages that the last `offer_backlog` has acquired.
         browsed_to: the first position that no browser has passed.
         has_backlog: whether a ready taker may not have been asked for all messages that were passed over.
     """
 
-    __slots__ = ("_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "taken", "takers", "waiting")
+    __slots__ = (
+        "_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "ranking", "taken", "takers", "waiting"
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_single_active: bool = False) -> None:
         self.takers: list[Consumer] = []
         self.browsers: list[Consumer] = []
-        self.waiting = _NOBODY
+        self.waiting = deque() if is_single_active else _NOBODY
+        self.ranking: Ranking | None = SingleActive(self.waiting) if is_single_active else None
         self.browsed_to = 0
         self._passed_over = PassedOver()
         self.has_backlog = False
@@ -55,36 +66,98 @@ class Consumers:
     def __len__(self) -> int:
         return len(self.takers) + len(self.browsers)
 
-    def add(self, consumer: Consumer, first: Entry) -> None:
-        """Add a consumer, which is not ready yet; `first` is the queue's first entry."""
+    def with_priorities(self) -> dict[Consumer, int]:
+        """All consumers, with their priorities; of takers of which one is active, that one is the first."""
+        takers = self.takers if self.ranking is None else sorted(self.takers, key=self.ranking.is_behind)
+        return {each: self._priority(each) for each in (*takers, *self.browsers)}
+
+    def _priority(self, consumer: Consumer) -> int:
+        return 0 if self.ranking is None or not consumer.acquires else self.ranking.priority(consumer)
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether a taker can take a message now."""
+        ranking = self.ranking
+        return any(each.has_credit and (ranking is None or ranking.may_take(each)) for each in self.takers)
+
+    def add(self, consumer: Consumer, first: Entry, priority: int = 0) -> None:
+        """Add a consumer, which is not ready yet.
+
+        Args:
+            consumer: the consumer.
+            first: the queue's first entry.
+            priority: of a taker: those of a higher one are asked before it; FOREMOST for one that takes one message,
+                whoever is active.
+        """
         consumer.is_waiting = False
         if consumer.acquires:
             if self.waiting is _NOBODY:
                 self.waiting = deque()
             self.takers.append(consumer)
+            if priority not in (0, FOREMOST) and self.ranking is None:
+                self.ranking = Priorities(self.waiting)
+            if self.ranking is not None:
+                self.ranking.add(consumer, priority)
         else:
             consumer.cursor = first
             self.browsers.append(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer."""
+    def remove(self, consumer: Consumer) -> bool:
+        """Remove a consumer. Returns whether another one, which was ready, may be asked now that could not before."""
+        has_successor = False
         if consumer.acquires:
             self.takers.remove(consumer)
             if consumer.is_waiting:
-                self.waiting.remove(consumer)
+                self.unready(consumer)
+            if self.ranking is not None:
+                has_successor = self._unrank(consumer, self.ranking)
             if self._passed_over.has_spare_kinds:
                 self._passed_over.forget_kinds({each.kind for each in self.takers})
         else:
             self.browsers.remove(consumer)
             del consumer.cursor  # it would keep the message alive as long as the session keeps the consumer
         consumer.is_waiting = False
+        return has_successor
+
+    def _unrank(self, consumer: Consumer, ranking: Ranking) -> bool:
+        """Remove a taker from the ranking. Returns as `remove`."""
+        has_successor = ranking.remove(consumer)
+        if has_successor:
+            self.has_backlog = self.has_backlog or bool(self._passed_over.entries)
+        elif isinstance(ranking, Priorities) and not ranking.is_needed:
+            self.ranking = None
+        return has_successor
 
     def wake(self, consumer: Consumer) -> None:
         """Mark a consumer as ready."""
         consumer.is_waiting = True
         if consumer.acquires:
-            self.waiting.append(consumer)
+            if self.ranking is None:
+                self.waiting.append(consumer)
+            else:
+                self.ranking.ready(consumer)
             self.has_backlog = self.has_backlog or bool(self._passed_over.entries)
+
+    def unready(self, consumer: Consumer) -> None:
+        """A ready taker does not wait for messages any more."""
+        if self.ranking is None:
+            self.waiting.remove(consumer)
+        else:
+            self.ranking.unready(consumer)
+        consumer.is_waiting = False
+
+    def rings(self) -> list[deque[Consumer]]:
+        """The ready takers that may be asked, in rings: those of one ring in turn, those of the first ring first."""
+        return [self.waiting] if self.ranking is None else [self.waiting, *self.ranking.behind()]
+
+    def turn(self, takers: dict[Consumer, None]) -> None:
+        """These were given messages: put those that are still ready at the ends of their rings, in this order."""
+        for ring in self.rings():
+            there = set(ring)
+            others = [each for each in ring if each not in takers]
+            ring.clear()
+            ring.extend(others)
+            ring.extend(each for each in takers if each in there)
 
     # ---- messages ----
 
@@ -95,30 +168,25 @@ class Consumers:
 
         Args:
             entry: the entry.
-            result: the answer of the first taker (`Consumer.deliver`).
+            result: the answer of the first taker (`Consumer.deliver`): all but TAKEN.
         """
-        waiting = self.waiting
+        waiting, ranking = self.waiting, self.ranking
+        first, others = waiting[0], len(waiting) - 1
         declined: set[Hashable] = set()
-        for asked in range(len(waiting)):
-            consumer = waiting[0]
-            if asked:
-                result = NOT_FOR_ME if consumer.kind in declined else consumer.deliver(entry)
-            if result in (TAKEN, NOT_FOR_ME):
-                waiting.rotate(-1)
-            else:
-                waiting.popleft()
-                consumer.is_waiting = False
-            if result in (TAKEN, TAKEN_LAST):
-                break
-            if result == NOT_FOR_ME:
-                declined.add(consumer.kind)
+        if result == NOT_FOR_ME:
+            waiting.rotate(-1)
+            declined.add(first.kind)
         else:
-            self.declined += len(declined)
-            if waiting:
-                self._passed_over.add(entry, declined)
-            return False
+            waiting.popleft()
+            first.is_waiting = False
+        is_taken = result == TAKEN_LAST or ask(waiting, others, entry, declined)
+        if ranking is not None:
+            is_taken = is_taken or any(ask(ring, len(ring), entry, declined) for ring in ranking.behind())
+            ranking.refill()
         self.declined += len(declined)
-        return True
+        if not is_taken and waiting:
+            self._passed_over.add(entry, declined)
+        return is_taken
 
     def offer_backlog(
         self,
@@ -137,8 +205,18 @@ class Consumers:
             Whether that was all; otherwise messages that follow must wait.
         """
         self.has_backlog, self.taken = False, 0
+        return all(self._offer_backlog(list(ring), clock, drop_expired, awaits) for ring in self.rings())
+
+    def _offer_backlog(
+        self,
+        ring: list[Consumer],
+        clock: Callable[[], float],
+        drop_expired: Callable[[Entry], object],
+        awaits: Callable[[Entry], bool] | None,
+    ) -> bool:
+        """As `offer_backlog`, for the takers of one ring."""
         passed_over = self._passed_over
-        backlog = deque(each for each in self.waiting if passed_over.has_more_for(each.kind))
+        backlog = deque(each for each in ring if passed_over.has_more_for(each.kind))
         while backlog:
             if self.declined >= MAX_DECLINED:
                 self.has_backlog = True
@@ -183,8 +261,7 @@ class Consumers:
                 passed_over.answered(consumer.kind, entry)
                 self.declined += 1
         if result in (REFUSED, TAKEN_LAST) and consumer.is_waiting:
-            self.waiting.remove(consumer)
-            consumer.is_waiting = False
+            self.unready(consumer)
         return result
 
     def show(self, limit: int, clock: Callable[[], float], awaits: Callable[[Entry], bool] | None) -> None:

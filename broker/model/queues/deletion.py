@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,26 +19,26 @@ class Deletion:
     """A queue's deletion under way.
 
     Args:
-        consumers: the queue's consumers.
+        consumers: the queue's consumers, and their priorities.
         exclusive_consumer: its exclusive consumer; None if there is none.
         dequeue: as `Queue.dequeue`.
         when_synced: as `Tick.when_synced`.
 
     Attributes:
-        consumers: the consumers, less those that have gone since.
+        consumers: these, less those that have gone since.
     """
 
     __slots__ = ("_dequeue", "_exclusive_consumer", "_waiting", "_when_synced", "consumers")
 
     def __init__(
         self,
-        consumers: Iterable[Consumer],
+        consumers: Mapping[Consumer, int],
         exclusive_consumer: Consumer | None,
         dequeue: Callable[[Entry], bool],
         when_synced: Callable[[Done], None],
     ) -> None:
         self._dequeue, self._when_synced = dequeue, when_synced
-        self.consumers = dict.fromkeys(consumers)
+        self.consumers = dict(consumers)
         self._exclusive_consumer = exclusive_consumer
         self._waiting: list[Callable[[bool], None]] = []
 

@@ -1,8 +1,8 @@
 """Orders that decide for each consumer which message is next: the base of those that are not first in, first out.
 
-Ready consumers are asked in turn. Each is offered the message that the order finds for it, and if it declines that one
-for good, the next. A consumer for which there is nothing keeps its place among the ready ones (`Consumers.waiting`);
-those that are given messages go to the end, in order of the last of these.
+Ready consumers are asked in turn, those of a higher rank first (`ranking`). Each is offered the message that the order
+finds for it, and if it declines that one for good, the next. A consumer for which there is nothing keeps its place
+among the ready ones (`Consumers.rings`); those that are given messages go to the end, in order of the last of these.
 """
 
 from __future__ import annotations
@@ -106,13 +106,17 @@ class PerConsumerOrder(Fifo, ABC):
         """
         consumers.taken = 0
         takers: dict[Consumer, None] = {}
-        turn = deque(consumers.waiting)
+        rings = [list(ring) for ring in consumers.rings()]
+        turn = deque(rings.pop(0))
         try:
             while consumers.declined < MAX_DECLINED:
-                if not turn and self.has_more():
-                    turn.extend(consumers.waiting)
                 if not turn:
-                    break
+                    if self.has_more():
+                        rings = [list(ring) for ring in consumers.rings()]
+                    if not rings:
+                        break
+                    turn.extend(rings.pop(0))
+                    continue
                 consumer = turn.popleft()
                 entry = self.next_for(consumer, limit, consumers) if consumer.is_waiting else None
                 if entry is None:
@@ -133,10 +137,7 @@ class PerConsumerOrder(Fifo, ABC):
                         turn.append(consumer)
         finally:
             if takers:
-                others = [each for each in consumers.waiting if each not in takers]
-                consumers.waiting.clear()
-                consumers.waiting.extend(others)
-                consumers.waiting.extend(each for each in takers if each.is_waiting)
+                consumers.turn(takers)
 
     def _offer(self, entry: Entry, consumer: Consumer, consumers: Consumers) -> int:
         """Offer a message to a consumer. Returns as `Consumer.deliver` does."""
@@ -154,6 +155,5 @@ class PerConsumerOrder(Fifo, ABC):
                 self.declined(entry, consumer)
             self.refused(entry)
         if result in (REFUSED, TAKEN_LAST) and consumer.is_waiting:
-            consumers.waiting.remove(consumer)
-            consumer.is_waiting = False
+            consumers.unready(consumer)
         return result

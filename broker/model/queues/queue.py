@@ -66,10 +66,11 @@ class Queue(Admitting):
         eligibility: which messages it accepts (`eligibility`); None for all.
         watch: flow control and alerts (`depth_watch`); by default neither.
         residency: which messages are in memory (`residency`); None for all.
+        is_single_active: whether one consumer at a time gets messages (`ranking`).
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store: as above. More are in `Admitting`.
+        name, durable, auto_delete, arguments, store, is_single_active: as above. More are in `Admitting`.
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         creator: the user who has declared it.
@@ -84,7 +85,7 @@ class Queue(Admitting):
     __slots__ = (
         "_append", "_chooser", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "is_browse_only", "is_deleted", "is_kept_until_empty", "sequence_header", "store",
+        "is_browse_only", "is_deleted", "is_kept_until_empty", "is_single_active", "sequence_header", "store",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +104,7 @@ class Queue(Admitting):
         eligibility: Eligibility | None = None,
         watch: DepthWatch | None = None,
         residency: Residency | None = None,
+        is_single_active: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(
@@ -118,7 +120,8 @@ class Queue(Admitting):
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
-        self._consumers, self.residency = Consumers(), residency
+        self._consumers, self.residency = Consumers(is_single_active=is_single_active), residency
+        self.is_single_active = is_single_active
         if residency is not None:
             residency.attach(self, self._order, self._consumers, self._barriers, self.is_ready)
 
@@ -372,11 +375,11 @@ class Queue(Admitting):
     def has_taker(self) -> bool:
         """Whether a consumer can take one more message now, after available messages were dispatched."""
         self.dispatch()
-        return any(consumer.has_credit for consumer in self._consumers.takers)
+        return self._consumers.has_credit
 
-    def add_consumer(self, consumer: Consumer) -> None:
-        """Add a consumer, which is offered messages after a call of `wake`."""
-        self._consumers.add(consumer, self._order.first)
+    def add_consumer(self, consumer: Consumer, priority: int = 0) -> None:
+        """Add a consumer, which is offered messages after a call of `wake`; those of a higher priority are first."""
+        self._consumers.add(consumer, self._order.first, priority)
         self.consumer_marks.set(self.consumer_count)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -384,7 +387,8 @@ class Queue(Admitting):
         if self.deletion is not None:
             self.deletion.consumers.pop(consumer, None)
             return
-        self._consumers.remove(consumer)
+        if self._consumers.remove(consumer):
+            self.is_ready()
         self.consumer_marks.set(self.consumer_count)
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
@@ -406,7 +410,7 @@ class Queue(Admitting):
 
     def begin_deletion(self) -> None:
         """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
-        everybody = self._consumers.takers + self._consumers.browsers
+        everybody = self._consumers.with_priorities()
         deletion = Deletion(everybody, self.exclusive_consumer, self.dequeue, self._tick.when_synced)
         for consumer in deletion.consumers:
             self.remove_consumer(consumer)
@@ -430,8 +434,8 @@ class Queue(Admitting):
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
         self.is_deleted = False
-        for consumer in deletion.consumers:
-            self.add_consumer(consumer)
+        for consumer, priority in deletion.consumers.items():
+            self.add_consumer(consumer, priority)
             self.wake(consumer)
         self.exclusive_consumer = deletion.exclusive_consumer
         deletion.ended(is_deleted=False)

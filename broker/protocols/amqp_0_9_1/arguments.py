@@ -4,10 +4,11 @@ Names that begin with "x-" ask for features of RabbitMQ: one that this broker do
 ignored. All other names are passed on to the model, which has features of its own under names that begin with "qpid.".
 
     queues       x-queue-type: "classic" only; x-message-ttl, x-expires, x-max-length, x-max-length-bytes, x-overflow,
-                 x-max-priority, x-dead-letter-exchange, x-dead-letter-routing-key (`model/queues/classic_arguments`)
+                 x-max-priority, x-dead-letter-exchange, x-dead-letter-routing-key, x-single-active-consumer
+                 (`model/queues/classic_arguments`)
     exchanges    alternate-exchange: the name of an existing exchange
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
-    consumers    none
+    consumers    x-priority: a whole number
 
 Source: RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
 """
@@ -20,6 +21,7 @@ from typing import Final
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, shown
 from qstore.broker.model.queues.classic_arguments import NAMES
+from qstore.broker.model.settlement import PRIORITY
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
 ALTERNATE: Final = "alternate-exchange"
@@ -55,7 +57,7 @@ def check_queue_arguments(arguments: TypedMap) -> None:
 def check_consumer_arguments(arguments: TypedMap) -> None:
     """Raise InvalidArgumentError for an argument of a consumer that is not supported."""
     for name in arguments:
-        if name.startswith(_FEATURE):
+        if name.startswith(_FEATURE) and name != PRIORITY:
             raise InvalidArgumentError(f"consumer argument '{name}' is not supported")
 
 

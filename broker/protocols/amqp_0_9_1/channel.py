@@ -26,6 +26,7 @@ from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.ranking import FOREMOST
 from qstore.broker.model.settlement import unsubscribe
 from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
 from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
@@ -257,7 +258,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
     def begin_get(self, queue: Queue, *, no_ack: bool) -> None:
         """Deliver a message, or report that there is none: now, or when those that wait for the disk are on it."""
         getter = Getter(self, queue, no_ack=no_ack)
-        queue.add_consumer(getter)
+        queue.add_consumer(getter, FOREMOST)
         getter.wake()
         queue.dispatch()
         self._getter = getter
