@@ -100,6 +100,8 @@ def test_messages_that_were_delivered(tmp_path: Path) -> None:
     assert bodies(store, "orders") == ["0", "2", "4"]
     asked = store, store, "--queue", "orders", "--to", "old", "--from-header", "n=1"
     assert replay(*asked, "--outstanding", code=2)["error"].endswith("or selected after it")
+    no_id = replay(store, store, "--queue", "orders", "--to", "old", "--from-id", "None", code=2)  # they have no id
+    assert "none of 6 messages" in no_id["error"]
     assert replay(*asked)["messages"] == 5
     assert bodies(store, "old") == ["5", "1", "2", "3", "4", "5"]
     assert replay(*asked)["replayed"] is False

@@ -136,10 +136,8 @@ class ReplaySink:
             return
         replayed.messages += 1
         replayed.rids[1:] = [message.rid]
-        if len(replayed.rids) == 1 and replayed.messages > 1:
-            replayed.rids.append(message.rid)
         expires = None if header is None else header.expiration
-        replayed.expired += bool(expires) and expires is not None and expires < self._now
+        replayed.expired += bool(expires and expires < self._now)
         replayed.digest.update(b"%d %d " % (message.rid, len(message.data)))
         replayed.digest.update(message.data)
         self._sink.message(message._replace(queue=self._choice.target, rid=0, state=LIVE, xid=b"", is_redelivered=True))
@@ -168,7 +166,7 @@ def _begins(choice: Choice, rid: int, header: MessageHeader | None) -> bool:
         return True
     if header is None:
         return False
-    if choice.message_id is not None and str(header.message_id).lower() != choice.message_id.lower():
+    if choice.message_id is not None and (header.message_id or "").lower() != choice.message_id.lower():
         return False
     if choice.header is not None:
         name, value = choice.header

@@ -33,7 +33,7 @@ from qstore.tools.store_shell.place import Advance, Object, Plan
 from qstore.tools.store_shell.words import ShellError, Wanted
 
 _PREFETCH: Final = 500
-_PORTION: Final = 500  # messages of a transaction that moves or removes
+PORTION: Final = 500  # messages of a transaction that moves or removes
 _PORTION_BYTES: Final = 8 << 20
 _STATES: Final = {"PREPARED": Outcome.IN_DOUBT}
 _IN_A_STORE: Final = "the broker has to be stopped for that: give the directory of its store"
@@ -228,7 +228,7 @@ class BrokerPlace:
                     sender.send(_sendable(wanted.queue, message), sync=False)
                 session.acknowledge(message, sync=False)
                 uncommitted, size = uncommitted + 1, size + len(message.body)
-                if uncommitted >= _PORTION or size >= _PORTION_BYTES:
+                if uncommitted >= PORTION or size >= _PORTION_BYTES:
                     session.commit()
                     advance(uncommitted)
                     done, size, uncommitted = done + uncommitted, 0, 0
