@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.repair.stopped_messages import MAX_MESSAGES
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.store_shell.broker import PORTION
+from tests.support import forked
 from tests.support.forked import Forked
 from tests.support.processes import comes
 from tests.support.profiles import is_nightly, seeds_of_the_day
@@ -34,7 +36,8 @@ from tests.tools.test_interchange import simple_lines
 from tests.tools.test_replay import replay
 
 COUNT: Final = 60  # messages at the beginning
-COMMANDS: Final = 8  # of a script that is killed
+COMMANDS: Final = 6  # of a script that is killed
+REPLAY_CALLS: Final = 60  # about how many a replay into a store makes
 REPLAYED: Final = 2 * 500 + 100  # two transactions into a broker, and a part of a third one
 
 #: The bodies of each queue's messages.
@@ -54,10 +57,6 @@ def kill(process: Forked) -> None:
         process.kill()
 
 
-def number_of(body: str) -> int:
-    return int(body)
-
-
 def script(chance: random.Random, state: State) -> list[Step]:
     """Changes of any kind between the queues `orders` and `old`."""
     steps: list[Step] = []
@@ -65,9 +64,9 @@ def script(chance: random.Random, state: State) -> list[Step]:
         source, target = chance.sample(sorted(state), 2)
         mine, others = state[source], state[target]
         first, middle = chance.randint(1, 20), 2 * (len(mine) // 3)
-        limit = number_of(mine[middle]) if mine else 0
-        low = [each for each in mine if number_of(each) < limit]
-        high = [each for each in mine if number_of(each) >= limit]
+        limit = int(mine[middle]) if mine else 0
+        low = [each for each in mine if int(each) < limit]
+        high = [each for each in mine if int(each) >= limit]
         new = f"{chance.randrange(COUNT, 999_999):06}"
         kinds: list[tuple[str, list[str], list[str]]] = [
             (f"inject {target} body={new} header.n={int(new)}", mine, [*others, new]),
@@ -90,26 +89,37 @@ def script(chance: random.Random, state: State) -> list[Step]:
     return steps
 
 
-def killed(chance: random.Random, where: str, steps: list[Step]) -> int:
-    """Run the commands, and kill the shell a moment after one of them. Returns how many it has said to be done."""
+def dying(name: str, number: int) -> list[str]:
+    """A command that is killed at its call of this number (`dying`)."""
+    program, option, code = command(name)
+    return [program, option, f"from tests.support.dying import die_at; die_at({number}); {code}"]
+
+
+def killed(where: str, steps: list[Step], at: int) -> int:
+    """Run the commands; the shell is killed at a call. Returns how many it has said to be done."""
     line = "; ".join(step.command for step in steps)
-    arguments = [*command("qstore-shell"), where, "--yes", "--json", "-c", line]
-    with Forked(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        heard = [process.stdout.readline() for _ in range(chance.randint(1, len(steps)))]
-        assert all(b'"kind":"change"' in each for each in heard), heard
-        time.sleep(chance.random() * 0.05)
-        kill(process)
-        rest, _ = process.communicate()
-        return len(heard) + rest.count(b"\n")
+    given = [where, "--yes", "--json", "-c", line]
+    done = forked.run([*dying("qstore-shell", at), *given], capture_output=True)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return int(done.stdout.count(b'{"kind":"change"'))
 
 
-def check(chance: random.Random, where: str, held: Callable[[], State], kills: int) -> None:
-    """Kill scripts one after the other, each on what the one before it has left."""
+def check(seed: int, where: str, held: Callable[[], State], kills: int, calls: int) -> None:
+    """Kill scripts one after the other, each on what the one before it has left.
+
+    Args:
+        seed: of what is done, and when.
+        where: the store or the broker.
+        held: tells what there is.
+        kills: how many scripts.
+        calls: about how many of those that count a command makes.
+    """
+    chance = random.Random(seed)
     for _ in range(kills):
-        steps = script(chance, held())
-        done = killed(chance, where, steps)
-        allowed = [step.state for step in steps[done - 1 : done + 1]]
+        before = held()
+        steps = script(chance, before)
+        done = killed(where, steps, chance.randint(1, calls * len(steps)))
+        allowed = [before, *(step.state for step in steps)][done : done + 2]
         assert comes(lambda allowed=allowed: held() in allowed), (held(), steps, done)
 
 
@@ -144,7 +154,7 @@ def held_by(path: Path) -> State:
 @pytest.mark.parametrize("seed", seeds_of_the_day(1))
 def test_the_shell_of_a_store(tmp_path: Path, seed: int) -> None:
     path = made(tmp_path / "store")
-    check(random.Random(seed), str(path), lambda: held_by(path), 4)
+    check(seed, str(path), lambda: held_by(path), 2, 40)
 
 
 @pytest.mark.skipif(not is_nightly(), reason="a large store")
@@ -171,22 +181,16 @@ def test_a_move_in_several_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", seeds_of_the_day(1))
 def test_replays_into_a_store(tmp_path: Path, seed: int) -> None:
-    path, source, chance = made(tmp_path / "store"), made(tmp_path / "source", 2000), random.Random(seed)
-    every, seconds = held_by(source)["orders"], 1.0
-    for turn in range(3):
-        begin, limit = chance.sample(range(2, 1000), 2)
+    path, source, chance = made(tmp_path / "store"), made(tmp_path / "source", 300), random.Random(seed)
+    every = held_by(source)["orders"]
+    for _ in range(3):
+        begin, limit = chance.sample(range(2, 200), 2)
         choice = "--queue", "orders", "--to", "old", "--from-header", f"n={begin}", "--limit", str(limit)
         before = held_by(path)
         after = before | {"old": before["old"] + every[begin : begin + limit]}
-        began = time.monotonic()
-        with Forked([*command("qstore-replay"), str(source), str(path), *choice], stdout=subprocess.DEVNULL) as process:
-            if turn:
-                time.sleep(seconds * chance.random())
-                kill(process)
-            process.wait()
-        seconds = seconds if turn else time.monotonic() - began
+        forked.run([*dying("qstore-replay", chance.randint(1, REPLAY_CALLS)), str(source), str(path), *choice])
         found = held_by(path)
-        assert found in ([before, after] if turn else [after])
+        assert found in (before, after)
         assert replay(source, path, *choice)["replayed"] is (found == before)
         assert held_by(path) == after
     assert held_by(source) == {"orders": every, "old": []}
@@ -224,7 +228,7 @@ def held_in(url: str) -> State:
 def test_the_shell_of_a_broker(tmp_path: Path, url: str, seed: int) -> None:
     made(tmp_path / "store")
     assert bring(tmp_path / "store.jsonl", url, "--edited", "-q", "--again").exit_code == 0
-    check(random.Random(seed), url, lambda: held_in(url), 3)
+    check(seed, url, lambda: held_in(url), 3, 12)
 
 
 @pytest.mark.skipif(not is_nightly(), reason="many messages")
@@ -251,9 +255,10 @@ def test_a_move_in_several_transactions_of_a_broker(tmp_path: Path, url: str) ->
 
 @pytest.mark.parametrize("seed", seeds_of_the_day(1))
 def test_replays_into_a_broker(tmp_path: Path, url: str, seed: int) -> None:
-    source, chance = made(tmp_path / "source", REPLAYED + 5), random.Random(seed)
-    choice = "--queue", "orders", "--to", "old", "--from-header", "n=5"
-    every = held_by(source)["orders"][5:]
+    source, chance = made(tmp_path / "source", REPLAYED + 105), random.Random(seed)
+    begin = 5 + seed % 100  # the broker's ledger knows those of other seeds
+    choice = "--queue", "orders", "--to", "old", "--from-header", f"n={begin}", "--limit", str(REPLAYED)
+    every = held_by(source)["orders"][begin : begin + REPLAYED]
     with Connection(url.removeprefix("amqp://")) as connection, connection.session() as session:
 
         def count() -> int:
