@@ -1,12 +1,13 @@
 """How fast `qstore-backup` is against a plain copy, in how much memory; and what a broker notices of it.
 
     python -m tests.bench.bench_backup copy [--gib 1.5] [--rounds 3]
-    python -m tests.bench.bench_backup load [--seconds 10]
+    python -m tests.bench.bench_backup load [--gib 1.5] [--rounds 3] [--option=--nice=0]
     python -m tests.bench.bench_backup hold [--queues 1000]
 
 `copy` backs up a stopped store to a new repository. The reference reads every file and writes and syncs as many bytes,
 in pieces of 1 MiB. Bodies are half random bytes, half the same text. The page cache holds the source for both.
-`load` has publishers and consumers work as fast as they can, without backups and while one follows the other.
+`load` has publishers and consumers work as fast as they can, and compares the time of one full backup with as much time
+before it, in pairs.
 `hold` publishes one message after the other to one of many queues, and looks for the longest time to a completion while
 snapshots are taken and released, without copying anything.
 """
@@ -22,11 +23,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -36,7 +37,8 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.store.environment import tool_environment
 from tests.bench.bench_recover import copy_bytes
 from tests.support.opened_store import OpenedStore
-from tests.support.running_broker import RunningBroker
+from tests.support.processes import children_of
+from tests.support.running_broker import RunningBroker, cpu_seconds
 
 ROOT: Final = Path(__file__).parents[2]
 _BODY: Final = 16 << 10
@@ -99,52 +101,88 @@ def bench_copy(directory: Path, gib: float, rounds: int) -> None:
     )
 
 
-def load(broker: RunningBroker, seconds: float) -> float:
-    """Messages a second."""
+@contextmanager
+def loaded(broker: RunningBroker, seconds: float) -> Iterator[None]:
+    """Publishers and consumers that work as fast as they can, for so long or until the end."""
     command = [sys.executable, "-m", "tests.bench.load_generator", str(broker.port), "--queues", "2", "--size", "1024"]
     command += ["--durable", "--seconds", str(seconds), "--broker-pid", str(broker.pid)]
-    result = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-    return float(result["messages"] / result["seconds"])
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        try:
+            time.sleep(2.0)
+            yield
+            assert process.poll() is None, "the load has ended too soon: more --seconds"
+        finally:
+            process.kill()
+
+
+class Window(NamedTuple):
+    """What a broker did for a while.
+
+    Attributes:
+        rate: messages a second that were enqueued.
+        cost: microseconds of processor time for each, of the broker and its helpers.
+    """
+
+    rate: float
+    cost: float
 
 
 @contextmanager
-def backups(broker: RunningBroker, place: Path) -> Iterator[list[tuple[float, int, dict[str, Any]]]]:
-    """One backup after the other, meanwhile."""
-    made: list[tuple[float, int, dict[str, Any]]] = []
-    stop = threading.Event()
+def window(broker: RunningBroker, console: Console) -> Iterator[list[Window]]:
+    """Measures what the broker does meanwhile."""
 
-    def run() -> None:
-        while not stop.is_set():
-            made.append(back_up(f"amqp://127.0.0.1:{broker.port}", place))
+    def look() -> tuple[float, float, float]:
+        (found,) = console.query("broker")
+        used = sum(cpu_seconds(pid) for pid in (broker.pid, *children_of(broker.pid)))
+        return time.monotonic(), found["msgTotalEnqueues"], used
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    found: list[Window] = []
+    began, had, before = look()
+    yield found
+    ended, has, used = look()
+    found.append(Window((has - had) / (ended - began), (used - before) / max(1, has - had) * 1e6))
+
+
+def bench_load(directory: Path, gib: float, rounds: int, options: Sequence[str]) -> None:
+    """A broker under load, while there is a backup and while there is none."""
+    broker = RunningBroker(directory / "broker", "--default-queue-limit", "0").start()
     try:
-        yield made
-    finally:
-        stop.set()
-        thread.join()
-
-
-def bench_load(directory: Path, seconds: float) -> None:
-    """A broker under load."""
-    broker = RunningBroker(directory / "broker").start()
-    try:
-        with Connection(f"127.0.0.1:{broker.port}") as connection:
-            sender = connection.session().sender("kept; {create: always, node: {durable: true}}")
-            for _ in range(5_000):
-                sender.send(Message("x" * 8000, durable=True), sync=False)
-            sender.session.sync()
-        before, during, count = [], [], 0
-        for _ in range(3):
-            before.append(load(broker, seconds))
-            with backups(broker, directory / "place") as made:
-                during.append(load(broker, seconds))
-            count += len(made)
-        plain, loaded = median(before), median(during)
-        print(f"{plain:,.0f} messages/s; {loaded:,.0f} with {count} backups: {loaded / plain:.2f} × (goal 0.9)")
+        fill_broker(broker, gib)
+        plain: list[Window] = []
+        during: list[Window] = []
+        took: list[float] = []
+        with Console(f"127.0.0.1:{broker.port}") as console, loaded(broker, 3600):
+            for number in range(rounds):
+                with window(broker, console) as found:
+                    time.sleep(median(took) if took else 5.0)
+                plain += found
+                with window(broker, console) as found:
+                    took.append(back_up(f"amqp://127.0.0.1:{broker.port}", directory / f"place{number}", *options)[0])
+                during += found
+                shutil.rmtree(directory / f"place{number}")
+        ratios = sorted(b.rate / a.rate for a, b in zip(plain, during, strict=True))
+        print(
+            f"{median(each.rate for each in plain):,.0f} messages/s at {median(each.cost for each in plain):.1f} us of "
+            f"processor time; during backups, of {median(took):.1f} s each, "
+            f"{median(each.rate for each in during):,.0f} at {median(each.cost for each in during):.1f} us: "
+            f"{median(ratios):.2f} × ({ratios[0]:.2f} to {ratios[-1]:.2f}; goal 0.9)"
+        )
     finally:
         broker.close()
+
+
+def fill_broker(broker: RunningBroker, gib: float) -> None:
+    """A queue with so much content, half of it random."""
+    chance, text = random.Random(1), b"all work and no play makes a dull store, " * 200
+    pool = chance.randbytes(4 << 20)
+    arguments = "'qpid.file_count': 8, 'qpid.file_size': 1024"
+    node = f"node: {{durable: true, x-declare: {{arguments: {{{arguments}}}}}}}"
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        sender = connection.session().sender(f"kept; {{create: always, {node}}}")
+        for _ in range(int(gib * (1 << 30) / _BODY)):
+            at = chance.randrange(len(pool) - _BODY)
+            sender.send(Message(pool[at : at + _BODY // 2] + text[: _BODY // 2], durable=True), sync=False)
+        sender.session.sync()
 
 
 def bench_hold(directory: Path, queues: int) -> None:
@@ -197,19 +235,19 @@ def published(broker: RunningBroker, seconds: float) -> list[float]:
 
 @click.command()
 @click.argument("what", type=click.Choice(["copy", "load", "hold"]))
-@click.option("--gib", default=1.5, show_default=True, help="Size of the store, for copy.")
-@click.option("--rounds", default=3, show_default=True, help="The fastest of so many counts, for copy.")
-@click.option("--seconds", default=10.0, show_default=True, help="How long each load is, for load.")
+@click.option("--gib", default=1.5, show_default=True, help="Size of the store, for copy and load.")
+@click.option("--rounds", default=3, show_default=True, help="How often: the fastest counts for copy, pairs for load.")
+@click.option("--option", "options", multiple=True, help="An option of the command, for load.")
 @click.option("--queues", default=1000, show_default=True, help="How many durable queues, for hold.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the stores are made.  [default: TMPDIR]")
-def main(what: str, gib: float, rounds: int, seconds: float, queues: int, directory: Path | None) -> None:
+def main(what: str, gib: float, rounds: int, options: tuple[str, ...], queues: int, directory: Path | None) -> None:
     """Print what backups cost."""
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, wall-clock time")
     with tempfile.TemporaryDirectory(prefix="qstore-bench-", dir=directory) as name:
         if what == "copy":
             bench_copy(Path(name), gib, rounds)
         elif what == "load":
-            bench_load(Path(name), seconds)
+            bench_load(Path(name), gib, rounds, options)
         else:
             bench_hold(Path(name), queues)
 
