@@ -124,7 +124,7 @@ def test_a_move_that_ends_early_loses_and_doubles_nothing(
             raise TransactionAborted("it is rolled back")
         commit(session)
 
-    monkeypatch.setattr("qstore.tools.store_shell.broker._PORTION", 2)
+    monkeypatch.setattr("qstore.tools.store_shell.broker.PORTION", 2)
     monkeypatch.setattr(Session, "commit", second_fails)
     assert "it is rolled back" in fails(url, f"move {queue} to {queue}.old where n >= 1")
     assert (bodies(url, queue), bodies(url, f"{queue}.old")) == (["0", "3", "4", "5"], ["1", "2"])
