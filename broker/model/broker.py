@@ -29,6 +29,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery, RestoreMessage
+from qstore.broker.model.replies import DirectReplies
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import Store, TellProgress
@@ -67,6 +68,7 @@ class Broker:
         queue_factory: creates queues.
         expiries: has messages at the head of queues leave when they expire.
         router: publishes and moves messages.
+        replies: the queues of requesters that get direct replies.
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
         redirections: puts the messages for a queue on another one.
@@ -100,7 +102,9 @@ class Broker:
         self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}
         self.last_candidate = LastCandidate()
-        self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
+        default = DefaultExchange(self.queues)
+        self.exchanges: dict[str, Exchange] = {"": default}
+        self.replies = DirectReplies(self.tick, default, settings.max_message_bytes, clock)
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
@@ -206,7 +210,7 @@ class Broker:
         """Bytes of memory taken by messages: on queues, in open transactions, and incomplete ones."""
         queues = sum(queue.memory for queue in self.queues.values())
         local = sum(each.memory for each in self.transactions)
-        return queues + local + self.distributed.memory + self.unfinished_bytes()
+        return queues + local + self.distributed.memory + self.replies.memory + self.unfinished_bytes()
 
     def _relieve_memory(self, excess: int) -> None:
         """Let messages go out of memory, those of the largest queues first, to free so many bytes."""

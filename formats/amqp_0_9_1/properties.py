@@ -45,6 +45,9 @@ _LAST: Final = tuple(_FLAGS[name] for name in ("type", "user_id", "app_id", "res
 _LAST_TEXTS: Final = sum(_LAST)
 _PERSISTENT: Final = 2
 
+DIRECT_REPLY: Final = b"amq.rabbitmq.reply-to"
+"""The reply address that the broker replaces (RabbitMQ, "Direct Reply-to")."""
+
 
 class Properties(NamedTuple):
     """The properties of a message; None if one is absent."""
@@ -72,11 +75,13 @@ class Handling(NamedTuple):
         is_persistent: it survives a restart on a durable queue.
         priority: None if it has none.
         expiration: milliseconds as text; None if it does not expire.
+        wants_direct_reply: whether its reply address is `DIRECT_REPLY`.
     """
 
     is_persistent: bool
     priority: int | None
     expiration: str | None
+    wants_direct_reply: bool
 
 
 # --------------------------------------------------------------------------------------------- decoding
@@ -126,6 +131,7 @@ def read_handling(payload: bytes) -> Handling:
     """
     flags, offset, end = HEADER.unpack_from(payload)[3], HEADER.size, len(payload)
     mode = priority = expiration = None
+    wants_direct_reply = False
     if flags & _CONTENT_TYPE:
         offset = _skip_short(payload, offset, end)
     if flags & _ENCODING:
@@ -144,7 +150,9 @@ def read_handling(payload: bytes) -> Handling:
     if flags & _CORRELATION_ID:
         offset = _skip_short(payload, offset, end)
     if flags & _REPLY_TO:
+        begin = offset + 1
         offset = _skip_short(payload, offset, end)
+        wants_direct_reply = payload[begin:offset] == DIRECT_REPLY
     if flags & _EXPIRATION:
         expiration, offset = read_short_text(payload, offset, end)
     if flags & _MESSAGE_ID:
@@ -157,7 +165,7 @@ def read_handling(payload: bytes) -> Handling:
                 offset = _skip_short(payload, offset, end)
     if offset != end:
         raise Amqp091Error("a content header does not end with its properties", min(offset, end))
-    return Handling(mode == _PERSISTENT, priority, expiration)
+    return Handling(mode == _PERSISTENT, priority, expiration, wants_direct_reply)
 
 
 def _skip_short(payload: bytes, offset: int, end: int) -> int:
@@ -175,6 +183,12 @@ def user_id_of(payload: bytes) -> str | None:
     if not HEADER.unpack_from(payload)[3] & _FLAGS["user_id"]:
         return None
     return decode_header(payload)[1].user_id
+
+
+def with_reply_to(payload: bytes, reply_to: str) -> bytes:
+    """A content header that was checked, with another reply address."""
+    size, properties = decode_header(payload)
+    return encode_header(size, properties._replace(reply_to=reply_to))
 
 
 def encode_header(size: int, properties: Properties) -> bytes:

@@ -209,7 +209,8 @@ def test_properties_are_decoded_as_they_were_encoded(size: int, properties: Prop
     payload = encode_header(size, properties)
     assert decode_header(payload) == (size, properties)
     assert body_size(payload) == size
-    expected = Handling(properties.delivery_mode == 2, properties.priority, properties.expiration)
+    direct = properties.reply_to == "amq.rabbitmq.reply-to"
+    expected = Handling(properties.delivery_mode == 2, properties.priority, properties.expiration, direct)
     assert read_handling(payload) == expected
 
 

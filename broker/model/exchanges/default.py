@@ -25,19 +25,25 @@ class DefaultExchange(Exchange):
 
     Args:
         queues: all queues by name, maintained by the code that creates and deletes them.
+
+    Attributes:
+        replies: likewise, reply queues (`replies`), which nobody else can see.
     """
 
     type_name: ClassVar[str] = "direct"
 
-    __slots__ = ("_queues",)
+    __slots__ = ("_queues", "replies")
 
     def __init__(self, queues: Mapping[str, Queue]) -> None:
         super().__init__("")
         self._queues = queues
+        self.replies: Mapping[str, Queue] = {}
 
     def match(self, key: str) -> Route:
         """The queue with this name."""
         queue = self._queues.get(key)
+        if queue is None:
+            queue = self.replies.get(key)
         return self.no_route if queue is None else Route((Binding(queue, key),))
 
     def find(self, key: str) -> Route:
@@ -71,4 +77,6 @@ class DefaultExchange(Exchange):
         """Whether there is such a queue; with a queue, whether the key is its name."""
         if key is None:
             return BoundResult()
-        return BoundResult(key_not_matched=key not in self._queues if queue is None else key != queue.name)
+        if queue is None:
+            return BoundResult(key_not_matched=key not in self._queues and key not in self.replies)
+        return BoundResult(key_not_matched=key != queue.name)

@@ -100,6 +100,8 @@ def _query_queue(session: ServerSession, values: _Values) -> bytes:
     session.broker.authorization.check(session, Action.ACCESS, ObjectType.QUEUE, name)
     queue = session.broker.queues.get(name)
     if queue is None:
+        queue = session.broker.replies.queues.get(name)  # clients look for the reply address before they send there
+    if queue is None:
         return encode_result("queue.query")
     return encode_result(
         "queue.query",

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import ResourceLockedError
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.model.settlement import Settled, purge, subscribe
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import begin_transaction, commit, recover, refuse, roll_back
 from qstore.broker.protocols.amqp_0_9_1.arguments import check_consumer_arguments
@@ -59,12 +61,25 @@ def _qos(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
     tag = values["consumer_tag"] or f"amq.ctag-{secrets.token_urlsafe(16)}"
-    queue = channel.find_queue(values["queue"], Action.CONSUME)
+    wants_replies = values["queue"] == REPLY_TO
+    if not wants_replies:
+        queue = channel.find_queue(values["queue"], Action.CONSUME)
     check_consumer_arguments(values["arguments"])
     if tag in channel.consumers:
         raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if len(channel.consumers) >= MAX_CONSUMERS:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, f"more than {MAX_CONSUMERS} consumers on one channel")
+    if wants_replies:
+        consumer = _replies_consumer(channel, tag, no_ack=values["no_ack"])
+    else:
+        consumer = _subscribed(channel, tag, queue, values)
+    channel.consumers[tag] = consumer
+    if not values["nowait"]:
+        channel.send("basic.consume-ok", consumer_tag=tag)
+    consumer.wake()
+
+
+def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> BasicConsumer:
     exclusive, arguments = values["exclusive"], values["arguments"]
     consumer = BasicConsumer(
         channel, tag, queue, no_ack=values["no_ack"], no_local=values["no_local"],
@@ -74,10 +89,22 @@ def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
         subscribe(channel.broker, channel, queue, consumer, tag, exclusive=exclusive, arguments=arguments)
     except ResourceLockedError as error:
         raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in exclusive use: {error}") from error
-    channel.consumers[tag] = consumer
-    if not values["nowait"]:
-        channel.send("basic.consume-ok", consumer_tag=tag)
-    consumer.wake()
+    return consumer
+
+
+def _replies_consumer(channel: Channel, tag: str, *, no_ack: bool) -> BasicConsumer:
+    """The consumer of direct replies."""
+    broker = channel.broker
+    broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, REPLY_TO)
+    if not no_ack:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.reply_to:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+    queue = broker.replies.open()
+    channel.reply_to = queue.name
+    consumer = BasicConsumer(channel, tag, queue, no_ack=True, no_local=False, limit=MAX_UNACKNOWLEDGED)
+    queue.add_consumer(consumer)
+    return consumer
 
 
 def _cancel(channel: Channel, values: _Values, _payload: bytes) -> None:

@@ -23,7 +23,7 @@ CAPABILITIES: Final = {
     "consumer_priorities": True,
     "authentication_failure_close": True,
     "per_consumer_qos": True,
-    "direct_reply_to": False,
+    "direct_reply_to": True,
 }
 """Of the broker: the extensions of RabbitMQ that clients ask for, and whether it has them."""
 

@@ -69,6 +69,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         consumers: consumer tag -> consumer.
         prefetch: the prefetch count of new consumers; 0 for no limit.
         limit: how many messages may be unacknowledged.
+        reply_to: the name of its reply queue; empty if it does not consume direct replies.
         last_queue: the name of the queue that was declared last; None for none.
         confirms: publisher confirms; None unless they were selected.
         transaction: what is published and acknowledged is part of it; None outside of transactions.
@@ -81,8 +82,9 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     __slots__ = (
         "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "confirms", "consumers",
-        "is_flowing", "is_gone", "is_open", "last_queue", "limit", "name", "prefetch", "refused", "returns", "settled",
-        "settled_below", "timeout", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
+        "is_flowing", "is_gone", "is_open", "last_queue", "limit", "name", "prefetch", "refused", "reply_to",
+        "returns", "settled", "settled_below", "timeout", "transaction", "txn_commits", "txn_rejects", "txn_starts",
+        "user",
     )  # fmt: skip
 
     def __init__(self, number: int, connection: ChannelConnection, broker: Broker) -> None:
@@ -98,6 +100,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         self.unsettled: dict[int, Delivery] = {}
         self.consumers: dict[str, BasicConsumer] = {}
         self.last_queue: str | None = None
+        self.reply_to = ""
         self.confirms: Confirms | None = None
         self.transaction: LocalTransaction | None = None
         self.settled: dict[int, Delivery] = {}
@@ -113,8 +116,10 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     @property
     def subscriptions(self) -> Mapping[str, BasicConsumer]:
-        """Consumer tag -> consumer."""
-        return self.consumers
+        """Consumer tag -> consumer, without that of direct replies, whose queue nobody else can see."""
+        if not self.reply_to:
+            return self.consumers
+        return {tag: each for tag, each in self.consumers.items() if each.queue.name != self.reply_to}
 
     @property
     def remote_host(self) -> str:
@@ -238,6 +243,10 @@ class Channel(DeliveringChannel[ChannelConnection]):
         self.consumers.pop(consumer.tag, None)
         consumer.is_cancelled = True
         queue = consumer.queue
+        if queue.name == self.reply_to:
+            self.reply_to = ""
+            self.broker.replies.close(queue)
+            return
         unsubscribe(self.broker, self, queue, consumer, consumer.tag)
         if not queue.is_deleted:
             self.connection.leave(queue)

@@ -54,7 +54,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
     if exchange.is_internal:
         text = f"exchange '{target.exchange}' is internal: clients cannot publish to it"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
-    message = publishing.read(target, header, body, broker.clock)
+    message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:
         _check(channel, publishing, message)
     confirms = channel.confirms

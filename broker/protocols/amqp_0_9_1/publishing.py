@@ -17,7 +17,7 @@ from qstore.broker.protocols.publish_checks import PublishChecks
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import decode_publish
-from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling
+from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling, with_reply_to
 from qstore.formats.broker_records.amqp_0_9_1_messages import milliseconds
 
 _REMEMBERED: Final = 2048
@@ -75,7 +75,9 @@ class Publishing(PublishChecks):
         self.targets[payload] = target
         return target
 
-    def read(self, target: Target, header: bytes, body: Content, clock: Callable[[], float]) -> BasicMessage:
+    def read(
+        self, target: Target, header: bytes, body: Content, clock: Callable[[], float], reply_to: str = ""
+    ) -> BasicMessage:
         """The message with this content header, which `body_size` has checked, and body.
 
         Args:
@@ -83,10 +85,11 @@ class Publishing(PublishChecks):
             header: the content header.
             body: the body.
             clock: returns seconds since 1970.
+            reply_to: the name of the channel's reply queue; empty if it has none.
 
         Raises:
             Amqp091Error: the header is not valid.
-            SoftError: its expiration is not valid.
+            SoftError: its expiration is not valid, or it wants a direct reply, and the channel does not consume any.
         """
         last = self._last
         if last is not None and target is self._last_target and header == self._last_header:
@@ -106,10 +109,14 @@ class Publishing(PublishChecks):
         if read.expiration is not None:
             expires_at = _end(read.expiration, clock())
         kept = _stamped(header, clock()) if self.has_timestamps else header
+        if read.wants_direct_reply:
+            if not reply_to:
+                raise SoftError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+            kept = with_reply_to(kept, reply_to)
         message = BasicMessage(
             kept, body, target.exchange, target.routing_key, target.routed, read.is_persistent, handling, expires_at
         )
-        if not expires_at and not self.has_timestamps:
+        if not expires_at and not self.has_timestamps and not read.wants_direct_reply:
             self._last, self._last_target, self._last_header = _without_body(message), target, header
         return message
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from qstore.broker.model.errors import NotFoundError
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.protocols.amqp_0_9_1.arguments import alternate_of, binding_arguments, check_queue_arguments
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
@@ -90,6 +91,9 @@ async def _unless_gone(work: _Work) -> None:
 
 def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     name, passive = values["queue"], values["passive"]
+    if name.startswith(REPLY_TO):
+        _declare_replies(channel, name, nowait=values["nowait"])
+        return
     is_server_named = not name and not passive
     if is_server_named:
         name = SERVER_NAMED + secrets.token_urlsafe(16)
@@ -123,6 +127,14 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
             channel.send("queue.declare-ok", queue=name, message_count=messages, consumer_count=consumers)
 
     channel.run(declare(), reply, payload)
+
+
+def _declare_replies(channel: Channel, name: str, *, nowait: bool) -> None:
+    """Declare a reply queue: only whether it is there can be found out."""
+    if not channel.broker.replies.has(name):
+        raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '/'")
+    if not nowait:
+        channel.send("queue.declare-ok", queue=name, message_count=0, consumer_count=1)
 
 
 def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:

@@ -1,0 +1,94 @@
+"""Direct replies: a requester gets replies without declaring a queue for them.
+
+Each requester has a reply queue that nobody else can see: it is not among the broker's queues, is never stored, and
+ends with its consumer. The default exchange routes to it by its name, which nobody can guess, so publishers of every
+protocol can reply. A requester that does not read its replies loses the oldest ones beyond a limit; a reply to one that
+has gone is unroutable.
+
+Source: RabbitMQ, "Direct Reply-to".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.ring import Ring, RingLimit
+
+if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.default import DefaultExchange
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.tick import Tick
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""What requesters consume, and give as reply address: it stands for the name of their reply queue."""
+
+PREFIX: Final = f"{REPLY_TO}."
+"""What names of reply queues begin with."""
+
+MAX_REPLIES: Final = 10_000
+"""Replies that wait for one requester."""
+
+MAX_REPLY_BYTES: Final = 16 << 20
+"""Bytes that these may take, or one message as large as the broker takes."""
+
+_TOKEN_BYTES: Final = 24
+
+
+class DirectReplies:
+    """The reply queues of one broker.
+
+    Args:
+        tick: dispatches them.
+        default: the default exchange.
+        max_message_bytes: of one message; 0 for no limit.
+        clock: seconds since 1970.
+
+    Attributes:
+        queues: name -> queue.
+    """
+
+    def __init__(
+        self, tick: Tick, default: DefaultExchange, max_message_bytes: int, clock: Callable[[], float]
+    ) -> None:
+        self._tick, self._default, self._clock = tick, default, clock
+        self._max_bytes = max(MAX_REPLY_BYTES, max_message_bytes)
+        self.queues: dict[str, Queue] = {}
+        default.replies = self.queues
+
+    def open(self) -> Queue:
+        """A new reply queue."""
+        name, order = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES), Fifo()
+        limit = RingLimit(
+            order, max_messages=MAX_REPLIES, max_bytes=self._max_bytes, overhead=MESSAGE_OVERHEAD, is_strict=False
+        )
+        queue = Queue(
+            name, self._tick, order=order, limit=limit, displacements=(Ring(limit, order, _discard),), clock=self._clock
+        )
+        self.queues[name] = queue
+        return queue
+
+    def close(self, queue: Queue) -> None:
+        """A requester has gone: its replies are dropped."""
+        del self.queues[queue.name]
+        self._default.forget(queue.name)
+        queue.begin_deletion()
+        queue.end_deletion()
+
+    def has(self, name: str) -> bool:
+        """Whether there is a requester with this name; REPLY_TO itself is always there."""
+        return name == REPLY_TO or name in self.queues
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that all replies take."""
+        return sum(queue.memory for queue in self.queues.values())
+
+
+def _discard(_queue: Queue, _entry: Entry) -> bool:
+    """Nothing moves elsewhere."""
+    return False
