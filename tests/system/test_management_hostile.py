@@ -32,7 +32,7 @@ _PER_CONSOLE: Final = 400 << 10
 """Bytes that a connection with its session, queue and bindings may take, most of it output that is not read."""
 _PATIENCE: Final = 10.0
 """Seconds within which another client's message makes its way, on a busy machine."""
-_PATIENCE_AT_THE_END: Final = 600.0
+_PATIENCE_AT_THE_END: Final = 60.0
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ class Meter:
 
     def close(self, allowed: int) -> None:
         """The broker has not grown beyond that, and others were served."""
+        self._canary.grant()  # how much it may have grown is asserted below
         self._canary.close()
         grown = self.peak - self.base
         print(f"\nbase {self.base >> 20} MiB, grown by {grown >> 20} MiB, slowest message {self.slowest:.2f} s")
