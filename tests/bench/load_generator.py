@@ -91,7 +91,9 @@ class Publisher:
     """Keeps up to a window of messages unconfirmed, and up to ten in the queue that `consumer` takes from.
 
     Attributes:
+        sent: id of the next command; some of those before may not be in the socket yet.
         completed: id of the first command that the broker has not completed.
+        end: nothing is sent from this id on.
     """
 
     def __init__(self, peer: RawPeer, queue: str, size: int, durable: bool, window: int, consumer: Counted) -> None:
@@ -103,7 +105,8 @@ class Publisher:
         self._chunk = memoryview(one * (CHUNK - 1) + last)
         self._rest = self._chunk[:0]
         self._reply = b""
-        self._sent = self.completed = self._base = peer.sent
+        self.sent = self.completed = self._base = peer.sent
+        self.end = 1 << 62
         self._window = window
         self._left = b""
         self._consumer = consumer
@@ -111,12 +114,12 @@ class Publisher:
     def write(self) -> None:
         """Send while there is room in the window and in the socket."""
         taken = self._base + self._consumer.count
-        limit = min(self.completed + self._window, taken + BACKLOG * self._window) - CHUNK
-        while self._rest or self._sent <= limit:
+        limit = min(self.completed + self._window, taken + BACKLOG * self._window, self.end) - CHUNK
+        while self._rest or self.sent <= limit:
             if not self._rest:
                 self._rest = memoryview(self._reply + self._chunk) if self._reply else self._chunk
                 self._reply = b""
-                self._sent += CHUNK
+                self.sent += CHUNK
             try:
                 self._rest = self._rest[self.socket.send(self._rest) :]
             except BlockingIOError:
@@ -247,7 +250,7 @@ class Echo:
 # ---- measuring ----
 
 
-def _connect(port: int, queues: int, size: int, durable: bool, window: int) -> tuple[list[Publisher], list[Consumer]]:
+def connect(port: int, queues: int, size: int, durable: bool, window: int) -> tuple[list[Publisher], list[Consumer]]:
     """The connections, each with its session; the queues are declared."""
     publishers, consumers = [], []
     for number in range(queues):
@@ -327,7 +330,7 @@ def main(
         echoes = [Echo(port, size, durable, window) for _ in range(queues)]
         result = _run(echoes, echoes, seconds, broker_pid or os.getpid())
     else:
-        publishers, consumers = _connect(port, queues, size, durable, window)
+        publishers, consumers = connect(port, queues, size, durable, window)
         result = _run([*publishers, *consumers], consumers, seconds, broker_pid or os.getpid())
     print(orjson.dumps(asdict(result)).decode())
 
