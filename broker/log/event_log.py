@@ -10,8 +10,10 @@ from qstore.broker.model.events import (
     Bind,
     ClientConnect,
     Event,
+    ExchangeBind,
     ExchangeDeclare,
     ExchangeDelete,
+    ExchangeUnbind,
     JournalCreated,
     JournalRecovered,
     QueueDeclare,
@@ -71,6 +73,10 @@ def log_event(event: Event) -> None:
             _LOG.debug('Queue "%s" bound to "%s" with key "%s"', event.queue, event.exchange, event.key)
         case Unbind():
             _LOG.debug('Queue "%s" unbound from "%s" with key "%s"', event.queue, event.exchange, event.key)
+        case ExchangeBind():
+            _LOG.debug('Exchange "%s" bound to "%s" with key "%s"', event.destination, event.source, event.key)
+        case ExchangeUnbind():
+            _LOG.debug('Exchange "%s" unbound from "%s" with key "%s"', event.destination, event.source, event.key)
         case Subscribe():
             _LOG.debug('Consumer "%s" subscribed to queue "%s" by "%s"', event.destination, event.queue, event.user)
         case Unsubscribe():

@@ -37,8 +37,10 @@ from qstore.broker.model.events import (
     ClientDisconnect,
     Event,
     Events,
+    ExchangeBind,
     ExchangeDeclare,
     ExchangeDelete,
+    ExchangeUnbind,
     QueueDeclare,
     QueueDelete,
     QueueRecovered,
@@ -217,6 +219,14 @@ class StatusLog:
     def _unbind(self, event: Unbind | BindingRemoved, caller: Caller) -> None:
         self.write("BND-1002", actor=caller.actor, subject=_binding(event))
 
+    def _exchange_bind(self, event: ExchangeBind, caller: Caller) -> None:
+        arguments = _arguments(event.arguments)
+        text = f" : Arguments : {arguments}" if arguments else ""
+        self.write("BND-1001", text, actor=caller.actor, subject=_exchange_binding(event))
+
+    def _exchange_unbind(self, event: ExchangeUnbind, caller: Caller) -> None:
+        self.write("BND-1002", actor=caller.actor, subject=_exchange_binding(event))
+
     # ---- recovery ----
 
     def _recovery_begun(self, event: RecoveryBegun, _caller: Caller) -> None:
@@ -248,6 +258,8 @@ _WRITERS: Final[dict[type[Event], _Writer]] = {
     Bind: StatusLog._bind,
     Unbind: StatusLog._unbind,
     BindingRemoved: StatusLog._unbind,
+    ExchangeBind: StatusLog._exchange_bind,
+    ExchangeUnbind: StatusLog._exchange_unbind,
     RecoveryBegun: StatusLog._recovery_begun,
     QueueRecovered: StatusLog._queue_recovered,
     RecoveryCompleted: StatusLog._recovery_completed,
@@ -264,6 +276,10 @@ def _exchange(name: str) -> str:
 
 def _binding(event: Bind | Unbind | BindingRemoved) -> str:
     return f"{_exchange(event.exchange)}/qu({event.queue})/bd({event.key})"
+
+
+def _exchange_binding(event: ExchangeBind | ExchangeUnbind) -> str:
+    return f"{_exchange(event.source)}/ex({event.destination})/bd({event.key})"
 
 
 def _arguments(arguments: TypedMap, *others: str) -> str:

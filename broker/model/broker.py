@@ -36,6 +36,7 @@ from qstore.broker.model.store_protocol import Store, TellProgress
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
+from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
 from qstore.broker.model.topology.redirection import Redirections
 from qstore.broker.model.topology.topology import Topology
 from qstore.broker.model.topology.topology_storage import TopologyStorage
@@ -71,6 +72,7 @@ class Broker:
         replies: the queues of requesters that get direct replies.
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
+        exchange_bindings: binds exchanges to each other.
         redirections: puts the messages for a queue on another one.
         started_at: start time, by the clock above.
         has_timestamps: whether messages of new connections get their time of arrival.
@@ -124,6 +126,7 @@ class Broker:
         self.started_at = clock()
         self.has_timestamps = settings.enable_timestamp
         storage = TopologyStorage(store, self.events.emit)
+        self.exchange_bindings = ExchangeBindings(self.exchanges, storage, self.authorization, self.events)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
         self.topology = self._new_topology(storage)
         self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
@@ -164,6 +167,7 @@ class Broker:
             storage=storage,
             removal=self.removal,
             bindings=BindingMaker(self.router, self.tick, storage, self.clock),
+            bound_exchanges=self.exchange_bindings,
             authorization=self.authorization,
             quotas=self.quotas,
             events=self.events,

@@ -81,6 +81,27 @@ class Unbind(NamedTuple):
     key: str
 
 
+class ExchangeBind(NamedTuple):
+    """An exchange, the destination, was bound to another one, the source. Consoles are not told."""
+
+    remote_host: str
+    user: str
+    source: str
+    destination: str
+    key: str
+    arguments: TypedMap = EMPTY_MAP
+
+
+class ExchangeUnbind(NamedTuple):
+    """A binding between exchanges has ended. Consoles are not told."""
+
+    remote_host: str
+    user: str
+    source: str
+    destination: str
+    key: str
+
+
 class Subscribe(NamedTuple):
     """A consumer was added to a queue. Consoles are not told of the last two."""
 
@@ -294,6 +315,8 @@ Event: TypeAlias = (
     | ExchangeDelete
     | Bind
     | Unbind
+    | ExchangeBind
+    | ExchangeUnbind
     | Subscribe
     | Unsubscribe
     | ClientConnect

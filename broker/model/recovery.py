@@ -24,6 +24,7 @@ from qstore.broker.model.store_protocol import (
     TellProgress,
 )
 from qstore.broker.model.topology.bindings import recover_bindings
+from qstore.broker.model.topology.exchange_bindings import recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
@@ -108,6 +109,7 @@ class Recovery:
         for user, name in alternates:
             if name and name in self._exchanges:
                 user.alternate = self._exchanges[name]
+        recover_exchange_bindings(self._store, self._exchanges)
         for queue in by_id.values():  # which may move messages to others
             queue.end_recovery()
         self._emit(RecoveryCompleted())

@@ -18,7 +18,7 @@ The batches:
     import_all       queues, replaced or new, exchanges, bindings, objects, the next ids, the high-water mark of record
                      ids, the census
     delete_queue     the queue and every binding to it, the census
-    delete_exchange  the exchange and every binding of it, the census
+    delete_exchange  the exchange, every binding of it, and objects that refer to it, the census
     delete_binding   the binding, the census
     delete_general   the object, the census
     reserve_rids     the new high-water mark of record ids, the census
@@ -293,10 +293,11 @@ class Catalogue:
         bindings = (key for key, _ in self._key_value.items(Kind.BINDING.prefix) if _bound_queue(key) == queue_id)
         self._delete(Kind.QUEUE, encode(QueueEntry(queue_id, 1, 0, b""))[0], bindings)
 
-    def delete_exchange(self, exchange_id: int) -> None:
-        """Delete the exchange and, in the same batch, every binding of it."""
-        bindings = (key for key, _ in self._key_value.items(bindings_prefix(exchange_id)))
-        self._delete(Kind.EXCHANGE, encode(ExchangeEntry(exchange_id, b""))[0], bindings)
+    def delete_exchange(self, exchange_id: int, general_ids: Iterable[int] = ()) -> None:
+        """Delete the exchange and, in the same batch, every binding of it, and existing general objects."""
+        others = [key for key, _ in self._key_value.items(bindings_prefix(exchange_id))]
+        others += [encode(GeneralEntry(general_id, b""))[0] for general_id in general_ids]
+        self._delete(Kind.EXCHANGE, encode(ExchangeEntry(exchange_id, b""))[0], others)
 
     def delete_binding(self, binding: BindingEntry) -> None:
         """Delete the one binding with these ids and this sequence."""
@@ -329,12 +330,13 @@ class Catalogue:
         stored = cast(NextId | None, self._sound(key))
         return NextId(kind, max(highest_id + 1, 1 if stored is None else stored.next_id))
 
-    def _delete(self, kind: Kind, key: bytes, bindings: Iterable[bytes] = ()) -> None:
+    def _delete(self, kind: Kind, key: bytes, others: Iterable[bytes] = ()) -> None:
         if self._key_value.get(key) is None:
             raise CatalogueError(f"cannot be deleted: {_described(key)} does not exist")
-        with_it = list(bindings)
+        with_it = [other for other in others if self._key_value.get(other) is not None]
         counts = Counter({kind: -1})
-        counts[Kind.BINDING] -= len(with_it)
+        for other in with_it:
+            counts[kind_of(other)] -= 1
         self._commit([], [key, *with_it], counts)
 
     def _commit(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 import qstore.store.log_lines as log_lines
@@ -208,12 +208,14 @@ class Changes:
         work = self._named(Kind.EXCHANGE, record, create)
         self._change(f'exchange "{printable(record.name)}" cannot be created', work, done)
 
-    def delete_exchange(self, number: int, done: Changed[None]) -> None:
-        """Delete an exchange and all of its bindings."""
+    def delete_exchange(self, number: int, done: Changed[None], general: Sequence[int] = ()) -> None:
+        """Delete an exchange, all of its bindings, and other objects by number, in one batch."""
 
         def work() -> None:
-            self._catalogue.delete_exchange(number)
+            self._catalogue.delete_exchange(number, general)
             self._names.remove(Kind.EXCHANGE, number)
+            for each in general:
+                self._names.remove(Kind.GENERAL, each)
 
         self._change("exchange cannot be deleted", work, done)
 

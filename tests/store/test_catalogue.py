@@ -110,6 +110,15 @@ class TestBatches:
         assert list(catalogue.bindings()) == BINDINGS[2:]
         assert catalogue.check() == []
 
+    def test_an_exchange_takes_objects_along_that_refer_to_it(
+        self, catalogue: Catalogue, key_value: MemoryKeyValue
+    ) -> None:
+        before = key_value.batches
+        catalogue.delete_exchange(1, (GENERAL[0].general_id, 99))
+        assert key_value.batches == before + 1
+        assert list(catalogue.general()) == GENERAL[1:]
+        assert catalogue.check() == []
+
     def test_one_binding_goes_alone(self, catalogue: Catalogue) -> None:
         catalogue.delete_binding(BINDINGS[1])
         assert list(catalogue.bindings()) == [BINDINGS[0], BINDINGS[2]]

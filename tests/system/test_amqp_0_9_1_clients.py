@@ -105,6 +105,23 @@ def test_pika_retries_over_dead_letter_exchanges(channel: BlockingChannel, queue
     assert properties.headers["x-first-death-queue"] == queue
 
 
+def test_pika_binds_exchanges_to_exchanges(channel: BlockingChannel, queue: str) -> None:
+    for name, kind in (("source", "topic"), ("destination", "fanout")):
+        channel.exchange_declare(f"{queue}.{name}", kind, durable=True)
+    channel.queue_declare(queue, durable=True)
+    channel.queue_bind(queue, f"{queue}.destination")
+    channel.exchange_bind(f"{queue}.destination", f"{queue}.source", "orders.#")
+    channel.confirm_delivery()
+    channel.basic_publish(f"{queue}.source", "orders.new", b"order", DURABLE, mandatory=True)
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(f"{queue}.source", "others", b"other", DURABLE, mandatory=True)
+    method, _, body = channel.basic_get(queue, auto_ack=True)
+    assert (method.exchange, method.routing_key, body) == (f"{queue}.source", "orders.new", b"order")
+    channel.exchange_unbind(f"{queue}.destination", f"{queue}.source", "orders.#")
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(f"{queue}.source", "orders.new", b"order", DURABLE, mandatory=True)
+
+
 def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: str) -> None:
     cancelled: list[Any] = []
     channel.add_on_cancel_callback(cancelled.append)

@@ -8,11 +8,12 @@ Source: AMQP 0-10, exchange, default-exchange.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import NotAllowedError
 from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
+from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import TypedMap
 
@@ -39,12 +40,12 @@ class DefaultExchange(Exchange):
         self._queues = queues
         self.replies: Mapping[str, Queue] = {}
 
-    def match(self, key: str) -> Route:
-        """The queue with this name."""
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+        """The binding of the queue with this name."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self.replies.get(key)
-        return self.no_route if queue is None else Route((Binding(queue, key),))
+        return () if queue is None else (Binding(queue, key),)
 
     def find(self, key: str) -> Route:
         """As `match`, and cache the route in `routes`, unless there is no such queue: it may be created at any time."""
@@ -54,7 +55,7 @@ class DefaultExchange(Exchange):
         if len(self.routes) >= MAX_ROUTES:
             self.forget_routes()
         self.routes[key] = route
-        return self._register(route)
+        return self.register(route)
 
     def forget(self, name: str) -> None:
         """A queue was deleted, or its name is reused."""

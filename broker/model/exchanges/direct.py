@@ -10,11 +10,13 @@ Sources: AMQP 0-10, class exchange; Qpid C++ Broker Book, 1.3.1.3; MRG 2 Messagi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING, is_switched_on
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.onward import Headers
+from qstore.broker.model.exchanges.route import Binding
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ class DirectExchange(Exchange):
 
     __slots__ = ()
 
-    def match(self, key: str) -> Route:
-        """The queues bound with exactly this key."""
-        return self._route_by(self._by_key.get(key, {}).values())
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+        """The bindings with exactly this key."""
+        return self._by_key.get(key, {}).values()
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
         """A binding for `put`; None if it already exists, and, if it is exclusive, is the only one."""

@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from qstore.broker.model.exchanges.onward import ExchangeBinding, Headers, Linked, Onward, no_headers
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.exchanges.sent_messages import sent_messages
 from qstore.broker.model.watermark import Watermark
@@ -117,15 +118,16 @@ class Exchange(ABC):
         store_id: its number in the store; None if it is not stored.
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
+        onward: its bindings to other exchanges (`onward`); None if it has none.
     """
 
     type_name: ClassVar[str]
     is_keyed: ClassVar[bool] = True
 
     __slots__ = (
-        "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "alternate", "arguments",
-        "auto_delete", "binding_count", "durable", "is_deleted", "is_internal", "name", "no_route", "receiver",
-        "routes", "routes_by_key", "sent", "store_id",
+        "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "_sharing", "alternate",
+        "arguments", "auto_delete", "binding_count", "durable", "is_deleted", "is_internal", "name", "no_route",
+        "onward", "receiver", "routes", "routes_by_key", "sent", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +147,8 @@ class Exchange(ABC):
         self.store_id: int | None = None
         self.is_deleted = False
         self.is_internal = arguments.get(_INTERNAL) is not None
+        self.onward: Onward | None = None
+        self._sharing: dict[Linked, None] = {}
         self.routes: dict[str, Route] = {}
         self._routed_queues = 0  # in `routes`, summed over all keys
         self._live: dict[Route, None] = {}  # routes found since the last change of bindings
@@ -160,8 +164,15 @@ class Exchange(ABC):
     # ---- routing ----
 
     @abstractmethod
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:
+        """The bindings that match this routing key, and headers in the form of `comparable`: one for each queue."""
+
     def match(self, key: str) -> Route:
         """The route for this routing key, computed from the bindings."""
+        if self.onward is not None:
+            return self.onward.route_by_key(key)
+        bindings = self.matched(key, no_headers)
+        return Route(tuple(bindings)) if bindings else self.no_route
 
     def find(self, key: str) -> Route:
         """As `match`, and cache the route in `routes`."""
@@ -175,18 +186,16 @@ class Exchange(ABC):
             self._routed_queues = len(route.queues)
         if self._routed_queues <= MAX_ROUTED_QUEUES:
             self.routes[key] = route
-        return self._register(route)
+        return self.register(route)
 
     def route(self, message: Message) -> Route:
         """The route of a message."""
+        if self.onward is not None and self.onward.is_dynamic:
+            return self.onward.route(message)
         route = self.routes.get(message.routing_key)
         return self.find(message.routing_key) if route is None else route
 
-    def _route_by(self, bindings: Collection[Binding]) -> Route:
-        """The route with these bindings, one for each queue."""
-        return Route(tuple(bindings)) if bindings else self.no_route
-
-    def _register(self, route: Route) -> Route:
+    def register(self, route: Route) -> Route:
         """Register a route, so that its counters are included until it is dropped."""
         if route not in self._live and route is not self.no_route:
             self._live[route] = None
@@ -195,7 +204,12 @@ class Exchange(ABC):
         return route
 
     def forget_routes(self) -> None:
-        """Empty `routes`, because they may be outdated."""
+        """Empty `routes`, because they may be outdated; and those of exchanges that share some."""
+        others, self._sharing = self._sharing, {}
+        for other in others:
+            other.forget_routes()
+        if self.onward is not None:
+            self.onward.forget_routes()
         self.routes.clear()
         self._routed_queues = 0
         for route in self._live:
@@ -206,8 +220,18 @@ class Exchange(ABC):
         """Add the counters of a dropped route to the sums; all routes of its bindings are dropped together."""
         self._counted.add(route)
         for binding in route.bindings:
-            binding.matched_before += route.messages
+            binding.matched_before += route.counted.messages
             binding.routes.clear()
+
+    def share_routes(self, other: Linked) -> None:
+        """Forget routes together with another exchange: some of them lead over both."""
+        self._sharing[other] = None
+
+    def look_again(self) -> None:
+        """How it routes may have changed: decide again whether the key is enough, and forget the routes."""
+        is_dynamic = self.onward is not None and self.onward.is_dynamic
+        self.routes_by_key = self.is_keyed and self.sent is None and self.receiver is None and not is_dynamic
+        self.forget_routes()
 
     @property
     def counts(self) -> RoutedCounts:
@@ -227,8 +251,8 @@ class Exchange(ABC):
 
     @property
     def has_bindings(self) -> bool:
-        """Whether any queue is bound."""
-        return bool(self._by_queue)
+        """Whether any queue or exchange is bound to it."""
+        return bool(self._by_queue) or self.onward is not None
 
     def bindings_of(self, queue: Queue) -> list[Binding]:
         """The bindings of one queue, in order of creation."""
@@ -300,6 +324,22 @@ class Exchange(ABC):
         for queue in list(self._by_queue):
             self.unbind_queue(queue)
         self.is_deleted = True
+
+    def bind_exchange(self, binding: ExchangeBinding) -> None:
+        """Add a binding to another exchange, which `check_binding` has checked; `refresh` must be called then."""
+        if self.onward is None:
+            self.onward = Onward(self)
+        self.onward.add(binding)
+        self.forget_routes()
+
+    def unbind_exchange(self, binding: ExchangeBinding) -> None:
+        """Remove an existing binding to another exchange; `refresh` must be called then."""
+        assert self.onward is not None
+        self.onward.remove(binding)
+        if not len(self.onward):
+            self.forget_routes()
+            self.onward = None
+        self.look_again()
 
     # ---- queries ----
 

@@ -6,9 +6,11 @@ also when it recovers the bindings of a store (`store.catalogue.topology.effecti
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.exchanges.exchange import BoundResult, Exchange
+from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -35,10 +37,16 @@ class FanoutExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._all: Route | None = None
 
-    def match(self, key: str) -> Route:  # noqa: ARG002 – the key is ignored
-        """All queues that are bound."""
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – all count
+        """All bindings."""
+        return tuple(self.bindings)
+
+    def match(self, key: str) -> Route:
+        """All queues that are bound: one route for all keys, unless exchanges are bound as well."""
+        if self.onward is not None:
+            return super().match(key)
         if self._all is None:
-            self._all = self._route_by(tuple(self.bindings))
+            self._all = super().match(key)
         return self._all
 
     def forget_routes(self) -> None:

@@ -7,11 +7,13 @@ is matched against every binding. Source: AMQP 0-10, class exchange, type header
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
 from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
 from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
+from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -45,15 +47,23 @@ class HeadersExchange(Exchange):
 
     def route(self, message: Message) -> Route:
         """The queues with a binding that matches the headers of this message."""
+        if self.onward is not None:
+            return self.onward.route(message)
         if not self._criteria:
             return self.no_route
         headers = {name: comparable(typed) for name, typed in message.headers().entries}
-        first: dict[Queue, Binding] = {}
-        for binding, criteria in self._criteria.items():
-            if binding.queue not in first and criteria.match(headers):
-                first[binding.queue] = binding
-        bindings = tuple(first.values())
+        bindings = tuple(self.matched(message.routing_key, lambda: headers))
         return self._found.get(bindings) or self._remember(bindings)
+
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – the headers count
+        """The bindings that match these headers, one for each queue."""
+        first: dict[Queue, Binding] = {}
+        if self._criteria:
+            found = headers()
+            for binding, criteria in self._criteria.items():
+                if binding.queue not in first and criteria.match(found):
+                    first[binding.queue] = binding
+        return first.values()
 
     def _remember(self, bindings: tuple[Binding, ...]) -> Route:
         if not bindings:
@@ -63,7 +73,7 @@ class HeadersExchange(Exchange):
             self.forget_routes()
             self._routed_queues = len(bindings)
         route = self._found[bindings] = Route(bindings)
-        return self._register(route)
+        return self.register(route)
 
     def forget_routes(self) -> None:
         """As `Exchange.forget_routes`."""

@@ -7,11 +7,13 @@ Source: Qpid C++ Broker Book, 1.7.1.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.onward import Headers
+from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.replication.replica import Replica
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -43,9 +45,9 @@ class ReplicationExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self.receiver = self.replica = Replica()
 
-    def match(self, key: str) -> Route:  # noqa: ARG002 – there are no bindings
-        """No queue."""
-        return self.no_route
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – there are none
+        """No binding."""
+        return ()
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:  # noqa: ARG002
         """Raises NotImplementedByBrokerError: queues cannot be bound."""

@@ -43,7 +43,7 @@ class Binding:
     @property
     def messages_matched(self) -> int:
         """How many messages it has routed to its queue."""
-        return self.matched_before + sum(route.messages for route in self.routes)
+        return self.matched_before + sum(route.counted.messages for route in self.routes)
 
 
 class Route:
@@ -56,11 +56,13 @@ class Route:
         bindings: as above.
         queues: the queues, or those that their messages are redirected to, each once; empty if no binding matches.
         sole: the queue, if there is exactly one.
+        whole: the route that counts for it: that of the exchange where a message has come in; None if it counts itself.
+        is_passed_on: whether its messages go on to other exchanges, too.
         messages, bytes: messages routed, or dropped if there are no queues. Incremented by the code that has enqueued a
             message.
     """
 
-    __slots__ = ("bindings", "bytes", "messages", "queues", "sole")
+    __slots__ = ("bindings", "bytes", "is_passed_on", "messages", "queues", "sole", "whole")
 
     def __init__(self, bindings: Sequence[Binding] = ()) -> None:
         self.bindings = bindings
@@ -68,10 +70,22 @@ class Route:
         if any(queue.redirected_to is not None for queue in self.queues):
             self.queues = tuple({queue.redirected_to or queue: None for queue in self.queues})
         self.sole = self.queues[0] if len(self.queues) == 1 else None
+        self.whole: Route | None = None
+        self.is_passed_on = False
         self.messages = self.bytes = 0
 
     def __repr__(self) -> str:
         return f"<route to {self.queues}>"
+
+    def lead_to(self, queues: tuple[Queue, ...]) -> None:
+        """Lead to these queues, too, that other exchanges have found; each once."""
+        self.queues = queues
+        self.sole = queues[0] if len(queues) == 1 else None
+
+    @property
+    def counted(self) -> Route:
+        """The route that has its counters."""
+        return self if self.whole is None else self.whole
 
     def count(self, size: int) -> None:
         """Count a message of `size` bytes."""
@@ -98,11 +112,11 @@ class RoutedCounts:
 
     def add(self, route: Route) -> None:
         """Add the counters of a route."""
-        queues = len(route.queues)
-        self.messages_received += route.messages
-        self.bytes_received += route.bytes
-        self.messages_routed += queues * route.messages
-        self.bytes_routed += queues * route.bytes
-        if not queues:
-            self.messages_dropped += route.messages
-            self.bytes_dropped += route.bytes
+        queues, messages, size = len(route.queues), route.counted.messages, route.counted.bytes
+        self.messages_received += messages
+        self.bytes_received += size
+        self.messages_routed += queues * messages
+        self.bytes_routed += queues * size
+        if not queues and not route.is_passed_on:
+            self.messages_dropped += messages
+            self.bytes_dropped += size

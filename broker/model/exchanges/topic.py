@@ -6,10 +6,12 @@ messages, but are two bindings. Source: AMQP 0-10, class exchange, type topic.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.onward import Headers
+from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.topic_index import TopicIndex
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -46,13 +48,13 @@ class TopicExchange(Exchange):
         if binding.key not in self._by_key:
             self._index.remove(binding.key)
 
-    def match(self, key: str) -> Route:
-        """The queues bound with a pattern that matches this key."""
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+        """The bindings with a pattern that matches this key, one for each queue."""
         patterns = self._index.match(key)
         if len(patterns) == 1:
-            return self._route_by(self._by_key[patterns[0]].values())
+            return self._by_key[patterns[0]].values()
         first: dict[Queue, Binding] = {}
         for pattern in patterns:
             for queue, binding in self._by_key[pattern].items():
                 first.setdefault(queue, binding)
-        return self._route_by(first.values())
+        return first.values()

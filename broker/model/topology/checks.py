@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
@@ -9,6 +10,7 @@ from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotAllowedError,
+    NotFoundError,
     NotImplementedByBrokerError,
     PreconditionFailedError,
     ResourceLockedError,
@@ -38,6 +40,21 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
         raise NotAllowedError(
             f'{what} "{name}" cannot be created: names beginning with {" or ".join(reserved)} are reserved'
         )
+
+
+def find_exchange(exchanges: Mapping[str, Exchange], name: str) -> Exchange:
+    """The exchange with a name, which cannot be the default one.
+
+    Raises:
+        InvalidArgumentError: the name is empty.
+        NotFoundError: there is none.
+    """
+    if not name:
+        raise InvalidArgumentError("No exchange name specified; the default exchange cannot be changed")
+    exchange = exchanges.get(name)
+    if exchange is None:
+        raise NotFoundError(f"Exchange not found: {name}")
+    return exchange
 
 
 def check_owner(queue: Queue, caller: Caller) -> None:

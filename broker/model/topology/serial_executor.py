@@ -7,10 +7,12 @@ cancelled half-way when its client disconnects: the store and the model would di
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
+_Params = ParamSpec("_Params")
 
 
 class SerialExecutor:
@@ -44,3 +46,26 @@ class SerialExecutor:
         """Wait until no work is pending."""
         while self._under_way:
             await asyncio.wait(self._under_way)
+
+
+class Changing(Protocol):
+    """Makes changes one at a time."""
+
+    @property
+    def changes(self) -> SerialExecutor:
+        """What runs them."""
+
+
+_ChangingT = TypeVar("_ChangingT", bound=Changing)
+
+
+def serialized(
+    change: Callable[Concatenate[_ChangingT, _Params], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_ChangingT, _Params], Coroutine[Any, Any, _Result]]:
+    """Run a change after all earlier ones, to completion even if the caller is cancelled."""
+
+    @functools.wraps(change)
+    async def in_turn(self: _ChangingT, /, *arguments: _Params.args, **named: _Params.kwargs) -> _Result:
+        return await self.changes.do(lambda: change(self, *arguments, **named))
+
+    return in_turn

@@ -22,9 +22,7 @@ Book: Qpid C++ Broker Book):
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action
@@ -54,10 +52,12 @@ from qstore.broker.model.topology.checks import (
     check_owner,
     check_queue_alike,
     check_type,
+    find_exchange,
     owner_of,
 )
 from qstore.broker.model.topology.deletion import QueueRemoval
-from qstore.broker.model.topology.serial_executor import SerialExecutor
+from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
+from qstore.broker.model.topology.serial_executor import serialized
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
@@ -70,21 +70,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.quotas import Quotas
 
 _LOG: Final = log_of("Model")
-
-_Result = TypeVar("_Result")
-_Params = ParamSpec("_Params")
-
-
-def _serialized(
-    change: Callable[Concatenate[Topology, _Params], Coroutine[Any, Any, _Result]],
-) -> Callable[Concatenate[Topology, _Params], Coroutine[Any, Any, _Result]]:
-    """Run a change after all earlier ones, to completion even if the caller is cancelled."""
-
-    @functools.wraps(change)
-    async def serialized(self: Topology, /, *arguments: _Params.args, **named: _Params.kwargs) -> _Result:
-        return await self._changes.do(lambda: change(self, *arguments, **named))
-
-    return serialized
 
 
 class Topology:
@@ -100,9 +85,13 @@ class Topology:
         storage: stores the topology.
         removal: deletes queues.
         bindings: creates and removes bindings.
+        bound_exchanges: likewise, between exchanges.
         authorization: checks operations.
         quotas: limits the queues of each user.
         events: emits an event for every change.
+
+    Attributes:
+        changes: runs the changes, one at a time.
     """
 
     def __init__(
@@ -115,20 +104,22 @@ class Topology:
         storage: TopologyStorage,
         removal: QueueRemoval,
         bindings: BindingMaker,
+        bound_exchanges: ExchangeBindings,
         authorization: Authorization,
         quotas: Quotas,
         events: Events,
     ) -> None:
         self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
         self._storage, self._removal, self._bindings = storage, removal, bindings
+        self._bound_exchanges, bound_exchanges.unbound = bound_exchanges, self._delete_if_unbound
         self._quotas, self._events = quotas, events
         self._access = Access(authorization, factory.default_bytes)
-        self._changes = SerialExecutor()
+        self.changes = bound_exchanges.changes
         self._unsupported = UnsupportedArguments()
 
     async def finish(self) -> None:
         """Wait until no change is pending. Called before the store is closed."""
-        await self._changes.finish()
+        await self.changes.finish()
 
     # ---- by name ----
 
@@ -148,16 +139,11 @@ class Topology:
 
     def find_exchange(self, name: str) -> Exchange:
         """The exchange with this name, which cannot be the default one. Raises as `find_queue`."""
-        if not name:
-            raise InvalidArgumentError("No exchange name specified; the default exchange cannot be changed")
-        exchange = self._exchanges.get(name)
-        if exchange is None:
-            raise NotFoundError(f"Exchange not found: {name}")
-        return exchange
+        return find_exchange(self._exchanges, name)
 
     # ---- queues ----
 
-    @_serialized
+    @serialized
     async def declare_queue(
         self,
         name: str,
@@ -240,7 +226,7 @@ class Topology:
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
 
-    @_serialized
+    @serialized
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False, caller: Caller = BROKER
     ) -> None:
@@ -273,7 +259,7 @@ class Topology:
         check_owner(queue, caller)
         await self._delete_queue(queue, caller)
 
-    @_serialized
+    @serialized
     async def delete_if_unused(self, queue: Queue) -> None:
         """Delete a queue that is auto-delete, or has expired, if it is unused. Errors are logged."""
         has_expired = queue.expires_seconds > 0 and not queue.consumer_count
@@ -283,7 +269,7 @@ class Topology:
             return
         await self._delete_or_log(queue)
 
-    @_serialized
+    @serialized
     async def self_destruct(self, name: str) -> None:
         """Delete a queue that has exceeded its limit. Errors are logged: no client waits for this."""
         queue = self._queues.get(name)
@@ -309,7 +295,7 @@ class Topology:
 
     # ---- exchanges ----
 
-    @_serialized
+    @serialized
     async def declare_exchange(
         self,
         name: str,
@@ -375,13 +361,13 @@ class Topology:
         )
         return exchange
 
-    @_serialized
+    @serialized
     async def delete_exchange(self, name: str, *, if_unused: bool = False, caller: Caller = BROKER) -> None:
         """Delete an exchange with its bindings.
 
         Args:
             name: its name.
-            if_unused: only if no queue is bound to it.
+            if_unused: only if no queue or exchange is bound to it.
             caller: the caller.
 
         Raises:
@@ -389,7 +375,7 @@ class Topology:
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such exchange.
             NotAllowedError: it is a standard exchange, or the alternate exchange of another, or of a queue.
-            PreconditionFailedError: queues are bound to it.
+            PreconditionFailedError: queues or exchanges are bound to it.
             InternalError: the store cannot delete it.
         """
         self._access.delete_exchange(caller, name, self._exchanges.get(name))
@@ -399,16 +385,20 @@ class Topology:
         if self._is_alternate(exchange):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
         if if_unused and exchange.has_bindings:
-            raise PreconditionFailedError(f'exchange "{name}" is in use: queues are bound to it')
+            raise PreconditionFailedError(f'exchange "{name}" is in use: something is bound to it')
         await self._delete_exchange(exchange, caller)
 
     async def _delete_exchange(self, exchange: Exchange, caller: Caller) -> None:
-        await self._storage.delete_exchange(exchange)
+        others = self._bound_exchanges.of(exchange)
+        await self._storage.delete_exchange(exchange, others)
         del self._exchanges[exchange.name]
         bindings = list(exchange.bindings)
+        sources = self._bound_exchanges.ended(others, caller)
         exchange.delete()
         bindings_removed(self._events, exchange, bindings, caller)
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
+        for source in sources:
+            await self._delete_if_unbound(source)
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
@@ -424,7 +414,7 @@ class Topology:
             each.alternate is exchange for each in self._queues.values()
         )
 
-    @_serialized
+    @serialized
     async def store_standard_exchanges(self) -> None:
         """Store the standard exchanges, so that bindings to them can be stored.
 
@@ -438,7 +428,7 @@ class Topology:
 
     # ---- bindings ----
 
-    @_serialized
+    @serialized
     async def bind(
         self,
         queue_name: str,
@@ -468,7 +458,7 @@ class Topology:
             bindings_removed(self._events, exchange, replaced, caller)
         return binding
 
-    @_serialized
+    @serialized
     async def unbind(self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER) -> Binding:
         """Remove a binding, and return it.
 

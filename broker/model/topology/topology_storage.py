@@ -7,17 +7,20 @@ exchange has its number in the store, a queue its journal, a binding its entry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from qstore.broker.model.errors import InternalError, InvalidArgumentError
 from qstore.broker.model.events import Event, JournalCreated
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.onward import ExchangeBinding
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Changed, Journal, Store
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding as StoredExchangeBinding
+from qstore.formats.broker_records.exchange_bindings import general_of
 from qstore.formats.values import TypedMap
 
 _Result = TypeVar("_Result")
@@ -70,11 +73,26 @@ class TopologyStorage:
         )
         exchange.store_id = await self._make(lambda done: store.changes.create_exchange(record, done))
 
-    async def delete_exchange(self, exchange: Exchange) -> None:
-        """Delete an exchange and its bindings from the store."""
+    async def delete_exchange(self, exchange: Exchange, others: Iterable[ExchangeBinding] = ()) -> None:
+        """Delete an exchange and its bindings from the store; `others` are those to and from other exchanges."""
         store, number = self._store, exchange.store_id
         if store is not None and number is not None:
-            await self._run(lambda done: store.changes.delete_exchange(number, done))
+            objects = [binding.store_id for binding in others if binding.store_id is not None]
+            await self._run(lambda done: store.changes.delete_exchange(number, done, objects))
+
+    async def create_exchange_binding(self, binding: ExchangeBinding) -> None:
+        """Store a binding between exchanges, if both are stored."""
+        store, source, destination = self._store, binding.source, binding.destination
+        if store is None or source.store_id is None or destination.store_id is None:
+            return
+        stored = StoredExchangeBinding(source.name, destination.name, binding.key, binding.arguments)
+        binding.store_id = await self._make(lambda done: store.changes.create_general(general_of(stored), done))
+
+    async def delete_exchange_binding(self, binding: ExchangeBinding) -> None:
+        """Delete a binding between exchanges from the store."""
+        store, number = self._store, binding.store_id
+        if store is not None and number is not None:
+            await self._run(lambda done: store.changes.delete_general(number, done))
 
     async def create_binding(self, exchange: Exchange, binding: Binding) -> None:
         """Store a binding, if its queue and exchange are stored."""

@@ -16,7 +16,7 @@ from qstore.formats.values import TypedMap, typed_map
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,
-    "exchange_exchange_bindings": False,
+    "exchange_exchange_bindings": True,
     "basic.nack": True,
     "consumer_cancel_notify": True,
     "connection.blocked": True,

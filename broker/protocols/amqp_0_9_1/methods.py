@@ -18,7 +18,7 @@ from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import ACK, decode_ack, decode_method
 
 _METHODS: Final = {**BASIC_METHODS, **TOPOLOGY_METHODS}
-_MISSING: Final = frozenset(("exchange.bind", "exchange.unbind", "exchange.bound"))
+_MISSING: Final = frozenset(("exchange.bound",))
 
 
 def do_method(channel: Channel, payload: bytes) -> None:

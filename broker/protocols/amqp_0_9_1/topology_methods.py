@@ -25,6 +25,7 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import alternate_of, binding_a
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.formats.values import TypedMap
 
 _Values = dict[str, Any]
 _Work = Coroutine[Any, Any, None]
@@ -177,10 +178,32 @@ def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
     _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
 
 
+def _ends(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
+    """Source, destination, key and arguments of a binding between exchanges. Raises SoftError."""
+    source = values["source"]
+    if not source or not values["destination"]:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    exchange = channel.broker.exchanges.get(source)
+    arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
+    return source, values["destination"], values["routing_key"], arguments
+
+
+def _bind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
+    work = channel.broker.exchange_bindings.bind(*_ends(channel, values), caller=channel.connection)
+    _run(channel, _ignoring_result(work), "exchange.bind-ok", values, payload)
+
+
+def _unbind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
+    work = channel.broker.exchange_bindings.unbind(*_ends(channel, values), caller=channel.connection)
+    _run(channel, _unless_gone(work), "exchange.unbind-ok", values, payload)
+
+
 #: Method -> function.
 TOPOLOGY_METHODS: Final[dict[str, Callable[[Channel, _Values, bytes], None]]] = {
     "exchange.declare": _declare_exchange,
     "exchange.delete": _delete_exchange,
+    "exchange.bind": _bind_exchange,
+    "exchange.unbind": _unbind_exchange,
     "queue.declare": _declare_queue,
     "queue.delete": _delete_queue,
     "queue.bind": _bind,

@@ -1,0 +1,302 @@
+"""Bindings between exchanges: what one exchange matches is routed on by others, and each queue gets a message once.
+
+    source      the exchange that has the binding: it matches messages as for queues, by its type
+    steps       the exchanges that a message comes to, each once, so that cycles end; the source is the first
+    alternate   of an exchange in between gets what matches neither a queue nor an exchange there; that of the source
+                gets what comes to no queue at all, as always
+
+The route of a message is that of its source: it is cached there, and publishing takes no longer than to an exchange
+without such bindings. Only if one of the exchanges asks for more than the routing key (type headers), each message is
+matched anew. Exchanges that share a route forget their routes together. Each exchange counts what comes to it: the
+routes of the others on the way (`Route.whole`) have the counters of the source's.
+
+Source: RabbitMQ, "Exchange to Exchange Bindings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
+from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.formats.values import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.queue import Queue
+
+Headers: TypeAlias = Callable[[], Mapping[str, Hashable]]
+"""The headers of a message, in the form of `comparable`; decoded when they are asked for."""
+
+_TYPES: Final = ("direct", "topic", "fanout", "headers")
+_MAX_FOUND: Final = 4096  # routes of messages that are matched by more than their key
+
+
+def no_headers() -> Mapping[str, Hashable]:
+    """No headers: of a message of which only the key is known."""
+    return {}
+
+
+class Linked(Protocol):
+    """An exchange, as this module sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it uses only the routing key."""
+
+    @property
+    def alternate(self) -> Linked | None:
+        """The exchange for messages that match nothing."""
+
+    @property
+    def onward(self) -> Onward | None:
+        """Its bindings to other exchanges; None if it has none."""
+
+    @property
+    def no_route(self) -> Route:
+        """The route of messages that match no queue."""
+
+    @property
+    def store_id(self) -> int | None:
+        """Its number in the store; None if it is not stored."""
+
+    def matched(self, key: str, headers: Headers) -> Collection[Binding]:
+        """The bindings that match, one for each queue."""
+
+    def register(self, route: Route) -> Route:
+        """Register a route, so that its counters are included until it is dropped."""
+
+    def share_routes(self, other: Linked) -> None:
+        """Forget routes together with another exchange."""
+
+    def forget_routes(self) -> None:
+        """Forget the routes found so far."""
+
+    def look_again(self) -> None:
+        """How it routes may have changed."""
+
+    def unbind_exchange(self, binding: ExchangeBinding) -> None:
+        """Remove an existing binding to another exchange."""
+
+
+@dataclass(slots=True, eq=False)
+class ExchangeBinding:
+    """An exchange bound to another one.
+
+    Attributes:
+        source: the exchange that messages come from.
+        destination: the exchange that they go to.
+        key: the binding key.
+        arguments: as received.
+        store_id: its number in the store; None if it is not stored.
+    """
+
+    source: Linked
+    destination: Linked
+    key: str
+    arguments: TypedMap = EMPTY_MAP
+    store_id: int | None = None
+
+    @property
+    def identity(self) -> Hashable:
+        """What makes it the same binding as another one of its source."""
+        arguments = frozenset((name, comparable(typed)) for name, typed in self.arguments.entries)
+        return self.destination, self.key, arguments
+
+
+class Step(NamedTuple):
+    """An exchange that a message comes to.
+
+    Attributes:
+        exchange: the exchange.
+        bindings: those that match, one for each queue.
+        following: the exchanges that it goes on to.
+    """
+
+    exchange: Linked
+    bindings: tuple[Binding, ...]
+    following: tuple[Linked, ...]
+
+
+class Onward:
+    """The bindings of one exchange to others.
+
+    Args:
+        source: the exchange.
+
+    Attributes:
+        is_dynamic: whether one of the exchanges that can be reached routes by more than the key.
+    """
+
+    __slots__ = ("_bindings", "_by_key", "_criteria", "_found", "_index", "_source", "is_dynamic")
+
+    def __init__(self, source: Linked) -> None:
+        self._source = source
+        self._bindings: dict[Hashable, ExchangeBinding] = {}
+        self._by_key: dict[str, dict[ExchangeBinding, None]] = {}
+        self._index = TopicIndex()
+        self._criteria: dict[ExchangeBinding, Criteria] = {}
+        self._found: dict[tuple[Step, ...], Route] = {}
+        self.is_dynamic = False
+
+    def __iter__(self) -> Iterator[ExchangeBinding]:
+        """All bindings, in order of creation."""
+        return iter(self._bindings.values())
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def find(self, binding: ExchangeBinding) -> ExchangeBinding | None:
+        """The existing binding that is the same as this one."""
+        return self._bindings.get(binding.identity)
+
+    def add(self, binding: ExchangeBinding) -> None:
+        """Add a binding. Raises InternalError if it has no valid criteria, on a headers exchange."""
+        if self._source.type_name == "headers":
+            self._criteria[binding] = parse_criteria(binding.arguments)
+        if self._source.type_name == "topic" and binding.key not in self._by_key:
+            self._index.add(binding.key)
+        self._bindings[binding.identity] = binding
+        self._by_key.setdefault(binding.key, {})[binding] = None
+
+    def remove(self, binding: ExchangeBinding) -> None:
+        """Remove an existing binding."""
+        del self._bindings[binding.identity]
+        alike = self._by_key[binding.key]
+        del alike[binding]
+        if not alike:
+            del self._by_key[binding.key]
+            if self._source.type_name == "topic":
+                self._index.remove(binding.key)
+        self._criteria.pop(binding, None)
+
+    def matching(self, key: str, headers: Headers) -> Iterable[ExchangeBinding]:
+        """The bindings that match a routing key and headers."""
+        kind = self._source.type_name
+        if kind == "fanout":
+            return self._bindings.values()
+        if kind == "direct":
+            return self._by_key.get(key, ())
+        if kind == "topic":
+            return [binding for pattern in self._index.match(key) for binding in self._by_key[pattern]]
+        found = headers()
+        return [binding for binding, criteria in self._criteria.items() if criteria.match(found)]
+
+    # ---- routes ----
+
+    def route_by_key(self, key: str) -> Route:
+        """The route for a routing key, which the source caches."""
+        return _route(_steps(self._source, key, no_headers))
+
+    def route(self, message: Message) -> Route:
+        """The route of a message."""
+        decoded: list[Mapping[str, Hashable]] = []
+
+        def headers() -> Mapping[str, Hashable]:
+            if not decoded:
+                decoded.append({name: comparable(typed) for name, typed in message.headers().entries})
+            return decoded[0]
+
+        steps = _steps(self._source, message.routing_key, headers)
+        route = self._found.get(steps)
+        if route is None:
+            if len(self._found) >= _MAX_FOUND:
+                self._source.forget_routes()
+            route = self._source.register(_route(steps))
+            self._found[steps] = route
+        return route
+
+    def forget_routes(self) -> None:
+        """Forget the routes of messages that were matched by more than their key."""
+        self._found.clear()
+
+
+def check_binding(binding: ExchangeBinding) -> None:
+    """Check that there can be such a binding.
+
+    Raises:
+        NotImplementedByBrokerError: exchanges of a type cannot be bound to each other.
+        InternalError: the arguments have no valid criteria.
+    """
+    for exchange in (binding.source, binding.destination):
+        if exchange.type_name not in _TYPES or not exchange.name:
+            text = f'exchange "{exchange.name}" is of type {exchange.type_name}: other exchanges cannot be bound to it'
+            raise NotImplementedByBrokerError(text)
+    if binding.source.type_name == "headers":
+        parse_criteria(binding.arguments)
+
+
+def refresh(exchanges: Iterable[Linked]) -> None:
+    """Bindings between exchanges, or alternate exchanges, have changed: look again what can be reached from where."""
+    for exchange in exchanges:
+        onward = exchange.onward
+        if onward is not None:
+            onward.is_dynamic = any(not each.is_keyed for each in _reachable(exchange))
+            exchange.look_again()
+
+
+def _reachable(source: Linked) -> dict[Linked, None]:
+    """The exchanges that messages of a source may come to, with itself."""
+    reached: dict[Linked, None] = {source: None}
+    work: list[Linked] = [source]
+    for exchange in work:
+        others: list[Linked] = [] if exchange.onward is None else [binding.destination for binding in exchange.onward]
+        if exchange is not source and exchange.alternate is not None:
+            others.append(exchange.alternate)
+        for other in others:
+            if other not in reached:
+                reached[other] = None
+                work.append(other)
+    return reached
+
+
+def _steps(source: Linked, key: str, headers: Headers) -> tuple[Step, ...]:
+    """The exchanges that a message comes to."""
+    steps: list[Step] = []
+    reached: dict[Linked, None] = {source: None}
+    work: list[Linked] = [source]
+    for exchange in work:
+        bindings = tuple(exchange.matched(key, headers))
+        onward = exchange.onward
+        matching = () if onward is None else onward.matching(key, headers)
+        following: tuple[Linked, ...] = tuple({binding.destination: None for binding in matching})
+        if not bindings and not following and exchange is not source and exchange.alternate is not None:
+            following = (exchange.alternate,)
+        steps.append(Step(exchange, bindings, following))
+        for other in following:
+            if other not in reached:
+                reached[other] = None
+                work.append(other)
+    return tuple(steps)
+
+
+def _route(steps: tuple[Step, ...]) -> Route:
+    """The route of the source, which the other exchanges on the way count, too."""
+    source = steps[0]
+    if len(steps) == 1 and not source.bindings:
+        return source.exchange.no_route
+    queues: dict[Queue, None] = {}
+    for step in steps:
+        for binding in step.bindings:
+            queues[binding.queue.redirected_to or binding.queue] = None
+    whole = Route(source.bindings)
+    whole.lead_to(tuple(queues))
+    for step in steps[1:]:
+        part = Route(step.bindings)
+        part.whole, part.is_passed_on = whole, bool(step.following)
+        step.exchange.register(part)
+        step.exchange.share_routes(source.exchange)
+        source.exchange.share_routes(step.exchange)
+    return whole

@@ -1,0 +1,351 @@
+"""Bindings between exchanges: where messages come to, that no route is outdated, and that restarts keep them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, NotImplementedByBrokerError
+from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
+from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.formats.broker_records.exchange_bindings import KIND, exchange_binding_of, general_of
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding as Stored
+from qstore.formats.broker_records.topology import GeneralObject, decode_general, encode_general
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
+from tests.broker.exchange_parts import FakeMessage, fake_queues, routed
+from tests.broker.wired_broker import Wired, wired
+from tests.support.profiles import examples
+
+ALL = typed_map({"x-match": "all"})
+
+
+def link(source: Exchange, destination: Exchange, key: str = "", arguments: TypedMap = EMPTY_MAP) -> ExchangeBinding:
+    """Bind an exchange to another one."""
+    binding = ExchangeBinding(source, destination, key, arguments)
+    source.bind_exchange(binding)
+    return binding
+
+
+def exchanges(**types: str) -> list[Exchange]:
+    return [EXCHANGE_TYPES[kind](name) for name, kind in types.items()]
+
+
+# ---- routing ----
+
+
+def test_a_message_goes_through_a_chain() -> None:
+    a, b, c = exchanges(a="topic", b="direct", c="fanout")
+    p, q, r = fake_queues("pqr")
+    a.bind(p, "x.#")
+    b.bind(q, "x.y")
+    c.bind(r, "")
+    link(a, b, "*.y")
+    link(b, c, "x.y")
+    refresh((a, b, c))
+    assert (routed(a, "x.y"), routed(a, "x.z"), routed(a, "y.y"), routed(b, "x.y")) == ("pqr", "p", "", "qr")
+    assert a.routes_by_key
+
+
+def test_each_queue_gets_it_once_and_cycles_end() -> None:
+    a, b, c = exchanges(a="fanout", b="fanout", c="fanout")
+    (q,) = fake_queues("q")
+    for source, destination in ((a, b), (b, c), (c, a), (a, a)):
+        source.bind(q, "")
+        link(source, destination)
+    refresh((a, b, c))
+    for exchange in (a, b, c):
+        assert routed(exchange, "k") == "q"
+
+
+def test_headers_are_matched_wherever_they_count() -> None:
+    a, b, c = exchanges(a="direct", b="headers", c="direct")
+    p, q = fake_queues("pq")
+    b.bind(p, "", typed_map({"x-match": "all", "n": 1}))
+    c.bind(q, "k")
+    link(a, b, "k")
+    link(b, c, "", typed_map({"x-match": "any", "m": 1, "n": 2}))
+    refresh((a, b, c))
+    assert not a.routes_by_key
+    for headers, found in (({"n": 1}, "p"), ({"n": 2}, "q"), ({"n": 1, "m": 1}, "pq"), ({}, "")):
+        assert routed(a, "k", headers) == routed(a, "k", headers) == found
+    assert routed(a, "other", {"n": 1}) == ""
+    a.unbind_exchange(next(iter(a.onward or ())))
+    refresh((a, b, c))
+    assert a.routes_by_key
+
+
+def test_alternate_exchanges_on_the_way() -> None:
+    a, other = exchanges(a="fanout", other="fanout")
+    b = EXCHANGE_TYPES["direct"]("b", alternate=other)
+    p, q = fake_queues("pq")
+    b.bind(p, "known")
+    other.bind(q, "")
+    link(a, b)
+    refresh((a, b, other))
+    assert (routed(a, "known"), routed(a, "unknown")) == ("p", "q")
+    other.unbind(q, "")
+    assert routed(a, "unknown") == ""
+    other.bind(p, "")
+    assert routed(a, "unknown") == "p"
+
+
+def test_the_same_binding_is_one_and_others_are_others() -> None:
+    a, b = exchanges(a="headers", b="fanout")
+    binding = link(a, b, "k", typed_map({"x-match": "all", "n": 1}))
+    assert a.onward is not None
+    assert a.onward.find(ExchangeBinding(a, b, "k", typed_map({"n": 1, "x-match": "all"}))) is binding
+    for key, arguments in (("", binding.arguments), ("k", ALL)):
+        assert a.onward.find(ExchangeBinding(a, b, key, arguments)) is None
+
+
+def test_every_exchange_counts_what_comes_to_it() -> None:
+    a, b, c = exchanges(a="topic", b="direct", c="fanout")
+    p, q = fake_queues("pq")
+    first = a.bind(p, "#")
+    second = b.bind(q, "k")
+    link(a, b, "#")
+    link(b, c, "k")
+    refresh((a, b, c))
+    assert first is not None
+    assert second is not None
+    for key, count in (("k", 3), ("l", 2)):
+        for _ in range(count):
+            message: Any = FakeMessage(key)
+            a.route(message).count(10)
+    b.find("k").count(10)
+    for _ in range(2):
+        assert (a.counts.messages_received, a.counts.messages_routed, a.counts.messages_dropped) == (5, 8, 0)
+        assert (b.counts.messages_received, b.counts.messages_routed, b.counts.messages_dropped) == (6, 4, 2)
+        assert (c.counts.messages_received, c.counts.bytes_dropped) == (4, 40)
+        assert (first.messages_matched, second.messages_matched) == (5, 4)
+        c.forget_routes()  # and with them those of the others
+        assert not a.routes
+
+
+def test_routes_take_no_memory_when_they_are_forgotten() -> None:
+    a, b = exchanges(a="fanout", b="fanout")
+    (q,) = fake_queues("q")
+    b.bind(q, "")
+    link(a, b)
+    refresh((a, b))
+    for _ in range(3):
+        for number in range(100):
+            routed(a, str(number))
+        a.forget_routes()
+    assert (len(a._live), len(b._live), len(a._sharing), len(b._sharing)) == (0, 0, 0, 0)
+    assert next(b.bindings).routes == []
+
+
+KEYS = ("a", "b", "a.b", "")
+PATTERNS = (*KEYS, "*", "#", "a.*")
+CRITERIA = ({"x-match": "all"}, {"x-match": "any", "a": 1}, {"x-match": "all", "a": 1, "b": 2})
+CHANGE = st.tuples(
+    st.integers(0, 4), st.one_of(st.integers(0, 4), st.sampled_from("pqr")), st.sampled_from(PATTERNS),
+    st.sampled_from(CRITERIA),
+)  # fmt: skip
+
+
+@given(
+    kinds=st.lists(st.sampled_from(("direct", "topic", "fanout", "headers")), min_size=5, max_size=5),
+    alternates=st.lists(st.none() | st.integers(0, 4), min_size=5, max_size=5),
+    changes=st.lists(CHANGE, min_size=1, max_size=12),
+)
+@examples(60)
+def test_routes_are_those_of_exchanges_that_ask_each_other(
+    kinds: list[str], alternates: list[int | None], changes: list[tuple[int, int | str, str, dict[str, Any]]]
+) -> None:
+    every = [EXCHANGE_TYPES[kind](str(place)) for place, kind in enumerate(kinds)]
+    for exchange, alternate in zip(every, alternates, strict=True):
+        exchange.alternate = None if alternate is None else every[alternate]
+    queues = dict(zip("pqr", fake_queues("pqr"), strict=True))
+    links: dict[tuple[int, int, str, str], ExchangeBinding] = {}
+    refresh(every)
+    for place, target, key, criteria in changes:
+        arguments = typed_map(criteria)
+        exchange = every[place]
+        if isinstance(target, str):
+            if exchange.find_binding(queues[target], key) is None:
+                exchange.bind(queues[target], key, arguments)
+            else:
+                exchange.unbind(queues[target], key)
+        elif (name := (place, target, key, str(criteria))) in links:
+            exchange.unbind_exchange(links.pop(name))
+        else:
+            links[name] = link(exchange, every[target], key, arguments)
+        if not isinstance(target, str):
+            refresh(every)
+        for sent, headers in ((each, {"a": 1, "b": number}) for number, each in enumerate(KEYS)):
+            for source in range(5):
+                assert routed(every[source], sent, headers) == expected(source, every, links, sent, headers)
+
+
+def expected(
+    source: int,
+    every: list[Exchange],
+    links: dict[tuple[int, int, str, str], ExchangeBinding],
+    key: str,
+    headers: dict[str, Any],
+) -> str:
+    """The queues that a message comes to, by plain exchanges with queues in the place of exchanges."""
+    found: set[str] = set()
+    reached, work = {source}, [source]
+    for place in work:
+        exchange = every[place]
+        plain = type(exchange)("plain")
+        for binding in exchange.bindings:
+            plain.bind(binding.queue, binding.key, binding.arguments)
+        queues = routed(plain, key, headers)
+        onward = set()
+        for number, ((begin, end, pattern, _), binding) in enumerate(links.items()):
+            if begin == place:
+                alone = type(exchange)(str(number))
+                alone.bind(fake_queues("x")[0], pattern, binding.arguments)
+                if routed(alone, key, headers):
+                    onward.add(end)
+        if not queues and not onward and place != source and exchange.alternate is not None:
+            onward.add(every.index(exchange.alternate))
+        found |= set(queues)
+        work += sorted(onward - reached)
+        reached |= onward
+    return "".join(sorted(found))
+
+
+# ---- records ----
+
+
+@given(names=st.lists(st.binary(min_size=1, max_size=20), min_size=3, max_size=3), number=st.integers(0, 1 << 31))
+def test_a_record_says_what_was_stored(names: list[bytes], number: int) -> None:
+    source, destination, key = (name.decode("utf-8", "surrogateescape") for name in names)
+    for arguments in (EMPTY_MAP, typed_map({"n": number})):
+        binding = Stored(source, destination, key, arguments)
+        record = decode_general(encode_general(general_of(binding)))
+        assert exchange_binding_of(record) == binding
+    assert general_of(Stored(source, destination, key)).name != record.name
+
+
+def test_other_objects_are_no_bindings() -> None:
+    assert exchange_binding_of(GeneralObject("domain", "x")) is None
+    assert exchange_binding_of(GeneralObject(KIND, "x", typed_map({"source": "a", "key": ""}))) is None
+    assert (
+        exchange_binding_of(GeneralObject(KIND, "x", typed_map({"source": 1, "destination": "b", "key": "k"}))) is None
+    )
+
+
+# ---- with a store ----
+
+
+def bound(world: Wired) -> set[tuple[str, str, str]]:
+    return {
+        (each.source.name, each.destination.name, each.key)
+        for exchange in world.broker.exchanges.values()
+        for each in exchange.onward or ()
+    }
+
+
+def test_durable_bindings_come_back(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with wired(tmp_path) as world:
+            topology, links = world.topology, world.broker.exchange_bindings
+            for name, durable in (("a", True), ("b", True), ("c", True), ("d", True), ("t", False)):
+                await topology.declare_exchange(name, "topic", durable=durable)
+            await topology.declare_queue("q", durable=True)
+            await topology.bind("q", "b", "#")
+            assert await links.bind("a", "b", "x")
+            assert not await links.bind("a", "b", "x")
+            assert await links.bind("a", "b", "y", typed_map({"n": 1}))
+            assert await links.bind("amq.topic", "a", "#")
+            for source, destination in (("a", "c"), ("c", "b"), ("a", "d"), ("a", "t"), ("t", "b")):
+                assert await links.bind(source, destination, "x")
+            await links.unbind("a", "d", "x")
+            await topology.delete_exchange("c")
+            with pytest.raises(NotFoundError):
+                await links.unbind("a", "d", "x")
+            await topology.declare_exchange("c", "topic", durable=True)
+
+    async def second() -> None:
+        async with wired(tmp_path) as world:
+            assert bound(world) == {("a", "b", "x"), ("a", "b", "y"), ("amq.topic", "a", "#")}
+            await world.publish("amq.topic", "x", b"1")
+            assert world.bodies("q") == [b"1"]
+            await world.broker.exchange_bindings.unbind("a", "b", "y", typed_map({"n": 1}))
+            await world.topology.delete_exchange("b")
+            assert bound(world) == {("amq.topic", "a", "#")}
+
+    async def third() -> None:
+        async with wired(tmp_path) as world:
+            assert bound(world) == {("amq.topic", "a", "#")}
+            store = world.store
+            assert store is not None
+            assert len(store.topology.general) == 1
+
+    for each in (first, second, third):
+        asyncio.run(each())
+
+
+def test_what_names_a_missing_exchange_is_deleted_at_the_start(tmp_path: Path) -> None:
+    async def leave() -> None:
+        async with wired(tmp_path) as world:
+            store, done = world.store, asyncio.get_running_loop().create_future()
+            assert store is not None
+            record = general_of(Stored("amq.topic", "gone", "#"))
+            store.changes.create_general(record, lambda _, error: done.set_result(error))
+            assert await done is None
+
+    async def begin(count: int) -> None:
+        async with wired(tmp_path) as world:
+            assert world.store is not None
+            assert len(world.store.topology.general) == count
+            assert bound(world) == set()
+            await world.topology.declare_exchange("gone", "fanout", durable=True)
+            await world.topology.delete_exchange("gone")
+
+    asyncio.run(leave())
+    asyncio.run(begin(1))
+    asyncio.run(begin(0))
+
+
+def test_the_last_binding_of_an_auto_delete_exchange() -> None:
+    told: list[Any] = []
+
+    async def scenario() -> None:
+        async with wired(None, told.append) as world:
+            topology, links = world.topology, world.broker.exchange_bindings
+            for name in ("a", "b", "c"):
+                await topology.declare_exchange(name, "fanout", auto_delete=name != "c")
+            await topology.declare_queue("q")
+            await links.bind("a", "b", "")
+            await links.bind("b", "c", "")
+            await topology.bind("q", "a", "")
+            await topology.unbind("q", "a", "")
+            assert "a" in world.broker.exchanges
+            await topology.delete_exchange("c")
+            assert not {"a", "b", "c"} & world.broker.exchanges.keys()
+
+    asyncio.run(scenario())
+    assert [each.destination for each in told if isinstance(each, ExchangeBind)] == ["b", "c"]
+    assert [each.destination for each in told if isinstance(each, ExchangeUnbind)] == ["c", "b"]
+
+
+def test_what_cannot_be_bound() -> None:
+    async def scenario() -> None:
+        async with wired() as world:
+            bind = world.broker.exchange_bindings.bind
+            await world.topology.declare_exchange("r", "replication")
+            for error, source, destination in (
+                (NotFoundError, "no", "amq.topic"), (NotFoundError, "amq.topic", "no"),
+                (InvalidArgumentError, "", "amq.topic"), (InvalidArgumentError, "amq.topic", ""),
+                (NotImplementedByBrokerError, "r", "amq.topic"), (NotImplementedByBrokerError, "amq.topic", "r"),
+                (InternalError, "amq.match", "amq.topic"),
+            ):  # fmt: skip
+                with pytest.raises(error):
+                    await bind(source, destination, "k")
+            assert bound(world) == set()
+
+    asyncio.run(scenario())
