@@ -274,7 +274,10 @@ class StoreChanges(Protocol[_JournalT]):
     def create_exchange(self, record: Exchange, done: Changed[int], /) -> None:
         """Create a durable exchange; `done` gets its number."""
 
-    def delete_exchange(self, number: int, done: Changed[None], general: Sequence[int] = (), /) -> None:
+    def delete_exchange(self, number: int, done: Changed[None], /) -> None:
+        """Delete an exchange and all its bindings."""
+
+    def delete_exchange_with(self, number: int, general: Sequence[int], done: Changed[None], /) -> None:
         """Delete an exchange, all its bindings, and other objects by number, in one step."""
 
     def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry], /) -> None:

@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import Final
 
 from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -115,11 +116,16 @@ def make_plan(intake: Intake, catalogue: Catalogue | None, entries: Mapping[str,
     _plan_queues(plan, intake, entries)
     known = {} if catalogue is None else _exchanges(catalogue)
     _plan_exchanges(plan, intake, known)
-    _plan_bindings(plan, intake, {*known, *intake.exchanges}, entries, catalogue)
+    exchanges = {*known, *intake.exchanges}
+    _plan_bindings(plan, intake, exchanges, entries, catalogue)
     names = set() if catalogue is None else {(each.kind, each.name) for each in general_objects(catalogue)}
     for general in intake.general:
         _checked(encode_general, general, f'object "{general.name}"')
-        if general.kind != LEDGER and (general.kind, general.name) not in names:
+        bound = exchange_binding_of(general)
+        gone = [] if bound is None else [name for name in bound[:2] if name not in exchanges]
+        if gone:
+            plan.notices.append(f'a binding between exchanges is left out: there is no exchange "{gone[0]}"')
+        elif general.kind != LEDGER and (general.kind, general.name) not in names:
             names.add((general.kind, general.name))
             plan.general.append(general)
     is_new = catalogue is None or catalogue.rid_high_water() == 0

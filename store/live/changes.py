@@ -208,7 +208,11 @@ class Changes:
         work = self._named(Kind.EXCHANGE, record, create)
         self._change(f'exchange "{printable(record.name)}" cannot be created', work, done)
 
-    def delete_exchange(self, number: int, done: Changed[None], general: Sequence[int] = ()) -> None:
+    def delete_exchange(self, number: int, done: Changed[None]) -> None:
+        """Delete an exchange and all of its bindings."""
+        self.delete_exchange_with(number, (), done)
+
+    def delete_exchange_with(self, number: int, general: Sequence[int], done: Changed[None]) -> None:
         """Delete an exchange, all of its bindings, and other objects by number, in one batch."""
 
         def work() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from qstore.broker.management.agent import DIRECT, TOPIC
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
+from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.management_console import REPLIES, Console, take
 
@@ -84,7 +85,12 @@ def test_each_object_is_found_by_its_name() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         await stage.topology.declare_queue("a,b:c")
         await stage.topology.bind("a,b:c", "amq.topic", "#.x")
-        for name in ("queue", "exchange", "binding", "broker", "system", "vhost", "memory"):
+        for number in (1, 2):
+            await stage.broker.exchange_bindings.bind("amq.topic", "amq.direct", "k,", typed_map({"n": number}))
+        bindings = [each["_values"] for each in await console.query("exchange_binding")]
+        assert [(each["bindingKey"], each["arguments"]) for each in bindings] == [("k,", {"n": 1}), ("k,", {"n": 2})]
+        assert bindings[0]["destinationRef"] == {"_object_name": "org.apache.qpid.broker:exchange:amq.direct"}
+        for name in ("queue", "exchange", "binding", "exchange_binding", "broker", "system", "vhost", "memory"):
             for described in await console.query(name):
                 content = {"_what": "OBJECT", "_object_id": described["_object_id"]}
                 replies = await console.ask("_query_request", content)  # more than one, if the machine is slow

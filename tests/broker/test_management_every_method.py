@@ -44,6 +44,8 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "exchange", "name": "made", "properties": {"exchange-type": "direct"}}, ""),
         ({"type": "topic", "name": "topic"}, ""),
         ({"type": "binding", "name": "made/made/key"}, ""),
+        ({"type": "exchange_binding", "name": "made/topic/key", "properties": {"n": 1}}, ""),
+        ({"type": "exchange_binding", "name": "made"}, "SOURCE/DESTINATION/KEY"),
         ({"type": "queue", "name": "x", "properties": {"colour": "red"}, "strict": True}, "unknown property: colour"),
         ({"type": "link", "name": "x"}, f"no link can be created: {_NO_LINKS}"),
         ({"type": "bridge", "name": "x"}, f"no bridge can be created: {_NO_LINKS}"),
@@ -54,6 +56,8 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     ],
     (_BROKER, "broker", "delete"): [
         ({"type": "binding", "name": "made/made/key"}, ""),
+        ({"type": "exchange_binding", "name": "made/topic/key"}, "is not bound"),
+        ({"type": "exchange_binding", "name": "made/topic/key", "options": {"n": 1}}, ""),
         ({"type": "topic", "name": "topic"}, ""),
         ({"type": "exchange", "name": "made"}, ""),
         ({"type": "queue", "name": "made", "options": {"if_empty": True, "if_unused": True}}, ""),

@@ -165,7 +165,7 @@ def test_a_connection_waits_for_its_declaration_and_the_others_do_not() -> None:
         async with served() as found:
             helper, peer = await other(found), await client(RawPeer, found.port)
             go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.topology._changes.do(go_on.wait))
+            before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
             declaration = peer.command_frames("queue.declare", queue="new")
             bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
             frames = [peer.transfer_frames("new", body, durable=False) for body in bodies]
@@ -198,7 +198,7 @@ def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
         async with served(tmp_path) as found:
             helper, peer = await other(found), await client(RawPeer, found.port)
             go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.topology._changes.do(go_on.wait))
+            before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
             await client(peer.send_command, "queue.declare", queue="kept", durable=True)
             await client(peer.send_command, "queue.declare", queue="mine", exclusive=True, auto_delete=True)
             machine: Any = found.connection_of(peer)._machine

@@ -23,6 +23,7 @@ from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture
 from tests.support.running_broker import BrokerMaker, make_broker
 from tests.tools.interchange_runs import bring, export
+from tests.tools.shell_runs import objects
 
 __all__ = ["make_broker"]
 
@@ -79,10 +80,10 @@ LISTED = [
     'queue "quorum": x-queue-type quorum: it is a durable queue, without replicas and streaming',
     'queue "short": x-max-length 0 is not known',
     'queue "gone": it is not durable: it is left out, with its bindings',
-    'binding "events -> sized (#)": to an exchange is not known: it is left out',
     "users: 1 of them",
     "policies: 1 of them",
 ]
+ONWARD = {"kind": "exchange_binding", "source": "events", "destination": "sized", "key": "#", "arguments": {}}
 
 
 @pytest.fixture
@@ -93,7 +94,10 @@ def file(tmp_path: Path) -> Path:
 
 def topology(store: Path) -> dict[str, list[dict[str, Any]]]:
     lines = dump(store, "--topology", "--json").lines()
-    return {kind: [line for line in lines if line["kind"] == kind] for kind in ("queue", "exchange", "binding")}
+    return {
+        kind: [line for line in lines if line["kind"] == kind]
+        for kind in ("queue", "exchange", "binding", "exchange_binding")
+    }
 
 
 def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: Path) -> None:
@@ -114,6 +118,8 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
     assert {(line["exchange"], line["queue"], line["key"]) for line in found["binding"]} == {
         ("events", "orders", "order.#"), ("amq.topic", "orders", "a.*"), ("sized", "urgent", ""),
     }  # fmt: skip
+    assert found["exchange_binding"] == [ONWARD]
+    assert ONWARD in objects(tmp_path / "store", "list bindings events")
     back = tmp_path / "back.definitions.json"
     assert export(tmp_path / "store", back, "--strict").exit_code == 0
     written = json.loads(back.read_bytes())
@@ -126,7 +132,9 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
         "quorum": {"x-expires": 1000},
         "short": {"x-message-ttl": 0},
     }
-    assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "a.*", "order.#"]
+    assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "#", "a.*", "order.#"]
+    (onward,) = (each for each in written["bindings"] if each["destination_type"] == "exchange")
+    assert (onward["source"], onward["destination"], onward["routing_key"]) == ("events", "sized", "#")
     assert {each["name"]: each["arguments"] for each in written["exchanges"]}["events"] == {
         "alternate-exchange": "dead"
     }
@@ -137,7 +145,7 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
 def test_strict_imports_and_writes_nothing(tmp_path: Path, file: Path) -> None:
     result = bring(file, tmp_path / "store", "--strict")
     assert result.exit_code == 2
-    assert f"cannot be mapped: {LISTED[0]}, and 8 more" in result.output
+    assert f"cannot be mapped: {LISTED[0]}, and 7 more" in result.output
     assert not (tmp_path / "store" / "rhm").exists()
     fields = {"qpid.policy_type": "self-destruct", "qpid.max_count": 3, "qpid.last_value_queue_key": "k"}
     lines = [
@@ -162,6 +170,7 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
     broker = make_broker().start()
     url = f"amqp://127.0.0.1:{broker.port}"
     assert bring(file, url).exit_code == 1
+    assert ONWARD in objects(url, "list bindings events")
     with Connection(url.removeprefix("amqp://")) as connection:
         session = connection.session()
         arguments = dict(session.invoke("queue.query", queue="urgent")["arguments"].entries)
@@ -178,6 +187,8 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
         "queues"
     ]
     assert {each["name"] for each in written["exchanges"]} == {"dead", "events", "sized"}
+    onward = [each for each in written["bindings"] if each["destination_type"] == "exchange"]
+    assert [(each["source"], each["destination"], each["routing_key"]) for each in onward] == [("events", "sized", "#")]
 
 
 def test_stores_of_qpidd_have_definitions(tmp_path: Path, local: StoreFixture) -> None:

@@ -15,6 +15,8 @@ from qstore.tools.dump.messages import MessageReader, message_object, undecoded
 from qstore.tools.dump.objects import (
     binding_object,
     damage_object,
+    exchange_binding_object,
+    exchange_bindings,
     exchange_object,
     general_object,
     queue_object,
@@ -113,6 +115,9 @@ class RecoveryDump:
         if everything:
             for record in topology.general.values():
                 self._output.show(general_object(record))
+        elif not self._selection.queues:
+            for bound in exchange_bindings(topology):
+                self._output.show(exchange_binding_object(bound))
 
     def messages(self, recovered: RecoveredStore) -> None:
         """The outstanding messages, each queue's in delivery order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of
 from qstore.formats.broker_records.topology import Bridge, Exchange, GeneralObject, Link
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
@@ -20,7 +21,7 @@ from qstore.formats.rhm.records import (
     Kind,
 )
 from qstore.formats.rhm.records import RecordHeader as RhmRecordHeader
-from qstore.store.catalogue.topology import StoredBinding
+from qstore.store.catalogue.topology import StoredBinding, Topology
 from qstore.store.damage import Damage
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredTransaction
 from qstore.store.journal.records import RecordHeader
@@ -77,8 +78,20 @@ def binding_object(binding: StoredBinding) -> Object:
     return fields
 
 
+def exchange_binding_object(binding: ExchangeBinding) -> Object:
+    """A binding between exchanges."""
+    fields = binding._asdict()
+    return {"kind": "exchange_binding", **fields, "arguments": plain_map(binding.arguments)}
+
+
+def exchange_bindings(topology: Topology) -> list[ExchangeBinding]:
+    """The bindings between exchanges of a store."""
+    found = (exchange_binding_of(record) for record in topology.general.values())
+    return [binding for binding in found if binding is not None]
+
+
 def general_object(record: Link | Bridge | GeneralObject) -> Object:
-    """A link, a bridge or another object. Passwords are not shown."""
+    """A link, a bridge, a binding between exchanges, or another object. Passwords are not shown."""
     if isinstance(record, Link):
         return {
             "kind": "link",
@@ -107,6 +120,9 @@ def general_object(record: Link | Bridge | GeneralObject) -> Object:
             "sync": record.sync,
             "credit": record.credit,
         }
+    bound = exchange_binding_of(record)
+    if bound is not None:
+        return exchange_binding_object(bound)
     shown = {name: value for name, value in plain_map(record.properties).items() if "password" not in name.lower()}
     return {"kind": "object", "type": record.kind, "name": record.name, "properties": shown}
 

@@ -109,6 +109,12 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("key", 16, _field("key")),
         Column("arguments", 0, _pairs("arguments"), long=True),
     ),
+    "exchange_binding": (
+        Column("source exchange", 24, _field("source")),
+        Column("destination exchange", 24, _field("destination")),
+        Column("key", 16, _field("key")),
+        Column("arguments", 0, _pairs("arguments"), long=True),
+    ),
     "link": (
         Column("link", 24, _field("name")),
         Column("host", 24, _field("host")),

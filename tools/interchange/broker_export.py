@@ -12,6 +12,7 @@ from typing import Any, Final
 from qstore.broker.client import Connection, Empty, Session
 from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import Console, Data
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, general_of
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.values import typed_map
 from qstore.store.importing.ledger import LEDGER_QUEUES
@@ -21,6 +22,7 @@ from qstore.tools.interchange.items import ExportWriter, InterchangeError
 from qstore.tools.management.amounts import reference
 
 _PREFETCH: Final = 1000
+_ONWARD: Final = "exchange_binding"
 
 
 class BrokerExport:
@@ -40,6 +42,8 @@ class BrokerExport:
         self._session: Session = connection.session()
         with Console(connection) as console:
             objects = {kind: list(console.query(kind)) for kind in ("queue", "exchange", "binding")}
+            is_known = any(each.name == _ONWARD for each in console.classes())  # qpidd has none
+            objects[_ONWARD] = list(console.query(_ONWARD)) if is_known else []
         self._objects = objects
         names = [queue["name"] for queue in objects["queue"] if self._is_chosen(queue)]
         unknown = selection.records.queues - set(names)
@@ -73,6 +77,12 @@ class BrokerExport:
             exchange, queue = reference(each.get("exchangeRef")), reference(each.get("queueRef"))
             if exchange in exchanges and queue in self.counts:
                 writer.binding(exchange, Binding(0, queue, each.get("bindingKey") or "", _table(each)))
+
+        for each in self._objects[_ONWARD] if not self._selection.records.queues else ():
+            source, destination = reference(each.get("exchangeRef")), reference(each.get("destinationRef"))
+            if source in exchanges and destination in exchanges:
+                bound = ExchangeBinding(source, destination, each.get("bindingKey") or "", _table(each))
+                writer.other(general_of(bound))
 
     def _messages(self, name: str, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         options: dict[str, Any] = {"mode": "consume" if self._take else "browse"}

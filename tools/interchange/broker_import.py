@@ -19,8 +19,11 @@ from typing import Any, Final, NamedTuple
 
 from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender, Session
 from qstore.broker.client.address import queue_address
+from qstore.broker.management.console import Console
 from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.values import MAP, TypedValue
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
 from qstore.store.importing.ledger import LEDGER_QUEUES, PastImport
@@ -30,6 +33,7 @@ from qstore.tools.messaging.report import Pace
 
 _BATCH: Final = 500  # messages of one transaction
 _BATCH_BYTES: Final = 8 << 20
+_ONWARD: Final = "exchange_binding"
 
 #: Reads the export into a sink.
 ReadInto = Callable[[ItemSink], object]
@@ -77,8 +81,11 @@ class BrokerImport:
             for name in intake.messages:
                 if name not in intake.queues and _queue(session, name) is None:
                     raise InterchangeError(f'queue "{printable(name)}": there is no such queue in the broker')
-        notices = [f"{len(intake.general)} links, bridges and other objects are left out"] if intake.general else []
-        exchanges, bindings = len(self._missing_exchanges), len(intake.bindings)
+        found = (exchange_binding_of(each) for each in intake.general)
+        self._onward = [each for each in found if each is not None]
+        others = len(intake.general) - len(self._onward)
+        notices = [f"{others} links, bridges and other objects are left out"] if others else []
+        exchanges, bindings = len(self._missing_exchanges), len(intake.bindings) + len(self._onward)
         self.changes = BrokerChanges(exchanges, bindings, frozenset(self._missing_queues), notices)
 
     def _find_exchanges(self, session: Session) -> list[Exchange]:
@@ -148,6 +155,12 @@ class BrokerImport:
                     arguments=arguments,
                 )
             session.invoke("queue.declare", queue=_ledger(identity), durable=True)
+        if self._onward:
+            with Console(self._connection) as console:
+                for bound in self._onward:
+                    name = "/".join(bound[:3])
+                    properties = TypedValue(MAP, bound.arguments)
+                    console.call("broker", "create", type=_ONWARD, name=name, properties=properties, strict=False)
 
 
 def _ledger(identity: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
+from qstore.formats.broker_records.exchange_bindings import exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
@@ -130,8 +131,13 @@ class Changes:
 
     def other(self, general: Link | Bridge | GeneralObject) -> None:
         """A link, a bridge or another object."""
-        if self._topology and not self._patterns:
-            self._sink.other(general)
+        if not self._topology or self._patterns:
+            return
+        bound = exchange_binding_of(general)
+        if bound is not None:
+            source, destination = (self._name(name, of_exchange=True) for name in bound[:2])
+            general = general_of(bound._replace(source=source, destination=destination))
+        self._sink.other(general)
 
     def branch(self, xid: bytes) -> None:
         """A branch in doubt. With some queues only, those matter that have messages of these."""

@@ -19,7 +19,7 @@
     exchange types direct, topic,       the same
     fanout, headers
     binding from an exchange to a       the same; x-match is all or any
-    queue
+    queue, or to an exchange
 
 A queue that was declared with the names on the left keeps them, and is written with them.
 

@@ -19,6 +19,7 @@ from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loa
 
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -28,6 +29,7 @@ from qstore.formats.broker_records.topology import (
     Queue,
     encode_binding,
     encode_exchange,
+    encode_general,
     encode_queue,
 )
 from qstore.formats.values import TypedMap, typed_map
@@ -211,28 +213,38 @@ class _Reader:
 
     def _bindings(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
         used = {each.get("source", "") for each in self._of("bindings", vhost)}
+        to_exchanges = (each for each in self._of("bindings", vhost) if each.get("destination_type") == "exchange")
+        used |= {each.get("destination", "") for each in to_exchanges}
         for name in sorted(used & STANDARD.keys()):  # a store may not have them yet
             sink.exchange(Exchange(name, True, STANDARD[name]))
         for each in self._of("bindings", vhost):
             source, target = each.get("source", ""), each.get("destination", "")
-            if source in left_out or f"queue {target}" in left_out or not source:
+            is_exchange = each.get("destination_type") == "exchange"
+            if source in left_out or (target if is_exchange else f"queue {target}") in left_out or not source:
                 continue  # listed above; the default exchange has bindings by itself
             key, arguments = each.get("routing_key", ""), each["arguments"]
             shown = f"{source} -> {target} ({key})"
             if source.startswith(STANDARD_PREFIX) and source not in STANDARD:
                 self._unmapped.add("binding", shown, "there is no such exchange: it is left out")
                 continue
-            if each.get("destination_type", "queue") != "queue":
-                self._unmapped.add("binding", shown, "to an exchange is not known: it is left out")
+            kind = each.get("destination_type", "queue")
+            if kind not in ("queue", "exchange"):
+                self._unmapped.add("binding", shown, f"to a {kind} is not known: it is left out")
                 continue
             if str(arguments.get("x-match", "all")) not in MATCHES:
                 self._unmapped.add("binding", shown, f"x-match {arguments['x-match']} is not known: it is left out")
                 continue
             try:
-                binding = Binding(0, target, key, typed_map(arguments))
+                table = typed_map(arguments)
             except (TypeError, ValueError, RecursionError) as error:
                 self._unmapped.add("binding", shown, f"{error}: it is left out")
                 continue
+            if kind == "exchange":
+                bound = ExchangeBinding(source, target, key, table)
+                if self._is_valid("binding", shown, lambda bound=bound: encode_general(general_of(bound))):
+                    sink.other(general_of(bound))
+                continue
+            binding = Binding(0, target, key, table)
             if self._is_valid("binding", shown, lambda binding=binding: encode_binding(binding)):
                 sink.binding(source, binding)
 
@@ -308,21 +320,28 @@ class DefinitionsWriter:
         target = binding.queue_name
         if not exchange or exchange in self._left_out or f"queue {target}" in self._left_out:
             return
-        arguments = _plain(binding.arguments)
+        self._bound(exchange, target, "queue", binding.key, binding.arguments)
+
+    def _bound(self, source: str, target: str, kind: str, key: str, arguments: TypedMap) -> None:
         found = {
-            "source": exchange, "destination": target, "destination_type": "queue", "routing_key": binding.key,
-            "arguments": arguments,
+            "source": source, "destination": target, "destination_type": kind, "routing_key": key,
+            "arguments": _plain(arguments),
         }  # fmt: skip
         try:
             dumps(found)
         except TypeError:
-            shown = f"{printable(exchange)} -> {printable(target)} ({printable(binding.key)})"
+            shown = f"{printable(source)} -> {printable(target)} ({printable(key)})"
             self.unmapped.add("binding", shown, "it has values that JSON does not have: it is left out")
             return
         self._add("bindings", **found)
 
     def other(self, general: Link | Bridge | GeneralObject) -> None:
-        """List it."""
+        """Add it if it is a binding between exchanges, else list it."""
+        bound = exchange_binding_of(general)
+        if bound is not None:
+            if not {bound.source, bound.destination} & self._left_out:
+                self._bound(bound.source, bound.destination, "exchange", bound.key, bound.arguments)
+            return
         self.unmapped.add(general.kind, printable(general.name or ""), "is not known")
 
     def branch(self, xid: bytes) -> None:

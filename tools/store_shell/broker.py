@@ -70,7 +70,7 @@ class BrokerPlace:
 
     def queues(self, exchange: str | None) -> Iterable[Object]:
         """The queues; only those bound to an exchange, if one is given. The console's own is left out."""
-        bound = None if exchange is None else {each["queue"] for each in self.bindings(exchange)}
+        bound = None if exchange is None else {each.get("queue") for each in self.bindings(exchange)}
         return [
             {
                 "kind": "queue",
@@ -111,8 +111,21 @@ class BrokerPlace:
             }
             for each in self._console.query("binding")
         ]
+        onward = [
+            {
+                "kind": "exchange_binding",
+                "source": reference(each.get("exchangeRef")),
+                "destination": reference(each.get("destinationRef")),
+                "key": each.get("bindingKey") or "",
+                "arguments": plain(each.get("arguments") or {}),
+            }
+            for each in self._objects("exchange_binding")
+        ]
         own = self._console.queue
-        return [each for each in found if each["queue"] != own and exchange in (None, each["exchange"])]
+        return [
+            *(each for each in found if each["queue"] != own and exchange in (None, each["exchange"])),
+            *(each for each in onward if exchange in (None, each["source"])),
+        ]
 
     def transactions(self) -> Iterable[Object]:
         """The branches that the broker knows. qpidd does not tell them."""

@@ -48,7 +48,14 @@ from qstore.tools.check.objects import journal_object
 from qstore.tools.dump.delivery_order import DeliveryOrder
 from qstore.tools.dump.dump import STATES
 from qstore.tools.dump.messages import MessageReader, message_object
-from qstore.tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
+from qstore.tools.dump.objects import (
+    binding_object,
+    exchange_binding_object,
+    exchange_bindings,
+    exchange_object,
+    queue_object,
+    transaction_object,
+)
 from qstore.tools.dump.selection import BodyForm
 from qstore.tools.entry import signals_wait
 from qstore.tools.interchange.exporting import ExportSelection, stored_data
@@ -137,7 +144,7 @@ class StorePlace:
     def queues(self, exchange: str | None) -> Iterable[Object]:
         """The queues; only those bound to an exchange, if one is given."""
         _, recovered, _ = self._recovered()
-        bound = None if exchange is None else {each["queue"] for each in self.bindings(exchange)}
+        bound = None if exchange is None else {each.get("queue") for each in self.bindings(exchange)}
         return [queue_object(queue) for queue in recovered.queues if bound is None or queue.name in bound]
 
     def exchanges(self) -> Iterable[Object]:
@@ -153,7 +160,11 @@ class StorePlace:
         if exchange is not None and exchange not in {each.name for each in topology.exchanges.values()}:
             raise ShellError(f'there is no exchange "{exchange}"; list exchanges shows what there is')
         bindings = effective_bindings(topology.bindings)
-        return [binding_object(each) for each in bindings if exchange is None or each.exchange.name == exchange]
+        onward = exchange_bindings(topology)
+        return [
+            *(binding_object(each) for each in bindings if exchange in (None, each.exchange.name)),
+            *(exchange_binding_object(each) for each in onward if exchange in (None, each.source)),
+        ]
 
     def transactions(self) -> Iterable[Object]:
         """The open transactions."""

@@ -5,6 +5,7 @@
     queue              NAME                   durable, auto-delete, exclusive, alternate-exchange, and arguments
     exchange, topic    NAME                   exchange-type, durable, auto-delete, alternate-exchange, and arguments
     binding            EXCHANGE/QUEUE[/KEY]   arguments
+    exchange_binding   SOURCE/DESTINATION[/KEY]   arguments, also as options of delete
 
 `exclusive` is ignored: the queue would be exclusive to a console that goes away. With `strict`, an argument that is
 neither the broker's nor an extension (`x-…`) is an error. There are no links to other brokers (link, bridge), and no
@@ -86,6 +87,9 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
         await broker.topology.bind(queue, exchange, key, properties.rest(strict=False), caller=caller)
+    elif kind == "exchange_binding":
+        bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
+        await broker.exchange_bindings.bind(*bound, properties.rest(strict=False), caller=caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
@@ -105,6 +109,9 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
         await topology.unbind(queue, exchange, key, caller=caller)
+    elif kind == "exchange_binding":
+        bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
+        await managed.broker.exchange_bindings.unbind(*bound, table(arguments, "options"), caller=caller)
     else:
         _refuse(managed, kind, "deleted", caller, Action.DELETE)
     return {}
@@ -127,11 +134,11 @@ def _check_new(name: str, existing: Mapping[str, object]) -> None:
         raise PreconditionFailedError(f"Object already exists: {printable(name)}")
 
 
-def _parts_of_binding(name: str) -> tuple[str, str, str]:
-    """Exchange, queue and key, from `exchange/queue/key`. Raises InvalidArgumentError."""
+def _parts_of_binding(name: str, form: str = "EXCHANGE/QUEUE/KEY") -> tuple[str, str, str]:
+    """The three parts of a name of this form. Raises InvalidArgumentError."""
     parts = name.split("/", 2)
     if len(parts) < 2:
-        raise InvalidArgumentError(f"the name of a binding is EXCHANGE/QUEUE/KEY, not {printable(name)}")
+        raise InvalidArgumentError(f"the name of a binding is {form}, not {printable(name)}")
     return parts[0], parts[1], parts[2] if len(parts) > 2 else ""
 
 

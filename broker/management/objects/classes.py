@@ -22,7 +22,7 @@ from qstore.broker.management.objects.broker import BROKER_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.cluster import HA_BROKER_CLASS, MANAGEMENT_SETUP_STATE_CLASS
 from qstore.broker.management.objects.element import ManagedClass
-from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_CLASS
+from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.links import BRIDGE_CLASS, LINK_CLASS
 from qstore.broker.management.objects.log import LOG_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
@@ -70,6 +70,7 @@ CLASSES: Final = (
     SECURITY_CLASS,
     LOG_CLASS,
     BACKUP_CLASS,
+    EXCHANGE_BINDING_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 

@@ -1,4 +1,4 @@
-"""The classes exchange and binding.
+"""The classes exchange and binding; and exchange_binding, of bindings between exchanges, which is this broker's own.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qstore.broker.management.objects.element import ManagedClass, always, prop, stat
 from qstore.broker.management.objects.names import BINDING, EXCHANGE, QUEUE, VHOST_REFERENCE
 from qstore.broker.model.watermark import Watermark
+from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.objects.element import Reference
     from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.exchanges.onward import ExchangeBinding
     from qstore.broker.model.exchanges.route import Binding, RoutedCounts
 
 
@@ -137,4 +139,39 @@ _BINDING_STATISTICS: Final = (stat("msgMatched", "count64", of("binding.messages
 
 BINDING_CLASS: Final = ManagedClass(
     BINDING.package, BINDING.name, _BINDING_PROPERTIES, _BINDING_STATISTICS, objects=_bindings, find=_find_binding
+)
+
+
+# ---- exchange_binding ----
+
+
+def _onward(managed: ManagedBroker) -> Iterator[tuple[str, ExchangeBinding]]:
+    for exchange in list(managed.broker.exchanges.values()):
+        for binding in list(exchange.onward or ()):
+            yield _onward_key(binding), binding
+
+
+def _onward_key(binding: ExchangeBinding) -> str:
+    """Its key among all objects of the class: bindings may differ only in their arguments."""
+    names = [EXCHANGE.name_of(each.name) for each in (binding.source, binding.destination)]
+    arguments = [str(plain_map(binding.arguments))] if binding.arguments.entries else []
+    return ",".join((*names, binding.key, *arguments))
+
+
+def _find_onward(managed: ManagedBroker, key: str) -> ExchangeBinding | None:
+    return next((binding for each, binding in _onward(managed) if each == key), None)
+
+
+EXCHANGE_BINDING_CLASS: Final = ManagedClass(
+    "qstore",
+    "exchange_binding",
+    (
+        prop("exchangeRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.source.name), "The source"),
+        prop("destinationRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.destination.name)),
+        prop("bindingKey", "lstr", "RC index", of("key")),
+        prop("arguments", "map", "RC", of("arguments")),
+    ),
+    (),
+    objects=_onward,
+    find=_find_onward,
 )

@@ -78,7 +78,10 @@ class TopologyStorage:
         store, number = self._store, exchange.store_id
         if store is not None and number is not None:
             objects = [binding.store_id for binding in others if binding.store_id is not None]
-            await self._run(lambda done: store.changes.delete_exchange(number, done, objects))
+            if objects:
+                await self._run(lambda done: store.changes.delete_exchange_with(number, objects, done))
+            else:
+                await self._run(lambda done: store.changes.delete_exchange(number, done))
 
     async def create_exchange_binding(self, binding: ExchangeBinding) -> None:
         """Store a binding between exchanges, if both are stored."""

@@ -130,7 +130,6 @@ MISUSE = [
     ("exchange.declare", {**NEW, "arguments": {"x-delayed-type": "direct"}}, "channel", 406),
     ("exchange.delete", {"exchange": "amq.direct"}, "channel", 403),
     ("exchange.delete", {"exchange": ""}, "channel", 403),
-    ("exchange.bind", {"destination": "amq.direct", "source": "amq.fanout"}, "connection", 540),
     ("basic.consume", {"queue": "none"}, "channel", 404),
     ("basic.consume", {"queue": "q", "arguments": {"x-stream-offset": "first"}}, "channel", 406),
     ("basic.get", {"queue": "none"}, "channel", 404),
