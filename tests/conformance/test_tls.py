@@ -11,6 +11,8 @@ import ssl
 import subprocess
 from pathlib import Path
 
+import amqp
+import pika
 import pytest
 from click.testing import CliRunner
 
@@ -309,3 +311,36 @@ def test_mistakes_are_found_before_the_broker_starts(make_broker: BrokerMaker, c
         broker.launch()
         assert broker.stop(0) == 1
         assert text in broker.log_text()
+
+
+def test_clients_of_0_9_1_log_in_with_a_certificate_or_a_password(
+    make_broker: BrokerMaker, certificates: Certificates, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    assert CliRunner().invoke(set_password, ["--stdin", str(users), "bert"], input="secret\n").exit_code == 0
+    options = ("--auth", "yes", "--user-file", str(users), "--sasl-mechanisms", "EXTERNAL AMQPLAIN")
+    broker = make_broker(*shared(certificates, *options)).start()
+    context = ssl.create_default_context(cafile=certificates.trusted)
+    context.load_cert_chain(certificates.client("anna"))
+    with pika.BlockingConnection(
+        pika.ConnectionParameters(
+            "127.0.0.1",
+            broker.port,
+            credentials=pika.credentials.ExternalCredentials(),
+            ssl_options=pika.SSLOptions(context, "127.0.0.1"),
+        )
+    ) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", exclusive=True)
+        channel.basic_publish("", "q", b"x", pika.BasicProperties(user_id="anna"))
+        assert channel.basic_get("q")[2] == b"x"
+    for password, is_right in ((b"secret", True), (b"wrong", False)):
+        login = amqp.Connection(
+            f"127.0.0.1:{broker.port}", authentication=amqp.sasl.AMQPLAIN("bert", password.decode()), connect_timeout=5
+        )
+        if is_right:
+            with login:
+                assert login.channel().queue_declare("", exclusive=True).queue
+        else:
+            with pytest.raises(amqp.exceptions.AccessRefused):
+                login.connect()
