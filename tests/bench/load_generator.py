@@ -263,7 +263,7 @@ def connect(port: int, queues: int, size: int, durable: bool, window: int) -> tu
     return publishers, consumers
 
 
-def _run(links: Sequence[Link], counters: Sequence[Consumer | Echo], seconds: float, pid: int) -> Result:
+def run(links: Sequence[Link], counters: Sequence[Consumer | Echo], seconds: float, pid: int) -> Result:
     """Drive all connections; what is counted after the warm-up."""
     selector = selectors.DefaultSelector()
     for link in links:
@@ -328,10 +328,10 @@ def main(
         result = _latencies(port, size, seconds)
     elif echo:
         echoes = [Echo(port, size, durable, window) for _ in range(queues)]
-        result = _run(echoes, echoes, seconds, broker_pid or os.getpid())
+        result = run(echoes, echoes, seconds, broker_pid or os.getpid())
     else:
         publishers, consumers = connect(port, queues, size, durable, window)
-        result = _run([*publishers, *consumers], consumers, seconds, broker_pid or os.getpid())
+        result = run([*publishers, *consumers], consumers, seconds, broker_pid or os.getpid())
     print(orjson.dumps(asdict(result)).decode())
 
 
