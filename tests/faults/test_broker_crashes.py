@@ -39,7 +39,7 @@ FINDS: Final = {
     "all saved as delivered": 303,
     "another message of the paging file": 303,
     "not dispatched when it was read ahead": 306,
-    "deletion completed before the store has it": 307,
+    "deletion completed before the store has it": 324,
     "compaction without what is out": 303,
 }
 """The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
