@@ -14,6 +14,8 @@ from tests.support.dump import Line, dump
 
 UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """Options for Java: it does not check Spark's classes when it loads them."""
+SHORT_LIVED: Final = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {UNVERIFIED}"
+"""The same, and it does not spend more on compiling and on collecting garbage than a test can win back."""
 
 
 class Fleet(NamedTuple):

@@ -11,12 +11,14 @@ from typing import Any, Final
 import pytest
 
 from qstore.tools.spark.needed import missing, use_this_python
-from tests.spark.analyses import UNVERIFIED, Fleet, make_fleet
+from tests.spark.analyses import SHORT_LIVED, Fleet, make_fleet
 from tests.support.fixtures import StoreOpener
+from tests.support.profiles import is_nightly, today
 
 ROOT = Path(__file__).parent.parent.parent
-_JAVA: Final = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn500m {UNVERIFIED}"
+_JAVA: Final = f"{SHORT_LIVED} -Xms1g -Xmn500m"
 """Garbage is seldom collected, too: together that saves a fifth of Java's processor time."""
+_ADAPTIVE: Final = (True, False, False, False)
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,11 @@ def spark() -> Iterator[Any]:
             # Histories are small: to compile each query for them takes longer than to run it.
             .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            # To plan each query again when a part of it has been run takes a tenth of all: as users have it one day in
+            # four, and whenever everything is tested.
+            .config("spark.sql.adaptive.enabled", str(is_nightly() or today(_ADAPTIVE, 1) == [True]).lower())
+            .config("spark.sql.lightweightPlanChangeValidation", "false")  # it looks for bugs of Spark's optimizer
+            .config("spark.sql.ui.explainMode", "simple")  # each query's plan is put into words for a page that is off
             .config("spark.driver.extraJavaOptions", _JAVA)
             .getOrCreate()
         )

@@ -19,7 +19,7 @@ from qstore.tools.report.page import render
 from qstore.tools.spark.analyze import scale
 from qstore.tools.spark.analyze.request import Request, UnusableRequestError, clean_up, prepare
 from qstore.tools.spark.needed import missing
-from tests.spark.analyses import UNVERIFIED, Analysis, Fleet, analyzed
+from tests.spark.analyses import SHORT_LIVED, Analysis, Fleet, analyzed
 from tests.spark.report_checks import check_findings, check_plots, check_queues, check_the_file
 from tests.support.dump import ROOT
 from tests.support.generated_fleet import listed
@@ -240,7 +240,7 @@ def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
         pytest.skip(problem)
     store, out = fleet.paths[1], tmp_path / "out"
     options = ["--master", "local[2]", "--json", "--report", "--only", "outstanding,sizing"]
-    environment = {**os.environ, "SPARK_SUBMIT_OPTS": UNVERIFIED}
+    environment = {**os.environ, "SPARK_SUBMIT_OPTS": SHORT_LIVED}
     done = child(["-m", "qstore.tools.qstore_analyze", *options, store, "--out", str(out)], environment)
     assert (done.returncode, done.stderr) == (0, b"")
     told = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from qstore.tools.spark.needed import missing
-from tests.spark.analyses import UNVERIFIED, Fleet
+from tests.spark.analyses import SHORT_LIVED, Fleet
 from tests.support.profiles import only_on_its_day, today
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -44,7 +44,7 @@ class Running:
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env={**os.environ, MARK: self._mark, "SPARK_SUBMIT_OPTS": UNVERIFIED},
+            env={**os.environ, MARK: self._mark, "SPARK_SUBMIT_OPTS": SHORT_LIVED},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
