@@ -36,6 +36,7 @@ from uuid import UUID
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.zeros import is_zero
 
 FORMAT_VERSION: Final = 1
 SECTOR: Final = 512
@@ -151,7 +152,7 @@ def decode_topology(content: bytes) -> TopologyCopy:
                 entries[key] = value
         batch, end = record.batch, record.end
     further = max((each.batch for each in _records_from(content, end, store_id)), default=0)
-    tail = Tail.TORN if content[end:].strip(b"\0") else Tail.CLEAN
+    tail = Tail.CLEAN if is_zero(content, end) else Tail.TORN
     if further > batch or not batch:
         tail = Tail.DAMAGED
     return TopologyCopy(store_id, batch, entries, end, tail, max(batch, further))

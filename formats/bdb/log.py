@@ -18,6 +18,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from qstore.formats.bdb.pages import BdbError, Lsn, checksum
+from qstore.formats.zeros import is_zero
 
 LOG_MAGIC = 0x00040988
 LOG_VERSION = 19  # libdb 5.3
@@ -167,7 +168,7 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
         offset += length
     if offset == 0:
         raise BdbError("the first record of the log file is missing", 0)
-    if data.count(0, offset) != len(data) - offset:
+    if not is_zero(data, offset):
         raise BdbError("the log ends, but no zeros follow", offset)
 
 
@@ -381,7 +382,7 @@ _MAX_CANDIDATES = 16  # positions that are searched for the record after a damag
 def _continues_after(data: bytes, offset: int) -> bool:
     """Whether the file contains a valid record that names the one at `offset` as its predecessor."""
     if offset < RECORD_HEADER.size + FILE_HEADER.size:
-        return data.count(0) != len(data)  # the file's own first record
+        return not is_zero(data)  # the file's own first record
     candidate = offset
     for _ in range(_MAX_CANDIDATES):
         candidate = data.find(_U32.pack(offset), candidate + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
@@ -74,8 +74,28 @@ class FileHeader:
         return self.slot == CREATION_SLOT and self.first_flush == 0
 
 
+class HeaderSector(NamedTuple):
+    """What the first sector of a journal file says.
+
+    Attributes:
+        header: the file header; None if the file was never written.
+        was_entered_again: version 2: whether the file was entered twice in one lap: it has two headers with the same
+            overwrite indicator.
+        has_creation_header: version 2: whether it still has the header with which the file was created.
+    """
+
+    header: FileHeader | None
+    was_entered_again: bool = False
+    has_creation_header: bool = False
+
+
 def decode_file_header(sector: bytes) -> FileHeader | None:
-    """Decode the file header in the first sector of a file; None if the file was never written (magic 0).
+    """The file header in the first sector of a file: see `decode_header_sector`."""
+    return decode_header_sector(sector).header
+
+
+def decode_header_sector(sector: bytes) -> HeaderSector:
+    """Decode the first sector of a file.
 
     Of a version-2 sector's two headers the one with the higher flush number is returned, of two with the same number
     the boundary; a torn one is ignored, and so is a creation header.
@@ -84,35 +104,18 @@ def decode_file_header(sector: bytes) -> FileHeader | None:
         RhmError: the sector is short, has no file header, an unknown version, or a wrong checksum.
     """
     second = _second_header(sector)
-    if second is not None and second.is_creation:
-        second = None
+    is_new = second is not None and second.is_creation
     try:
         first = _decode_slot(sector, 0)
     except RhmError:
-        if second is None:
+        if second is None or is_new:
             raise
-        return second
-    if first is None or second is None:
-        return first or second
-    return max(second, first, key=lambda header: (header.first_flush, header.is_boundary))
-
-
-def was_entered_again(sector: bytes) -> bool:
-    """Whether a version-2 file was entered twice in one lap: it has two headers with the same overwrite indicator."""
-    second = _second_header(sector)
-    try:
-        first = _decode_slot(sector, 0)
-    except RhmError:
-        return False
-    if second is None or second.is_creation or first is None or first.is_boundary or second.is_boundary:
-        return False
-    return first.overwrite_indicator == second.overwrite_indicator
-
-
-def has_creation_header(sector: bytes) -> bool:
-    """Whether a version-2 file's first sector still has the header with which the file was created."""
-    second = _second_header(sector)
-    return second is not None and second.is_creation
+        return HeaderSector(second)
+    if first is None or second is None or is_new:
+        return HeaderSector(first or (None if is_new else second), has_creation_header=is_new)
+    newer = max(second, first, key=lambda header: (header.first_flush, header.is_boundary))
+    has_boundary = first.is_boundary or second.is_boundary
+    return HeaderSector(newer, not has_boundary and first.overwrite_indicator == second.overwrite_indicator)
 
 
 def _second_header(sector: bytes) -> FileHeader | None:
@@ -217,8 +220,7 @@ def header_oddities(sector: bytes) -> list[tuple[int, str]]:
     Returns:
         For each such field its offset and one line about it.
     """
-    second = _second_header(sector)
-    if second is None and sector[4] == 1:
+    if sector[4] == 1 and _second_header(sector) is None:
         found, rest, end = _version_1_oddities(sector), VERSION_1.size, FILE_HEADER_SIZE
     else:
         header = decode_file_header(sector)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.zeros import is_zero
 
 MAGIC_PREFIX: Final = b"RHM"  # common beginning of all magics
 
@@ -211,7 +212,7 @@ def version_1_check(kind: Kind) -> int:
 
 def is_padding(content: bytes) -> bool:
     """Whether the rest of a block is padding: 0xff, or zeros as written by qpidd's resize tool."""
-    return not (content.strip(PADDING) and content.strip(b"\0"))
+    return not content.strip(PADDING) or is_zero(content)
 
 
 def version_2_check(header: bytes, xid: bytes, data_crc: int, salt: int) -> int:

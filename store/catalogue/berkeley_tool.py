@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from qstore.formats.zeros import is_zero
 from qstore.store.disk import Disk
 
 RECOVERY_TIMEOUT: Final = 120.0  # seconds
@@ -62,7 +63,7 @@ def copy_environment(disk: Disk, databases: Mapping[str, bytes], logs: Mapping[i
             with (copy / f"log.{number:010}").open("wb") as target:
                 for offset in range(0, source.size, _COPY_CHUNK):
                     chunk = source.read(offset, _COPY_CHUNK)
-                    if chunk.count(0) != len(chunk):
+                    if not is_zero(chunk):
                         target.seek(offset)
                         target.write(chunk)
                 target.truncate(source.size)

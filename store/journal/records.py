@@ -19,11 +19,13 @@ import qstore.formats.rhm.records as rhm
 from qstore.formats.errors import FormatError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind, is_padding
+from qstore.formats.zeros import is_zero
 from qstore.store.damage import Damage
 from qstore.store.journal.stream import JournalStream
 
 MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; a larger size is not a record's
 MIN_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
+_PIECE: Final = 1 << 12  # bytes, of which those that are all zero need not be searched
 RUN_UP: Final = 1 << 20  # initial distance in bytes by which a walk starts before an interior log offset
 
 #: A record's header, of any format.
@@ -290,12 +292,16 @@ class JournalRecords(ABC):
             window, at = stream.window(place, BLOCK_SIZE)
             base = place - at
             end = min(len(window), min(file_end, stop) - base)
-            found = window.find(self.magic, at, end)
-            while found >= 0:
-                if not (base + found) % BLOCK_SIZE:
-                    yield base + found
-                found = window.find(self.magic, found + 1, end)
             place = base + end
+            while at < end:
+                piece = min(end, at + _PIECE - (base + at) % BLOCK_SIZE)
+                if not is_zero(window, at, piece):
+                    found = window.find(self.magic, at, piece)
+                    while found >= 0:
+                        if not (base + found) % BLOCK_SIZE:
+                            yield base + found
+                        found = window.find(self.magic, found + 1, piece)
+                at = piece
 
     def _first_in(self, begin: int) -> int:
         """Log offset where the search enters the file that begins at `begin`; its end if no record begins in it."""

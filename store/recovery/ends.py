@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.zeros import is_zero
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
@@ -38,7 +39,7 @@ def unexplained_end(journal: Journal, end: JournalEnd) -> Iterator[str]:
     """A notice, if there are bytes after the end of a journal where there should be none."""
     if end.torn or journal.format is JournalFormat.LINEAR or not journal.holds_everything:
         return
-    if journal.stream.read(end.place, BLOCK_SIZE).strip(b"\0"):
+    if not is_zero(journal.stream.read(end.place, BLOCK_SIZE)):
         file, offset = journal.stream.locate(end.place)
         yield (
             f"{file.path}: the journal ends at 0x{offset:x}, but data follows that is not a valid record ({end.what}): "

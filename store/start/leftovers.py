@@ -30,6 +30,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue, encode_queue
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
+from qstore.formats.zeros import is_zero
 from qstore.store.catalogue.topology import LOST_AND_FOUND
 from qstore.store.catalogue.topology_salvage import MAX_ID
 from qstore.store.damage import Damage
@@ -186,7 +187,7 @@ class _Search:
     def _has_no_header(self, path: str) -> bool:
         file = self._disk.open(path)
         try:
-            return not file.read(0, FILE_HEADER_SIZE).strip(b"\0")
+            return is_zero(file.read(0, FILE_HEADER_SIZE))
         finally:
             file.close()
 

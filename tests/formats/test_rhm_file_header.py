@@ -14,11 +14,10 @@ from qstore.formats.rhm.file_header import (
     SLOT_SIZE,
     FileHeader,
     decode_file_header,
+    decode_header_sector,
     encode_file_header,
     encode_header_slot,
-    has_creation_header,
     header_oddities,
-    was_entered_again,
 )
 
 U64 = st.integers(0, 2**64 - 1)
@@ -101,8 +100,8 @@ def sector_of(first: FileHeader | None, second: FileHeader) -> bytes:
 def test_a_creation_header_says_that_the_file_was_never_entered() -> None:
     sector = sector_of(None, CREATION)
     assert decode_file_header(sector) is None
-    assert has_creation_header(sector)
-    assert not has_creation_header(bytes(512))
+    assert decode_header_sector(sector).has_creation_header
+    assert not decode_header_sector(bytes(512)).has_creation_header
     assert header_oddities(sector) == []
 
 
@@ -110,12 +109,11 @@ def test_the_first_header_beside_a_creation_header() -> None:
     entered = FileHeader(2, 0, 3, 0x200, 5, 6, first_flush=7, salt=8, queue_id=9, incarnation=10)
     sector = bytearray(sector_of(entered, CREATION))
     assert decode_file_header(bytes(sector)) == entered
-    assert not was_entered_again(bytes(sector))
+    assert not decode_header_sector(bytes(sector)).was_entered_again
     assert header_oddities(bytes(sector)) == []
     sector[20] ^= 1  # torn: the file is what it was, but a creation header is no other lap's
     with pytest.raises(RhmError, match="fails its checksum"):
         decode_file_header(bytes(sector))
-    assert has_creation_header(bytes(sector))
 
 
 def test_the_second_header_takes_the_place_of_the_creation_header() -> None:
@@ -123,7 +121,7 @@ def test_the_second_header_takes_the_place_of_the_creation_header() -> None:
     second = dataclasses.replace(first, overwrite_indicator=1, first_flush=70, slot=1)
     sector = sector_of(first, second)
     assert decode_file_header(sector) == second
-    assert not has_creation_header(sector)
+    assert not decode_header_sector(sector).has_creation_header
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", b"RHMf\1\0", b"RHMf\2\0", b"fMHR\1\1"]))

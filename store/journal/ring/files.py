@@ -15,10 +15,8 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import (
     LOGICAL_NUMBER_OFFSET,
     FileHeader,
-    decode_file_header,
-    has_creation_header,
+    decode_header_sector,
     header_oddities,
-    was_entered_again,
 )
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import JournalInfo
@@ -35,6 +33,7 @@ from qstore.formats.rhm.records import (
     is_padding,
     version_1_check,
 )
+from qstore.formats.zeros import is_zero
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
@@ -49,6 +48,7 @@ from qstore.store.journal.ring.order import (
 )
 from qstore.store.journal.ring.owner import by_number, leave_out_strangers, tell_zeros
 
+_READ_WHOLE: Final = 1 << 16  # bytes of a file that is read at once for the same: it takes less than so many sectors
 _SECTORS_PROBED: Final = 64  # read from a file without a header to decide whether it was ever written
 _RECORD_PROBE: Final = 4096  # bytes from a file's first record searched for a record that shows its lap ...
 _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not state that offset
@@ -174,8 +174,8 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
     file = RingFile(number, path, opened.size, None, used=True)
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
-        file.header = decode_file_header(sector)
-        file.entered_again = was_entered_again(sector)
+        told = decode_header_sector(sector)
+        file.header, file.entered_again = told.header, told.was_entered_again
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # otherwise its size is reported
             kind = DamageKind.FILE_HEADER_CHECKSUM if error.fails_checksum else DamageKind.FILE_HEADER_BROKEN
@@ -188,7 +188,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, reason=reason))
     else:
         if file.header is None:
-            file.used, file.is_blank = _has_data(opened), not has_creation_header(sector)
+            file.used, file.is_blank = _has_data(opened), not told.has_creation_header
             if file.used:
                 damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
@@ -255,17 +255,19 @@ def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
 def _is_blank(opened: ReadableFile) -> bool:
     """Whether nothing was written after the header yet, where writing begins."""
     try:
-        return not opened.read(DATA_OFFSET, FILE_HEADER_SIZE).strip(b"\0")
+        return is_zero(opened.read(DATA_OFFSET, FILE_HEADER_SIZE))
     except OSError:
         return False
 
 
 def _has_data(opened: ReadableFile) -> bool:
-    """Whether a file with an all-zero header holds data: its beginning and sectors throughout are checked."""
+    """Whether a file with an all-zero header holds data: a small file is read, of others sectors throughout."""
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
+        if opened.size <= _READ_WHOLE:
+            return not is_zero(opened.read(0, opened.size), DATA_OFFSET)
         offsets = (DATA_OFFSET, *range(step, opened.size, step))
-        return any(opened.read(offset, FILE_HEADER_SIZE).strip(b"\0") for offset in offsets)
+        return not all(is_zero(opened.read(offset, FILE_HEADER_SIZE)) for offset in offsets)
     except OSError:
         return True
 
