@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 PATIENCE_SECONDS: Final = 30.0
 """No test waits longer for what must happen."""
@@ -28,6 +29,24 @@ def children_of(pid: int) -> list[int]:
 def state_of(pid: int) -> str:
     """The letter for what its first thread does: R runs, S waits (`man proc_pid_stat`)."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+class Signalled(Protocol):
+    """A process that was started, as `subprocess.Popen`."""
+
+    pid: int
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal."""
+
+
+def send_when_it_waits(process: Signalled, number: signal.Signals) -> None:
+    """Send a signal to a process that is about to wait for input, or for others, once it does.
+
+    Between a prompt and the call that waits it would notice the signal only when something else has ended the wait.
+    """
+    assert comes(lambda: state_of(process.pid) == "S")
+    process.send_signal(number)
 
 
 def is_running(pid: int) -> bool:

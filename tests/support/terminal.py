@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.processes import PATIENCE_SECONDS, comes, state_of
+from tests.support.processes import PATIENCE_SECONDS, send_when_it_waits
 
 
 class Terminal:
@@ -57,16 +57,11 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Send SIGINT, as Ctrl-C does."""
-        self._send(signal.SIGINT)
+        send_when_it_waits(self._process, signal.SIGINT)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
-        self._send(signal.SIGTERM)
-
-    def _send(self, number: signal.Signals) -> None:
-        """Send a signal while it waits for input: readline notices one between prompt and waiting at the next key."""
-        assert comes(lambda: state_of(self._process.pid) == "S")
-        self._process.send_signal(number)
+        send_when_it_waits(self._process, signal.SIGTERM)
 
     def code(self) -> int:
         """Its exit code, when it has ended."""

@@ -14,7 +14,7 @@ import pytest
 from tests.broker.client.conftest import BrokerOnOnePort
 from tests.support import forked
 from tests.support.forked import Forked
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, send_when_it_waits
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.tools.test_commands import command
 
@@ -93,7 +93,7 @@ def test_the_life_of_a_queue(broker: RunningBroker, events: Events) -> None:
     assert json.loads(run(broker, "qpid-stat", "-q", "orders", "--json"))["msgDepth"] == 5
     run(broker, "qpid-config", "del", "queue", "orders", "--force")
     events.until("queueDelete", qName="orders")
-    events.process.send_signal(signal.SIGINT)
+    send_when_it_waits(events.process, signal.SIGINT)
     assert events.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support import forked
 from tests.support.fixtures import unpack
 from tests.support.forked import Forked
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, send_when_it_waits
 from tests.support.running_broker import ROOT
 
 SCRIPTS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -160,7 +160,7 @@ def test_ctrl_c_at_a_prompt(tmp_path: Path) -> None:
     while b"Password: " not in shown:
         assert select.select([main], [], [], max(0.0, end - time.monotonic()))[0], shown
         shown += os.read(main, 4096)
-    script.send_signal(signal.SIGINT)
+    send_when_it_waits(script, signal.SIGINT)
     assert script.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
     os.close(main)
     assert not (tmp_path / "users").exists()

@@ -15,7 +15,7 @@ import pytest
 from qstore.broker.client import Connection, Empty
 from tests.support import forked
 from tests.support.forked import Forked
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, send_when_it_waits
 from tests.support.running_broker import RunningBroker
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_acknowledges_what_was_printed(broker: RunningBroker, queue: str)
     assert receiving.stdout is not None
     run(broker, "qpid_send", "-a", queue, "-m", "3", "--content-string", "x")
     assert [receiving.stdout.readline() for _ in range(3)] == ["x\n"] * 3
-    receiving.send_signal(signal.SIGINT)
+    send_when_it_waits(receiving, signal.SIGINT)
     rest, said = receiving.communicate(timeout=PATIENCE_SECONDS)
     assert (receiving.returncode, rest, said) == (128 + signal.SIGINT, "", "qpid-receive: 3 messages received\n")
     assert left(broker, queue) == 0
