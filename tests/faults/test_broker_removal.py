@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.faults.broker_findings import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import replaces
+from tests.support.profiles import today
 
 MOMENTS = range(14)
 MOVES = (4, 8, 10, 12, 14, 18)  # seeds with which disk and catalogue are slow
@@ -108,8 +110,7 @@ def with_dead_letters(process: BrokerProcess) -> Peer:
     return peer
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "seed"), today([*product(MOMENTS, range(4))], 28))
 def test_a_message_that_is_rejected_while_its_queue_goes_is_moved_once(start: Start, moment: int, seed: int) -> None:
     process = start(SimulatedDisk(seed), seed)
     manager, consumer = with_dead_letters(process), Peer(process, "consumer")
@@ -126,8 +127,7 @@ def test_a_message_that_is_rejected_while_its_queue_goes_is_moved_once(start: St
     assert set(consumer.errors) <= {ErrorCode.RESOURCE_DELETED}
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "seed"), today([*product(MOMENTS, range(4))], 28))
 def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed: int) -> None:
     process = start(SimulatedDisk(seed), seed)
     manager, consumer = with_dead_letters(process), Peer(process, "consumer")
@@ -173,8 +173,7 @@ def killed_after_settling(start: Start, moment: int, command: str) -> SimulatedD
     return killed_when_done(process, disk, consumer, command)
 
 
-@pytest.mark.parametrize("command", ["message.accept", "message.reject"])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "command"), today([*product(MOMENTS, ["message.accept", "message.reject"])], 14))
 def test_what_moves_because_its_queue_goes_does_not_come_back(start: Start, moment: int, command: str) -> None:
     for seed in MOVES:
         disk = killed_while_it_moves(start, moment, seed, command)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.fixtures import StoreOpener
+from tests.support.profiles import only_on_its_day
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -67,6 +68,7 @@ def spark_compares(frame: Any) -> bool:
     return re.search(" Filter .*[=<>]", frame._jdf.queryExecution().executedPlan().toString()) is not None
 
 
+@only_on_its_day(3, 4)
 def test_one_loaded_table_can_be_used_with_many_filters(spark: Any, open_fixture: StoreOpener) -> None:
     path = str(open_fixture("legacy-c-localtx").path)
     frame = spark.read.format("qstore").option("columns", "type,rid").load(path)

@@ -149,6 +149,7 @@ def test_what_was_there_before_the_journal_counts(spark: Any) -> None:
     assert max(each.peak for each in series) == 3
 
 
+@only_on_its_day(2, 4)
 def test_lifetimes_say_what_is_known(spark: Any) -> None:
     records = frame(
         spark,

@@ -20,6 +20,7 @@ from qstore.store.errors import StoreError
 from qstore.store.writable_disk import OsWritableDisk
 from tests.support import forked
 from tests.support.opened_store import OpenedStore
+from tests.support.profiles import today
 
 SECONDS: Final = 60.0
 _START: Final = """
@@ -58,7 +59,9 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("name", ["IDENTITY", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "rocksdict-config.json"])
+@pytest.mark.parametrize(
+    "name", today(["IDENTITY", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "rocksdict-config.json"], 3)
+)
 def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
     catalogue = store / "rhm/catalogue"
     if name == "*.sst":
@@ -78,7 +81,8 @@ def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rhm/STORE", "rhm/STORE.new", "rhm/delivered", "rhm/tpl/tpl.jinf", "rhm/jrnl/1/JournalData.0000.jdat"]
+    "name",
+    today(["rhm/STORE", "rhm/STORE.new", "rhm/delivered", "rhm/tpl/tpl.jinf", "rhm/jrnl/1/JournalData.0000.jdat"], 3),
 )
 def test_in_the_store(store: Path, name: str, tmp_path: Path) -> None:
     fifo(store / name)

@@ -30,6 +30,7 @@ from tests.support import forked
 from tests.support.fixtures import StoreOpener
 from tests.support.forked import Forked
 from tests.support.processes import children_of
+from tests.support.profiles import today
 
 ROOT: Final = Path(__file__).parents[2]
 GEOMETRY: Final = Geometry.from_pages(4, 1)
@@ -236,13 +237,16 @@ RESTORED: Final = (
 @pytest.mark.parametrize("has_copy", [True, False], ids=["with its second copy", "without"])
 @pytest.mark.parametrize(
     ("change", "text"),
-    [
-        (no_catalogue, "the catalogue is missing"),
-        (empty_catalogue, "not a RocksDB database: the file CURRENT is missing"),
-        (no_manifest, "RocksDB cannot open it: IO error: No such file or directory"),
-        (damaged_table, "RocksDB cannot open it: Corruption: "),
-        (foreign_database, "no readable meta entry: this is not a catalogue, or"),
-    ],
+    today(
+        [
+            (no_catalogue, "the catalogue is missing"),
+            (empty_catalogue, "not a RocksDB database: the file CURRENT is missing"),
+            (no_manifest, "RocksDB cannot open it: IO error: No such file or directory"),
+            (damaged_table, "RocksDB cannot open it: Corruption: "),
+            (foreign_database, "no readable meta entry: this is not a catalogue, or"),
+        ],
+        3,
+    ),
 )
 def test_a_damaged_catalogue(store: Path, change: Callable[[Path], None], text: str, has_copy: bool) -> None:
     """Refused where that is asked for; else restored, or built anew from the journals."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.profiles import today
 from tests.system.power_loss.disk import SECTOR, Call, UnsyncedDisk, build
 
 #: What programs begin with: shorthands for files below the directory.
@@ -118,18 +119,21 @@ def test_sector_by_sector(disk: UnsyncedDisk) -> None:
 
 @pytest.mark.parametrize(
     ("call", "program"),
-    [
-        (Call.SYNC, "os.fdatasync(file)"),
-        (Call.SYNC, "os.fsync(file)"),
-        (Call.WRITE, "os.pwrite(file, b'x', 0)"),
-        (Call.WRITE, "os.write(file, b'x')"),
-        (Call.WRITE, "os.ftruncate(file, 9)"),
-        (Call.WRITE, "os.posix_fallocate(file, 0, 9)"),
-        (Call.NAME, "os.open('b', os.O_CREAT | os.O_RDWR)"),
-        (Call.NAME, "os.mkdir('d')"),
-        (Call.NAME, "os.rename('a', 'b')"),
-        (Call.NAME, "os.unlink('a')"),
-    ],
+    today(
+        [
+            (Call.SYNC, "os.fdatasync(file)"),
+            (Call.SYNC, "os.fsync(file)"),
+            (Call.WRITE, "os.pwrite(file, b'x', 0)"),
+            (Call.WRITE, "os.write(file, b'x')"),
+            (Call.WRITE, "os.ftruncate(file, 9)"),
+            (Call.WRITE, "os.posix_fallocate(file, 0, 9)"),
+            (Call.NAME, "os.open('b', os.O_CREAT | os.O_RDWR)"),
+            (Call.NAME, "os.mkdir('d')"),
+            (Call.NAME, "os.rename('a', 'b')"),
+            (Call.NAME, "os.unlink('a')"),
+        ],
+        5,
+    ),
 )
 def test_calls_fail_as_told(disk: UnsyncedDisk, call: Call, program: str) -> None:
     run(disk, "put('a', b'content'); sync('.')")

@@ -14,15 +14,15 @@ import pytest
 from tests.support.forked import ROOT
 from tests.tools.test_backup import backup, bytes_of, enqueue, made, refused, restore, store
 
-pytest.importorskip("s3fs", reason="backups to S3 need s3fs: pip install -e '.[dev]'")
-pytest.importorskip("moto.server", reason="the S3 server of these tests is moto: pip install -e '.[dev]'")
-
 __all__ = ["store"]
 
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket of a server of its own."""
+    # Here, and not when tests are collected: the packages take most of a second to import.
+    pytest.importorskip("s3fs", reason="backups to S3 need s3fs: pip install -e '.[dev]'")
+    pytest.importorskip("moto.server", reason="the S3 server of these tests is moto: pip install -e '.[dev]'")
     from boto3 import client
     from moto.server import ThreadedMotoServer
 

@@ -23,6 +23,7 @@ from tests.support.planted_damage import check
 from tests.support.profiles import examples, today
 
 FORMATS = pytest.mark.parametrize("form", list(StoreFormat))
+TODAYS_FORMAT = pytest.mark.parametrize("form", today(list(StoreFormat), 1))
 SMALL = FleetSpec(queues=3, messages=400, transactions=0.5, in_doubt=2, spread=parse_spread("zipf:1"))
 
 
@@ -113,7 +114,7 @@ def test_a_ring_goes_round_where_its_size_is_given(form: StoreFormat, tmp_path: 
     assert sum(path.stat().st_size for path in store.rglob("JournalData.*.jdat")) == 4 * (512 + 65536)
 
 
-@FORMATS
+@TODAYS_FORMAT
 def test_as_many_transactions_in_doubt_as_may_be(form: StoreFormat, tmp_path: Path) -> None:
     store, _ = make(spec(form, in_doubt=500, messages=10), tmp_path / "fleet")
     assert len(assert_as_listed(store).lines("transaction")) == 500
@@ -145,7 +146,7 @@ def test_a_body_may_be_larger_than_the_text_that_all_share() -> None:
     assert body == (text[3 * 7919 :] + text * 5)[: 5 << 20]
 
 
-@pytest.mark.parametrize("form", list(StoreFormat))
+@TODAYS_FORMAT
 def test_journals_take_as_many_bytes_as_asked(form: StoreFormat, tmp_path: Path) -> None:
     wanted = spec(form, messages=None, total_bytes=6 << 20, queues=2, spread=parse_spread("equal"))
     store, lines = make(wanted, tmp_path / "fleet")
@@ -172,7 +173,7 @@ def contents(directory: Path) -> dict[str, str]:
     return found
 
 
-@FORMATS
+@TODAYS_FORMAT
 def test_the_same_seed_makes_the_same_bytes(form: StoreFormat, tmp_path: Path) -> None:
     wanted = ["--format", form.value, "--stores", "2", "--queues", "2", "--messages", "200", "--in-doubt", "1"]
     wanted += ["--damage", "0.5", "--size", "uniform:0-3000"]
