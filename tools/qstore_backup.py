@@ -15,6 +15,7 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.management.console import Console
 from qstore.formats.wording import plural
+from qstore.store.backup.chunks import Effort
 from qstore.store.backup.create import BackupResult, StoreBackup
 from qstore.store.backup.retention import Removed, keep_latest
 from qstore.store.backup.stopped import stopped_store
@@ -34,6 +35,7 @@ from qstore.tools.entry import PathName, failing, private_files, run
 
 _PROGRAM: Final = "qstore-backup"
 _SCHEME: Final = "amqp://"
+_NICENESS: Final = 15  # for a running broker: a thread has then a thirtieth of the share of others (sched(7))
 
 _EPILOG = """
 \b
@@ -48,7 +50,8 @@ qstore-restore /backup/qstore --list
 \b
 STORE is a store of qpidd (legacystore, linearstore) or of qstore; no broker may be running on it, and nothing in it is
 changed. Or it is the URL of a running qstore broker: all queues are backed up as they are at one moment, and the broker
-goes on. This command reads the broker's files itself, so run it on the same machine, as the same user or as root.
+goes on. This command reads the broker's files itself, so run it on the same machine, as the same user or as root; it
+stands back for the broker (--nice), and --max-rate spares the disk.
 PLACE is a directory, or a URL that fsspec knows; it may have backups of many stores. Every backup can be
 restored by itself. After a kill run the same command again: what was written is used. Backups are compressed, and not
 encrypted: choose a medium that is.
@@ -73,6 +76,13 @@ Exit codes: 0 there is a new backup, 2 STORE, the broker, PLACE or the command l
     help="Where a running broker's store directory is on this machine.  [default: where the broker says]",
 )
 @click.option(
+    "--nice",
+    type=click.IntRange(0, 19),
+    metavar="N",
+    help=f"Stand back for other processes, as nice does.  [default: {_NICENESS} for a running broker, else 0]",
+)
+@click.option("--max-rate", type=click.IntRange(1), metavar="MIB", help="Read at most so many MiB a second.")
+@click.option(
     "-t",
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -93,6 +103,8 @@ def command(
     verify: bool,
     keep: int | None,
     store_dir: str | None,
+    nice: int | None,
+    max_rate: int | None,
     timeout: float,
     as_json: bool,
     quiet: bool,
@@ -105,6 +117,8 @@ def command(
     security = take_security(values)
     if not is_running and (store_dir is not None or security):
         raise click.UsageError("--store-dir and the options of SASL and TLS apply to a running broker.")
+    niceness = _NICENESS * is_running if nice is None else nice
+    effort = Effort(workers(), niceness, (max_rate or 0) << 20)
     with failing(_PROGRAM, StoreError, UnusableInputError, MessagingError, advise=advice), private_files():
         environment = tool_environment()
         holder = None if is_running else holder_of_store(find_layout(OsDisk(), store))
@@ -115,9 +129,7 @@ def command(
         lock = repository.lock()
         try:
             with bytes_progress() as (stage, advance):
-                backup = StoreBackup(
-                    environment, repository, __version__, workers=workers(), stage=stage, advance=advance
-                )
+                backup = StoreBackup(environment, repository, __version__, effort=effort, stage=stage, advance=advance)
                 if is_running:
                     url = store.removeprefix(_SCHEME)
                     with Console(url, timeout=timeout, connect_timeout=timeout, **security) as console:

@@ -7,12 +7,14 @@ was read; what follows from that is done in the order of the files, by the threa
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from hashlib import sha256
-from threading import Lock
+from threading import Lock, get_native_id
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +23,21 @@ from qstore.store.backup.source import Read, SourceFile, SourceJournal
 
 _AHEAD: Final = 2  # chunks for each thread
 _ALIVE_SECONDS: Final = 5.0
+
+
+class Effort(NamedTuple):
+    """How much of the machine a backup may take.
+
+    Attributes:
+        workers: threads that read, compress and write; 0 for none.
+        niceness: of these threads, 0 to 19: how far they stand back for other processes. The system derives the
+            priority of their reads and writes from it.
+        max_rate: bytes that are read in a second, at most; 0 for no limit.
+    """
+
+    workers: int = 0
+    niceness: int = 0
+    max_rate: int = 0
 
 
 class _Done(NamedTuple):
@@ -56,7 +73,7 @@ class ChunkWriter:
     Args:
         repository: where they go.
         known: the ids of chunks that it has. They are updated.
-        workers: threads; 0 for none.
+        effort: what it may take.
         advance: receives the bytes of each chunk that was read.
 
     Attributes:
@@ -66,10 +83,13 @@ class ChunkWriter:
         alive: called at least every few seconds.
     """
 
-    def __init__(self, repository: Repository, known: set[str], workers: int, advance: Callable[[int], None]) -> None:
+    def __init__(self, repository: Repository, known: set[str], effort: Effort, advance: Callable[[int], None]) -> None:
         self._repository, self._known, self._advance = repository, known, advance
-        self._pool: Executor = ThreadPoolExecutor(workers) if workers else _Inline()
+        workers, niceness, self._max_rate = effort
+        stand_back = (_stand_back, (niceness,)) if niceness else ()
+        self._pool: Executor = ThreadPoolExecutor(workers, "", *stand_back) if workers else _Inline()
         self._most, self._lock = _AHEAD * workers, Lock()
+        self._read, self._began = 0, time.monotonic()
         self._waiting: deque[_File | SourceJournal] = deque()
         self._under_way = 0
         self.written = self.new = self.reused = 0
@@ -97,9 +117,17 @@ class ChunkWriter:
         for offset in range(0, file.size, CHUNK_SIZE):
             self._settle(self._most)
             size = min(CHUNK_SIZE, file.size - offset)
+            self._keep_pace(size)
             made.futures.append(self._pool.submit(self._chunk, read, offset, size))
             self._under_way += 1
         self._settle(self._most)
+
+    def _keep_pace(self, size: int) -> None:
+        """Wait until so many bytes more do not exceed the rate."""
+        self._read += size
+        while self._max_rate and (ahead := self._began + self._read / self._max_rate - time.monotonic()) > 0:
+            self.alive()
+            time.sleep(min(ahead, _ALIVE_SECONDS))
 
     def end_of(self, part: SourceJournal) -> None:
         """The files that were passed to `write` since the last call are all of this part."""
@@ -154,3 +182,9 @@ class ChunkWriter:
             self._repository.put(chunk_name(digest), compressed)
             written = len(compressed)
         return _Done(digest, size, is_new, written)
+
+
+def _stand_back(niceness: int) -> None:
+    """Raise the niceness of this thread; what it has more than that, it keeps."""
+    thread = get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

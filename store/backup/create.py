@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from qstore.store.backup.chunks import ChunkWriter
+from qstore.store.backup.chunks import ChunkWriter, Effort
 from qstore.store.backup.manifest import BackupFile, Manifest, read_manifest, write_manifest
 from qstore.store.backup.repository import Repository, backup_names, check_mark, known_chunks
 from qstore.store.backup.source import Source, SourceFile, SourceJournal
@@ -33,6 +33,7 @@ from qstore.store.repair.stopped_store import told_errors
 
 _NUMBER: Final = re.compile(r"[0-9]{6,12}")
 _DATA_SUFFIX: Final = ".jdat"
+_INLINE: Final = Effort()
 _MAX_INFO: Final = 1 << 20  # bytes of a file that is read to see whether it has changed
 
 #: Called with the name of each stage and its bytes, and then with numbers of bytes that are done.
@@ -62,7 +63,7 @@ class StoreBackup:
         environment: clock and random numbers.
         repository: where it goes, locked.
         software_version: recorded in it.
-        workers: threads that read, compress and write; 0 for none.
+        effort: how much of the machine it may take.
         stage, advance: receive progress.
     """
 
@@ -72,12 +73,12 @@ class StoreBackup:
         repository: Repository,
         software_version: str,
         *,
-        workers: int = 0,
+        effort: Effort = _INLINE,
         stage: Stage = lambda *_: None,
         advance: Advance = lambda _: None,
     ) -> None:
         self._environment, self._repository, self._software = environment, repository, software_version
-        self._workers, self._stage, self._advance = workers, stage, advance
+        self._effort, self._stage, self._advance = effort, stage, advance
         self._reused = 0
         self._bases: list[_Base] = []
         self._attempt: _Attempt | None = None
@@ -105,7 +106,7 @@ class StoreBackup:
             self._attempt, self._reused = _Attempt(source, manifest, []), 0
             self._stage("backing up", source.size)
             known = known_chunks(self._repository, source.alive)
-            with ChunkWriter(self._repository, known, self._workers, self._advance) as writer:
+            with ChunkWriter(self._repository, known, self._effort, self._advance) as writer:
                 writer.was_read, writer.alive = source.was_read, source.alive
                 for part in source.parts():
                     self._part(part, self._attempt, writer)

@@ -18,6 +18,8 @@ from click.testing import CliRunner
 
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import AgentError, Console
+from qstore.store.backup.chunks import ChunkWriter, Effort
+from qstore.store.backup.repository import DiskRepository
 from qstore.tools.qstore_check import command as check_command
 from tests.support.dump import dump
 from tests.support.forked import ROOT
@@ -230,3 +232,19 @@ def test_what_describes_a_snapshot_is_not_believed(tmp_path: Path, broker: Runni
         changed = {**fields, "journals": [{**fields["journals"][-1], name: value}]}
         with pytest.raises(ValueError, match=r"\w"):
             decode_cut(json.dumps(changed).encode(), "/s")
+
+
+def test_the_command_stands_back_for_a_broker(
+    tmp_path: Path, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Effort] = []
+    begin = ChunkWriter.__init__
+
+    def noted(self: ChunkWriter, place: DiskRepository, known: set[str], effort: Effort, advance: object) -> None:
+        found.append(effort)
+        begin(self, place, known, effort, advance)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ChunkWriter, "__init__", noted)
+    for options in ((), ("--nice", "3", "--max-rate", "50"), ("--nice", "0")):
+        made(url_of(broker), tmp_path / "place", *options)
+    assert [(each.niceness, each.max_rate) for each in found] == [(15, 0), (3, 50 << 20), (0, 0)]
