@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.arguments import read_arguments
-from qstore.broker.model.residency.paging_directory import PagingDirectory
+from qstore.broker.model.residency.paging_directory import PagingDirectory, Run, run_here
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.values import typed_map
 from tests.support.paging_disk import MemoryPagingDisk
@@ -28,10 +28,10 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def paged(disk: MemoryPagingDisk, **settings: Any) -> AsyncIterator[tuple[Served, RawPeer]]:
+async def paged(disk: MemoryPagingDisk, run: Run = run_here, **settings: Any) -> AsyncIterator[tuple[Served, RawPeer]]:
     """A broker without a store, with paging files, and a client."""
     async with served(**settings) as found:
-        directory = PagingDirectory(disk, "/paging", random_bits=random.Random(5).getrandbits)
+        directory = PagingDirectory(disk, "/paging", run, random_bits=random.Random(5).getrandbits)
         directory.prepare()
         found.broker.queue_factory.use_paging(directory, 0)
         peer = await client(RawPeer, found.port)
@@ -79,6 +79,54 @@ def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]) -> N
             assert not disk.contents
             assert queue.residency is not None
             assert queue.residency.is_all_in
+
+    run(test())
+
+
+def test_messages_of_a_level_are_written_and_read_back_together() -> None:
+    async def test() -> None:
+        disk, levels, count = MemoryPagingDisk(), 5, 6000
+        async with paged(disk, queue_limit_bytes=1 << 20) as (found, peer):
+            arguments = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, "qpid.priorities": levels}
+            await client(peer.declare, "q", durable=False, arguments=arguments)
+            order = sorted(range(count), key=lambda number: (-(number % levels), number))
+            for first in range(0, count, 200):
+                numbers = range(first, first + 200)
+                await client(
+                    peer.publish_all,
+                    [
+                        peer.transfer_frames("q", b"%06d" % number + BODY, durable=False, priority=2 + number % levels)
+                        for number in numbers
+                    ],
+                )
+                await client(peer.sync)
+            residency = found.broker.queues["q"].residency
+            assert residency is not None
+            assert residency.messages_out > count // 2
+            assert disk.writes < residency.messages_out // 10
+            assert await client(consumed, peer, "q", count) == order
+            assert disk.reads < residency.messages_out // 10
+
+    run(test())
+
+
+def later(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    """As a thread does it: not at once."""
+    asyncio.get_running_loop().call_soon(lambda: done(work()))
+
+
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_the_system_reads_ahead_while_the_disk_is_slow(*, has_cache: bool) -> None:
+    async def test() -> None:
+        for arguments in ({}, {"qpid.priorities": 2}):
+            disk = MemoryPagingDisk()
+            disk.has_cache = has_cache
+            async with paged(disk, later, queue_limit_bytes=1 << 20) as (_, peer):
+                flows = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, **arguments}
+                await client(peer.declare, "q", durable=False, arguments=flows)
+                await client(publish, peer, "q", 0, 5000)
+                assert await client(consumed, peer, "q", 5000) == list(range(5000))
+                assert bool(disk.read_ahead) is not has_cache
 
     run(test())
 

@@ -25,6 +25,7 @@ class MemoryPagingFile:
         return self._disk.contents[self._path]
 
     def read(self, offset: int, length: int) -> bytes:
+        self._disk.reads += 1
         if self._disk.fails_reading:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return bytes(self._content()[offset : offset + length])
@@ -36,6 +37,7 @@ class MemoryPagingFile:
         self._disk.read_ahead.append((offset, length))
 
     def write(self, offset: int, content: bytes) -> None:
+        self._disk.writes += 1
         if error := self._disk.write_error:
             raise OSError(error, os.strerror(error))
         file = self._content()
@@ -67,6 +69,7 @@ class MemoryPagingDisk:
         fails_reading: whether every read fails.
         has_cache: whether everything is in the page cache.
         read_ahead: what was to be read ahead.
+        reads, writes: how often files were read and written to.
     """
 
     def __init__(self, capacity: int = 1 << 40) -> None:
@@ -78,6 +81,7 @@ class MemoryPagingDisk:
         self.fails_reading = False
         self.has_cache = True
         self.read_ahead: list[tuple[int, int]] = []
+        self.reads = self.writes = 0
 
     @property
     def size(self) -> int:

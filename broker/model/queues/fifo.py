@@ -16,7 +16,7 @@ before the cursor is released.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.model.queues.entry import (
@@ -129,6 +129,10 @@ class Fifo:
     def after(self, entry: Entry) -> Entry:
         """The one that is probably next for the consumers after an available entry."""
         return entry.next
+
+    def by_turn(self, entries: list[Entry]) -> Iterable[list[Entry]]:
+        """Entries, in order of arrival, apart by what is delivered together."""
+        return (entries,)
 
     def first_to_discard(self) -> Entry | None:
         """The oldest message that is available or held by a consumer; None if there is none."""

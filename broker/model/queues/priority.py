@@ -26,7 +26,7 @@ qpidd, PriorityQueue.cpp (behaviour: a purge begins with the lowest level); Rabb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -228,6 +228,14 @@ class PriorityOrder(PerConsumerOrder):
         """As `Fifo.after`: of the same level."""
         assert isinstance(entry, LevelEntry)
         return entry.newer
+
+    def by_turn(self, entries: list[Entry]) -> Iterable[list[Entry]]:
+        """As `Fifo.by_turn`: those of each level."""
+        levels: dict[int, list[Entry]] = {}
+        for entry in entries:
+            assert isinstance(entry, LevelEntry)
+            levels.setdefault(entry.level, []).append(entry)
+        return levels.values()
 
     def first_to_discard(self) -> Entry | None:
         """Of the messages that are available or held by a consumer, the oldest of the lowest level; None if none is."""

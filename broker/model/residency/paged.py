@@ -24,5 +24,9 @@ class Paged(Protocol):
         """Messages on it."""
 
     @property
+    def available_count(self) -> int:
+        """Messages on it that no consumer and no transaction holds."""
+
+    @property
     def refers_to_entries(self) -> bool:
         """Whether something keeps references to entries of available messages."""

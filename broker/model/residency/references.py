@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from qstore.broker.model.residency.paged import Paged
     from qstore.broker.model.residency.source import ContentSource, Loaded
 
+READ_AHEADS: Final = 16
+"""Portions that the system reads ahead after one for which a consumer had to wait: others are in its page cache."""
+
 _MAX_STEPS: Final = 2048
 """Entries that are passed in search of the next references."""
 
@@ -73,8 +76,10 @@ class References:
         is_reading: messages are being read back, and consumers may wait for them.
     """
 
-    __slots__ = ("_cached", "_kept", "_order", "_others", "_queue", "_ready", "_sequence_header", "_stored", "_tally",
-                 "are_numbered", "is_reading")  # fmt: skip
+    __slots__ = (
+        "_ahead", "_cached", "_kept", "_order", "_others", "_queue", "_ready", "_sequence_header", "_stored", "_tally",
+        "are_numbered", "is_reading",
+    )  # fmt: skip
 
     _queue: Paged
     _order: Fifo
@@ -85,6 +90,7 @@ class References:
         self._stored, self._others, self._tally, self._sequence_header = stored, others, tally, sequence_header
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self._kept = _NONE_KEPT
+        self._ahead = 0  # as in Residency
         self.are_numbered, self.is_reading = bool(sequence_header), False
 
     def attach(self, queue: Paged, order: Fifo, ready: Callable[[], None]) -> None:
@@ -105,22 +111,44 @@ class References:
         """Memory is short: what was read for consumers may go out again."""
         self._kept = _NONE_KEPT
 
-    def put_out(self, entry: Entry) -> int:
-        """Let the message of an available entry go out, if it can and that helps. Returns the bytes freed."""
+    @property
+    def kept_count(self) -> int:
+        """Messages that stay in memory, since they were just read for consumers; some of them may be gone."""
+        return len(self._kept[0]) + len(self._kept[1])
+
+    def gain(self, entry: Entry) -> int:
+        """Bytes that are freed if the message of an available entry goes out; 0 if it is out, or cannot go."""
         message = entry.message
-        source = self.source(is_stored=entry.rid != 0)
-        if source is None or isinstance(message, Reference) or message.size + MESSAGE_OVERHEAD <= REFERENCE_BYTES:
+        if isinstance(message, Reference) or (self._stored if entry.rid else self._others) is None:
             return 0
         if entry.position in self._kept[0] or entry.position in self._kept[1]:
             return 0  # it was just read for a consumer
-        key = source.keep([entry])[0]
-        if not key:
-            return 0
-        item = Item(key, entry.position, message.size, message.expires_at, False, message.is_persistent)
-        entry.message = self.reference(item, is_stored=entry.rid != 0)
-        freed = message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
-        self._tally.has_gone(message.size, freed)
+        return message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
+
+    def put_out(self, entries: Sequence[Entry]) -> int:
+        """Let the messages of entries go out, the oldest first: those with a `gain`. Returns the bytes freed.
+
+        Those that will probably be read back together are written together.
+        """
+        freed = self._keep([entry for entry in entries if entry.rid], is_stored=True)
+        for part in self._order.by_turn([entry for entry in entries if not entry.rid]):
+            freed += self._keep(part, is_stored=False)
         return freed
+
+    def _keep(self, entries: Sequence[Entry], *, is_stored: bool) -> int:
+        source = self.source(is_stored=is_stored)
+        if source is None or not entries:
+            return 0
+        all_freed = 0
+        for entry, key in zip(entries, source.keep(entries), strict=True):
+            if key:
+                message = entry.message
+                item = Item(key, entry.position, message.size, message.expires_at, False, message.is_persistent)
+                freed = message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
+                entry.message = self.reference(item, is_stored=is_stored)
+                self._tally.has_gone(item.size, freed)
+                all_freed += freed
+        return all_freed
 
     def reference(self, item: Item, *, is_stored: bool) -> Reference:
         """A reference to a message that is out."""
@@ -186,7 +214,10 @@ class References:
         self.is_reading = True
         self._kept = (self._kept[1], frozenset(each.position for each, _ in entries))
         source.fetch(keys, partial(self._fetched, entries))  # which may call back at once
-        if following:
+        if self.is_reading:
+            self._ahead = READ_AHEADS
+        if self._ahead and following:
+            self._ahead -= 1
             source.will_need(following)
 
     def _upcoming(self, entry: Entry, first: Reference) -> tuple[list[tuple[Entry, Reference]], Sequence[int]]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
 from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
-from qstore.broker.model.residency.references import References, Tally
+from qstore.broker.model.residency.references import READ_AHEADS, References, Tally
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
     MAX_SPAN,
@@ -68,7 +68,7 @@ class Residency(Tally):
     """
 
     __slots__ = (
-        "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
+        "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
         "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at",
         "_was_urgent", "budget", "references", "stage_at",
     )  # fmt: skip
@@ -101,6 +101,7 @@ class Residency(Tally):
         self._walk_at = 0  # how much must have happened for the next walk over the whole queue
         self._was_urgent = self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
+        self._ahead = 0  # how often the system is to read ahead: the disk has been slow
 
     def attach(
         self, queue: Paged, order: Fifo, consumers: Consumers, barriers: Barriers, ready: Callable[[], None]
@@ -142,10 +143,14 @@ class Residency(Tally):
         """Let the large ones among the messages that have come go out, as references, if nobody has consumed them."""
         limit, entry = self._barriers.limit, self._order.last
         newest = entry.position
+        chosen: list[Entry] = []
         while entry.position > self._staged_to:
-            if entry.state == AVAILABLE and entry.position < limit and entry.message.size > self._staging:
-                self.references.put_out(entry)
+            is_settled = entry.state == AVAILABLE and entry.position < limit
+            if is_settled and entry.message.size > self._staging and self.references.gain(entry):
+                chosen.append(entry)
             entry = entry.previous
+        chosen.reverse()
+        self.references.put_out(chosen)
         self._staged_to = max(self._staged_to, min(newest, limit - 1))
         self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: look again
 
@@ -169,7 +174,8 @@ class Residency(Tally):
                 freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
             if freed < excess and self._may_walk(is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
-                self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
+                resident = self._queue.message_count - (self.messages_out - self.messages_in)
+                self._has_walked(resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent)
         if freed < excess:
             freed += self._refer(excess - freed, is_urgent=is_urgent)
         return freed
@@ -186,11 +192,14 @@ class Residency(Tally):
         """
         return self._happened() >= self._walk_at or (is_urgent and not self._was_urgent)
 
-    def _has_walked(self, *, is_enough: bool, is_urgent: bool) -> None:
+    def _has_walked(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
+        """The next walk over so many entries is made when as many messages have come as make it cheap for each.
+
+        What has come back until then takes at most as much memory as the references of these entries.
+        """
         if not is_enough:
             self._was_urgent = is_urgent
-            resident = self._queue.message_count - (self.messages_out - self.messages_in)
-            self._walk_at = self._happened() + max(self._portions.patience, (resident + len(self._stretches)) // 4)
+            self._walk_at = self._happened() + max(self._portions.patience, steps // 8)
 
     def _happened(self) -> int:
         """Messages that have come, and came back; large ones count as several."""
@@ -338,17 +347,26 @@ class Residency(Tally):
     def _refer(self, excess: int, *, is_urgent: bool) -> int:
         """Let single messages go out, the newest first; their entries stay. Returns the bytes freed."""
         entry = self._order.cursor.previous if self._folds else self._order.last
-        limit, freed = self._barriers.limit, 0
+        limit, expected = self._barriers.limit, 0
+        if not is_urgent:
+            excess = max(excess, min(self._portions.together, self.budget // 8))
+        chosen: list[Entry] = []
         newest = min(entry.position, limit - 1)
-        is_walk = self._may_walk(is_urgent=is_urgent)
+        can_go = self._queue.available_count - (self.messages_out - self.messages_in) - self.references.kept_count
+        is_walk = can_go > 0 and self._may_walk(is_urgent=is_urgent)
         if is_walk:
             self._referred_to = 0
-        while entry.position > self._referred_to and freed < excess:
-            if entry.state == AVAILABLE and entry.position < limit:
-                freed += self.references.put_out(entry)
+        steps = 0
+        while entry.position > self._referred_to and expected < excess:
+            steps += 1
+            if entry.state == AVAILABLE and entry.position < limit and (gain := self.references.gain(entry)):
+                chosen.append(entry)
+                expected += gain
             entry = entry.previous
+        chosen.reverse()
+        freed = self.references.put_out(chosen)
         if is_walk:
-            self._has_walked(is_enough=freed >= excess, is_urgent=is_urgent)
+            self._has_walked(steps, is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 
@@ -384,9 +402,12 @@ class Residency(Tally):
         source = self._stored if stretch.is_stored else self._others
         assert source is not None
         following = stretch.next
-        if isinstance(following, Stretch) and following.is_stored is stretch.is_stored:
-            source.will_need(following.keys)
         source.fetch(stretch.keys, partial(self._fetched, stretch))  # which may unfold it at once
+        if stretch.is_fetched:
+            self._ahead = READ_AHEADS
+        if self._ahead and isinstance(following, Stretch) and following.is_stored is stretch.is_stored:
+            self._ahead -= 1
+            source.will_need(following.keys)
 
     def _fetched(self, stretch: Stretch, messages: Loaded) -> None:
         """A stretch was read back, unless it has been unfolded meanwhile, or the queue deleted."""

@@ -39,6 +39,7 @@ class Portions(NamedTuple):
         bytes: a stretch that has so many bytes gets no more messages.
         patience: messages that come and go, at least, between two walks over the whole queue that find little; or
             `bytes`, if they are large.
+        together: bytes of references that go out together, or an eighth of the budget: they are written together.
         ahead: bytes that are read back before the consumers need them, and one stretch more.
     """
 
@@ -49,6 +50,7 @@ class Portions(NamedTuple):
     bytes: int = 4 << 20
     patience: int = 2048
     ahead: int = 4 << 20
+    together: int = 1 << 19
 
 
 PORTIONS: Final = Portions()
