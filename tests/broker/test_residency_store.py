@@ -21,6 +21,7 @@ from qstore.store.disk import OsFile
 from qstore.store.journal.write import resumption
 from qstore.store.writable_disk import OsWritableFile
 from tests.broker.wired_broker import Wired, wired
+from tests.support.processes import PATIENCE_SECONDS
 
 COUNT = 1500
 
@@ -355,7 +356,7 @@ def test_slow_consumers_of_large_messages_do_not_fill_memory(tmp_path: Path) -> 
             residency = queue.residency
             assert residency is not None
             residency.budget = 2 << 20
-            reader = Reader(queue, 1)
+            reader = Reader(queue, 0)
             queue.add_consumer(reader)
             most = 0
             for number in range(count):
@@ -363,6 +364,9 @@ def test_slow_consumers_of_large_messages_do_not_fill_memory(tmp_path: Path) -> 
                 if number % 10 == 0:  # it takes fewer than come
                     reader.credit += 1
                     queue.wake(reader)
+                async with asyncio.timeout(PATIENCE_SECONDS):  # what it waits for may be read by a thread
+                    while reader.credit:
+                        await asyncio.sleep(0.001)
                 most = max(most, queue.memory)
             assert residency.messages_out > 0
             assert residency.messages_in > 0

@@ -11,8 +11,7 @@ one of two ways:
 Only available messages go out, and only those before the first that waits for the disk. Consumers of stretches have the
 next ones read back while they are still busy with those before (`serve`), so they rarely wait.
 
-Memory is freed in portions, when the tick notices that the queue is beyond its budget. A walk over the whole queue in
-search of messages that can go out is made only after as many have come as it takes steps.
+Memory is freed in portions, when the tick notices that the queue is beyond its budget.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from qstore.broker.model.residency.stretch import (
     can_join,
     index_stretches,
 )
+from qstore.broker.model.residency.walks import Walks
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -69,14 +69,15 @@ class Residency(Tally):
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_walk_at",
-        "_was_urgent", "budget", "references", "stage_at",
+        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_walks",
+        "budget", "references", "stage_at",
     )  # fmt: skip
 
     _queue: Paged
     _order: Fifo
     _consumers: Consumers
     _barriers: Barriers
+    _walks: Walks
 
     def __init__(
         self,
@@ -98,8 +99,7 @@ class Residency(Tally):
         self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
-        self._walk_at = 0  # how much must have happened for the next walk over the whole queue
-        self._was_urgent = self._has_read = False
+        self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
         self._ahead = 0  # how often the system is to read ahead: the disk has been slow
 
@@ -110,6 +110,7 @@ class Residency(Tally):
         self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
         self._ready: Callable[[], None] = ready
         self.references.attach(queue, order, ready)
+        self._walks = Walks(queue, self, self._portions)
         order.pager = self
 
     def close(self) -> None:
@@ -172,10 +173,10 @@ class Residency(Tally):
         if self._folds:
             if self._stretches:
                 freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
-            if freed < excess and self._may_walk(is_urgent=is_urgent):
+            if freed < excess and self._walks.may_begin(is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
                 resident = self._queue.message_count - (self.messages_out - self.messages_in)
-                self._has_walked(resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent)
+                self._walks.has_ended(resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent)
         if freed < excess:
             freed += self._refer(excess - freed, is_urgent=is_urgent)
         return freed
@@ -184,33 +185,6 @@ class Residency(Tally):
     def _folds(self) -> bool:
         """Whether entries after the cursor can go out."""
         return self._has_stretches and not self._queue.refers_to_entries
-
-    def _may_walk(self, *, is_urgent: bool) -> bool:
-        """Whether a walk over the whole queue is worth it: enough has happened since the last one that found little.
-
-        Or more can go out now, because the last one was not urgent.
-        """
-        return self._happened() >= self._walk_at or (is_urgent and not self._was_urgent)
-
-    def _has_walked(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
-        """The next walk over so many entries is made when as many messages have come as make it cheap for each.
-
-        What has come back until then takes at most as much memory as the references of these entries.
-        """
-        if not is_enough:
-            self._was_urgent = is_urgent
-            self._walk_at = self._happened() + max(self._portions.patience, steps // 8)
-
-    def _happened(self) -> int:
-        """Messages that have come, and came back; large ones count as several."""
-        queue, portions = self._queue, self._portions
-        size = queue.bytes_enqueued + self.bytes_in
-        return (
-            queue.messages_enqueued
-            + queue.counters.releases
-            + self.messages_in
-            + size * portions.patience // portions.bytes
-        )
 
     def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int) -> int:
         """Make stretches of the messages from an entry on.
@@ -353,7 +327,7 @@ class Residency(Tally):
         chosen: list[Entry] = []
         newest = min(entry.position, limit - 1)
         can_go = self._queue.available_count - (self.messages_out - self.messages_in) - self.references.kept_count
-        is_walk = can_go > 0 and self._may_walk(is_urgent=is_urgent)
+        is_walk = can_go > 0 and self._walks.may_begin(is_urgent=is_urgent)
         if is_walk:
             self._referred_to = 0
         steps = 0
@@ -366,7 +340,7 @@ class Residency(Tally):
         chosen.reverse()
         freed = self.references.put_out(chosen)
         if is_walk:
-            self._has_walked(steps, is_enough=freed >= excess, is_urgent=is_urgent)
+            self._walks.has_ended(steps, is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 

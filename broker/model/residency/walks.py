@@ -1,0 +1,55 @@
+"""When a walk over a whole queue, in search of messages that can go out of memory, is worth it.
+
+It is made only after so many messages have come, or come back, that it is cheap for each. What has come back until then
+takes at most as much memory as the references of the entries that it passes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qstore.broker.model.residency.paged import Paged
+    from qstore.broker.model.residency.references import Tally
+    from qstore.broker.model.residency.stretch import Portions
+
+
+class Walks:
+    """The walks over one queue.
+
+    Args:
+        queue: the queue.
+        tally: what has gone out of memory, and come back.
+        portions: its `patience`.
+    """
+
+    __slots__ = ("_at", "_portions", "_queue", "_tally", "_was_urgent")
+
+    def __init__(self, queue: Paged, tally: Tally, portions: Portions) -> None:
+        self._queue, self._tally, self._portions = queue, tally, portions
+        self._at = 0  # how much must have happened for the next one
+        self._was_urgent = False
+
+    def may_begin(self, *, is_urgent: bool) -> bool:
+        """Whether enough has happened since the last one that found little.
+
+        Or more can go out now, because the last one was not urgent.
+        """
+        return self._happened() >= self._at or (is_urgent and not self._was_urgent)
+
+    def has_ended(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
+        """A walk has passed so many entries, and has found enough or not."""
+        if not is_enough:
+            self._was_urgent = is_urgent
+            self._at = self._happened() + max(self._portions.patience, steps // 8)
+
+    def _happened(self) -> int:
+        """Messages that have come, and came back; large ones count as several."""
+        queue, tally, portions = self._queue, self._tally, self._portions
+        size = queue.bytes_enqueued + tally.bytes_in
+        return (
+            queue.messages_enqueued
+            + queue.counters.releases
+            + tally.messages_in
+            + size * portions.patience // portions.bytes
+        )
