@@ -80,8 +80,8 @@ LISTED = [
     'queue "quorum": x-queue-type quorum: it is a durable queue, without replicas and streaming',
     'queue "short": x-max-length 0 is not known',
     'queue "gone": it is not durable: it is left out, with its bindings',
+    'policy "ha": it is set for nothing: it is left out',
     "users: 1 of them",
-    "policies: 1 of them",
 ]
 ONWARD = {"kind": "exchange_binding", "source": "events", "destination": "sized", "key": "#", "arguments": {}}
 

@@ -4,7 +4,8 @@ key            what becomes of it
 -------------  -----------------------------------------------------------------------------------------------
 queues, exchanges, bindings   of one virtual host: see `definition_tables`
 vhosts         one is chosen: that which is asked for, "/", or the only one
-users, permissions, policies, parameters and so on   listed, with their number
+policies, operator_policies   set for the queues and exchanges that they apply to: see `policies`
+users, permissions, parameters and so on   listed, with their number
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from qstore.tools.interchange.definition_tables import (
     queue_arguments_to_rabbitmq,
 )
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport
+from qstore.tools.interchange.policies import Policies
 
 MAX_DEFINITIONS: Final = 1 << 28  # bytes of a file
 _VHOST: Final = "/"
@@ -55,7 +57,8 @@ _TELLING: Final = (b'"rabbit_version"', b'"rabbitmq_version"', *(f'"{key}"'.enco
 _SILENT: Final = frozenset(
     (
         "rabbit_version", "rabbitmq_version", "product_name", "product_version", "rabbitmq_definition_format",
-        "original_vhost_name", "explanation", "metadata", "description", "default_queue_type",
+        "original_vhost_name", "explanation", "metadata", "description", "default_queue_type", "vhosts", "policies",
+        "operator_policies",
     )
 )  # fmt: skip
 _DEFAULTS: Final = frozenset(("cluster_name", "internal_cluster_id", "cluster_tags"))  # of every node's parameters
@@ -154,11 +157,13 @@ class _Reader:
 
     def read(self, vhost: str, sink: ItemSink) -> None:
         """Pass everything of a virtual host on."""
-        left_out = self._exchanges(vhost, sink)
-        self._queues(vhost, sink, left_out)
+        policies = Policies(self._fields, vhost, self._unmapped)
+        left_out = self._exchanges(vhost, sink, policies)
+        self._queues(vhost, sink, left_out, policies)
         self._bindings(vhost, sink, left_out)
+        policies.tell()
         for key, value in self._fields.items():
-            if key not in _TOPOLOGY and key not in _SILENT and key != "vhosts" and isinstance(value, list):
+            if key not in _TOPOLOGY and key not in _SILENT and isinstance(value, list):
                 more = [each for each in value if not (isinstance(each, dict) and str(each.get("name")) in _DEFAULTS)]
                 if more:
                     self._unmapped.append(f"{key}: {len(more)} of them")
@@ -166,7 +171,7 @@ class _Reader:
     def _of(self, key: str, vhost: str) -> Iterator[dict[str, Any]]:
         return (each for each in self._lists[key] if each.get("vhost", vhost) in (vhost, ""))
 
-    def _exchanges(self, vhost: str, sink: ItemSink) -> set[str]:
+    def _exchanges(self, vhost: str, sink: ItemSink, policies: Policies) -> set[str]:
         """Returns the names of those that are left out."""
         left_out = set()
         for each in self._of("exchanges", vhost):
@@ -178,7 +183,7 @@ class _Reader:
                 self._unmapped.add("exchange", name, f"{why}: it is left out, with its bindings")
                 left_out.add(name)
                 continue
-            arguments = dict(each["arguments"])
+            arguments = policies.of_exchange(name, each["arguments"])
             alternate = arguments.pop("alternate-exchange", None)
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
@@ -194,14 +199,15 @@ class _Reader:
                 left_out.add(name)
         return left_out
 
-    def _queues(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
+    def _queues(self, vhost: str, sink: ItemSink, left_out: set[str], policies: Policies) -> None:
         for each in self._of("queues", vhost):
             name = each.get("name", "")
             if each.get("durable") is False or not name:
                 self._unmapped.add("queue", name, "it is not durable: it is left out, with its bindings")
                 left_out.add(f"queue {name}")
                 continue
-            arguments = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
+            declared = policies.of_queue(name, each["arguments"])
+            arguments = queue_arguments_to_qstore(name, declared, self._unmapped)
             if arguments.get(DEAD_EXCHANGE) in left_out:
                 text = f"{DEAD_EXCHANGE} {arguments[DEAD_EXCHANGE]} is left out: dead messages are dropped"
                 self._unmapped.add("queue", name, text)
