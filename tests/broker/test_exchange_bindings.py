@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, NotImplementedByBrokerError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
+from qstore.broker.model.exchanges import onward
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
@@ -21,6 +22,7 @@ from qstore.formats.broker_records.topology import GeneralObject, decode_general
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.exchange_parts import FakeMessage, fake_queues, routed
 from tests.broker.wired_broker import Wired, wired
+from tests.support.compiled import replaces
 from tests.support.profiles import examples
 
 ALL = typed_map({"x-match": "all"})
@@ -103,6 +105,24 @@ def test_the_same_binding_is_one_and_others_are_others() -> None:
     assert a.onward.find(ExchangeBinding(a, b, "k", typed_map({"n": 1, "x-match": "all"}))) is binding
     for key, arguments in (("", binding.arguments), ("k", ALL)):
         assert a.onward.find(ExchangeBinding(a, b, key, arguments)) is None
+
+
+@replaces
+@pytest.mark.parametrize("limit", ["MAX_FOUND", "MAX_FOUND_QUEUES"])
+def test_few_routes_of_headers_are_kept(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(onward, limit, 3)
+    a, b = exchanges(a="headers", b="headers")
+    queues = fake_queues("pqrst")
+    for number, queue in enumerate(queues):
+        b.bind(queue, "", typed_map({"x-match": "any", "n": number}))
+    link(a, b, "", ALL)
+    refresh((a, b))
+    for _ in range(3):
+        for number, queue in enumerate(queues):
+            assert routed(a, "", {"n": number}) == queue.name
+            assert a.onward is not None
+            assert len(a.onward._found) <= 4
+            assert len(b._live) <= 4
 
 
 def test_every_exchange_counts_what_comes_to_it() -> None:
@@ -202,18 +222,18 @@ def expected(
         for binding in exchange.bindings:
             plain.bind(binding.queue, binding.key, binding.arguments)
         queues = routed(plain, key, headers)
-        onward = set()
+        further = set()
         for number, ((begin, end, pattern, _), binding) in enumerate(links.items()):
             if begin == place:
                 alone = type(exchange)(str(number))
                 alone.bind(fake_queues("x")[0], pattern, binding.arguments)
                 if routed(alone, key, headers):
-                    onward.add(end)
-        if not queues and not onward and place != source and exchange.alternate is not None:
-            onward.add(every.index(exchange.alternate))
+                    further.add(end)
+        if not queues and not further and place != source and exchange.alternate is not None:
+            further.add(every.index(exchange.alternate))
         found |= set(queues)
-        work += sorted(onward - reached)
-        reached |= onward
+        work += sorted(further - reached)
+        reached |= further
     return "".join(sorted(found))
 
 

@@ -33,7 +33,9 @@ Headers: TypeAlias = Callable[[], Mapping[str, Hashable]]
 """The headers of a message, in the form of `comparable`; decoded when they are asked for."""
 
 _TYPES: Final = ("direct", "topic", "fanout", "headers")
-_MAX_FOUND: Final = 4096  # routes of messages that are matched by more than their key
+MAX_FOUND: Final = 4096
+MAX_FOUND_QUEUES: Final = 65_536
+"""Limits of the routes of messages that are matched by more than their key, and of all their queues."""
 
 
 def no_headers() -> Mapping[str, Hashable]:
@@ -140,7 +142,9 @@ class Onward:
         is_dynamic: whether one of the exchanges that can be reached routes by more than the key.
     """
 
-    __slots__ = ("_bindings", "_by_key", "_criteria", "_found", "_index", "_source", "is_dynamic")
+    __slots__ = (
+        "_bindings", "_by_key", "_criteria", "_found", "_found_queues", "_index", "_source", "is_dynamic"
+    )  # fmt: skip
 
     def __init__(self, source: Linked) -> None:
         self._source = source
@@ -149,6 +153,7 @@ class Onward:
         self._index = TopicIndex()
         self._criteria: dict[ExchangeBinding, Criteria] = {}
         self._found: dict[tuple[Step, ...], Route] = {}
+        self._found_queues = 0  # in `_found`, summed over all routes
         self.is_dynamic = False
 
     def __iter__(self) -> Iterator[ExchangeBinding]:
@@ -212,15 +217,19 @@ class Onward:
         steps = _steps(self._source, message.routing_key, headers)
         route = self._found.get(steps)
         if route is None:
-            if len(self._found) >= _MAX_FOUND:
+            route = _route(steps)
+            self._found_queues += len(route.queues)
+            if len(self._found) >= MAX_FOUND or self._found_queues > MAX_FOUND_QUEUES:
                 self._source.forget_routes()
-            route = self._source.register(_route(steps))
-            self._found[steps] = route
+                route = _route(steps)  # again: its parts are forgotten as well
+                self._found_queues = len(route.queues)
+            self._found[steps] = self._source.register(route)
         return route
 
     def forget_routes(self) -> None:
         """Forget the routes of messages that were matched by more than their key."""
         self._found.clear()
+        self._found_queues = 0
 
 
 def check_binding(binding: ExchangeBinding) -> None:

@@ -30,7 +30,8 @@ RESOLUTION: Final = 0.001
 """Seconds between two calls of the timer, at least."""
 
 MAX_AT_ONCE: Final = 1000
-"""Messages of one queue that leave in one go, roughly: they take some milliseconds."""
+MAX_MOVED_AT_ONCE: Final = 200
+"""Messages of one queue that leave in one go, roughly; that move to a dead-letter exchange: some milliseconds."""
 
 _MAX_WAIT: Final = 60.0  # seconds: the clock may be set
 _SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
@@ -41,12 +42,13 @@ class Expiring(Protocol):
 
     Attributes:
         is_deleted: it was deleted.
-        expiry_due, expiry_number: as of `Queue`.
+        expiry_due, expiry_number, dead_letter: as of `Queue`.
     """
 
     is_deleted: bool
     expiry_due: float
     expiry_number: int
+    dead_letter: Any
 
     @property
     def order(self) -> Fifo:
@@ -149,9 +151,10 @@ def next_expiry(order: Fifo) -> float:
 def expire_head(queue: Expiring, now: float) -> float:
     """Remove messages from the head of a queue that have expired. Returns when to look again; 0.0 for never."""
     order, removed = queue.order, 0
+    most = MAX_AT_ONCE if queue.dead_letter is None else MAX_MOVED_AT_ONCE
     while True:
         due = next_expiry(order)
-        if not 0 < due <= now or removed >= MAX_AT_ONCE:
+        if not 0 < due <= now or removed >= most:
             break
         head, before = order.oldest(), removed
         for entry in order.within(head) if head.state == OUT else (head,):

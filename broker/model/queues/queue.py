@@ -29,7 +29,7 @@ from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.expiry import expire
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
@@ -489,7 +489,7 @@ class Queue(Admitting):
             self._tick.dispatch_later(self)
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
-        if self.expiries is not None:
+        if self.expiries is not None and order.cursor.state != END:
             self.expiries.look(self, order)
 
     @property

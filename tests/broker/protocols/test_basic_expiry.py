@@ -11,6 +11,7 @@ from qstore.broker.model.queues import expiry
 from qstore.formats.amqp_0_9_1.properties import Properties
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
+from tests.support.compiled import replaces
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
@@ -152,6 +153,7 @@ def test_one_timer_serves_all_queues(world: Clockwork, client: BasicClient) -> N
     assert sum(world.count(f"q{number}") for number in range(20)) == 0
 
 
+@replaces
 def test_very_many_leave_in_portions(world: Clockwork, client: BasicClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "MAX_AT_ONCE", 10)
     declare(client, "q", x_message_ttl=1000)
