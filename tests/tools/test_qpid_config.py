@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstore.broker.client import Connection
+from qstore.broker.management.console import Console
 from qstore.tools import qpid_config
 from qstore.tools.configuration.options import OPTIONS
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
@@ -119,6 +120,15 @@ def test_bindings(config: Runs, queue: str) -> None:
         config.fails("bind", *words, code=2)
     assert "only a binding to a headers exchange" in config.fails("bind", "amq.topic", queue, "k", "a=1", code=2)
     assert "Exchange not found" in config.fails("bind", "nosuch", queue, "k")
+
+
+def test_bindings_between_exchanges(config: Runs, url: str) -> None:  # noqa: F811
+    with Connection(url) as connection, Console(connection) as console:
+        name = {"type": "exchange_binding", "name": "amq.topic/amq.direct/usa.#"}
+        console.call("broker", "create", {**name, "properties": {}, "strict": False})
+        assert "    bind [usa.#] => exchange amq.direct" in config.lines("exchanges", "-r", "amq.topic")
+        console.call("broker", "delete", {**name, "options": {}})
+        assert "    bind [usa.#] => exchange amq.direct" not in config.lines("exchanges", "-r", "amq.topic")
 
 
 def test_an_xquery_is_for_xml_exchanges(config: Runs, queue: str, tmp_path: Path) -> None:

@@ -76,11 +76,13 @@ def show_exchanges(
         titles = ("Type", "Exchange Name", "Attributes")
         _show(exchanges, EXCHANGE, titles, lambda data: (f"{shown(data.get('type')):<8}",), is_json=is_json)
         return
-    bindings = _bindings(console, "exchangeRef")
+    bindings, onward = _bindings(console, "exchangeRef"), _bindings(console, "exchangeRef", "exchange_binding")
     for exchange in exchanges:
         click.echo(f"Exchange '{shown(exchange.get('name'))}' ({shown(exchange.get('type'))})")
         for binding in bindings.get(str(exchange.get("name")), ()):
             click.echo(_binding_line(binding, shown(reference(binding.get("queueRef")))))
+        for binding in onward.get(str(exchange.get("name")), ()):
+            click.echo(_binding_line(binding, f"exchange {shown(reference(binding.get('destinationRef')))}"))
 
 
 def _check_found(objects: Sequence[Data], kind: str, name_filter: str) -> None:
@@ -103,10 +105,10 @@ def _show(
     print_listing("", [Column(title, folds=True) for title in titles], rows, indent="", rule=13)
 
 
-def _bindings(console: Console, by: str) -> Mapping[str, list[Data]]:
+def _bindings(console: Console, by: str, kind: str = "binding") -> Mapping[str, list[Data]]:
     """The bindings of each object to which their property `by` refers."""
     found: dict[str, list[Data]] = {}
-    for binding in console.query("binding"):
+    for binding in console.query(kind):
         found.setdefault(reference(binding.get(by)), []).append(binding)
     return found
 
