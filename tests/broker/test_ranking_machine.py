@@ -125,5 +125,5 @@ TestPrioritized = Prioritized.TestCase
 TestOneActive = OneActive.TestCase
 TestPrioritizedOfLevels = PrioritizedOfLevels.TestCase
 TestOneActiveOfLevels = OneActiveOfLevels.TestCase
-TestPrioritized.settings = TestOneActive.settings = examples(40, stateful_step_count=STEPS)
-TestPrioritizedOfLevels.settings = TestOneActiveOfLevels.settings = examples(30, stateful_step_count=STEPS)
+TestPrioritized.settings = TestOneActive.settings = examples(25, stateful_step_count=STEPS)
+TestPrioritizedOfLevels.settings = TestOneActiveOfLevels.settings = examples(15, stateful_step_count=STEPS)

@@ -5,7 +5,7 @@ Each is a context in which the broker's code is changed: what a plausible slip w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
-from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.journal_source import JournalSource
@@ -33,6 +33,8 @@ from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned
+from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
+from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.resting import RestingRecords
 
@@ -47,6 +49,7 @@ _sound_fold = Residency._fold
 _sound_unfold = Fifo.unfold
 _sound_messages = PageFile._messages
 _sound_fetched = References._fetched
+_sound_confirms = Confirms.__init__
 
 
 def _publish_completed(self: Router, message: Message, exchange: Exchange) -> bool:
@@ -286,3 +289,37 @@ BROKEN_PAGING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = 
     "not dispatched when it was read ahead": partial(patch.object, References, "_fetched", _never_told),
 }
 """The same for brokers whose messages go out of memory."""
+
+
+def _never_holds(self: Confirms) -> None:
+    """A confirm does not wait for the disk."""
+    _sound_confirms(self)
+    self.ledger = _Eager(1)
+
+
+class _Eager(CompletionLedger):
+    def hold(self, _number: int) -> None:
+        """Nothing waits."""
+
+
+def _acknowledge_in_memory(_tick: Tick, acquired: Iterable[tuple[Queue, Entry]], _done: object) -> None:
+    """What is acknowledged stays in the journal."""
+    for queue, entry in acquired:
+        if entry.state == ACQUIRED:
+            queue.remove(entry)
+
+
+def _requeue_unmarked(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) -> None:
+    """Messages come back as if they never had been delivered."""
+    assert is_redelivered
+    for queue, entry in acquired:
+        if not queue.is_gone:
+            queue.release(entry, is_redelivered=False)
+
+
+BROKEN_BASIC: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "confirmed before the sync": partial(patch.object, Confirms, "__init__", _never_holds),
+    "acknowledged in memory only": partial(patch.object, acknowledgements, "accept", _acknowledge_in_memory),
+    "given back without a mark": partial(patch.object, acknowledgements, "release", _requeue_unmarked),
+}
+"""The same where AMQP 0-9-1 is concerned."""

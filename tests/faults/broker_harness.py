@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from qstore.formats.values import EMPTY_MAP, typed_map
-from tests.faults.broker_clients import ModelSession, OneSession, Watcher
+from tests.faults.basic_clients import BasicSession
+from tests.faults.broker_clients import Done, ModelSession, OneSession, Watcher
 from tests.faults.broker_findings import Found, after, check
 from tests.faults.broker_model import BindingModel, ExchangeModel, Model, QueueModel
 from tests.faults.broker_process import BrokerProcess, Wire
@@ -26,13 +27,19 @@ _MAX_WAITING: Final = 60  # messages, with which publishers wait for consumers
 
 
 class Peer:
-    """A client: a connection, and the session that it has now."""
+    """A client: a connection, and the session that it has now; of AMQP 0-9-1 if `is_basic`."""
 
-    def __init__(self, name: str, *, publishes: bool, consumes: bool, transactional: bool) -> None:
+    def __init__(self, name: str, *, publishes: bool, consumes: bool, transactional: bool, is_basic: bool) -> None:
         self.name, self.publishes, self.consumes, self.is_transactional = name, publishes, consumes, transactional
+        self.is_basic = is_basic
         self.connection: OneSession
-        self.session: ModelSession
+        self.session: ModelSession | BasicSession
         self.wire: Wire
+
+    def ask(self, name: str, done: Done, **values: Any) -> None:
+        """As `ModelSession.ask`; the manager speaks AMQP 0-10."""
+        assert isinstance(self.session, ModelSession)
+        self.session.ask(name, done, **values)
 
 
 class BrokerLife:
@@ -45,6 +52,7 @@ class BrokerLife:
         order: name of a queue -> its messages when that process ended.
         must_be_clean: that process was stopped, not killed.
         pages: as of `BrokerProcess`.
+        basic: whether some of the clients speak AMQP 0-9-1.
 
     Raises:
         BrokenPromiseError: something is not as it may be.
@@ -60,8 +68,9 @@ class BrokerLife:
         *,
         must_be_clean: bool = False,
         pages: bool = False,
+        basic: bool = False,
     ) -> None:
-        self.disk, self.rng = disk, rng
+        self.disk, self.rng, self._is_basic = disk, rng, basic
         self.model = model
         self._is_looked_at = False
         self.peers: list[Peer] = []
@@ -112,9 +121,10 @@ class BrokerLife:
         """Have what stories need: exchanges, queues, clients."""
         manager = self._join("manager", publishes=False, consumes=False)
         for number in range(_PUBLISHERS):
-            self._join(f"publisher-{number}", publishes=True, consumes=False)
+            self._join(f"publisher-{number}", publishes=True, consumes=False, is_basic=number == 0)
         for number in range(_TRANSACTIONAL):
-            self._join(f"transactional-{number}", publishes=True, consumes=True, transactional=True)
+            basic = self._is_basic and self.rng.random() < 0.5
+            self._join(f"transactional-{number}", publishes=True, consumes=True, transactional=True, is_basic=basic)
         self.process.settle()
         for name, kind in ((NEWS, "fanout"), (DIRECT, "direct"), (DEAD, "fanout")):
             if name not in self.model.exchanges:
@@ -132,23 +142,37 @@ class BrokerLife:
         self._bind(manager, NEWS, next(name for name in self.model.queues if name.startswith("transient")), "")
         self.process.settle()
         for number in range(_CONSUMERS):
-            self._join(f"consumer-{number}", publishes=False, consumes=True)
+            self._join(f"consumer-{number}", publishes=False, consumes=True, is_basic=number != 1)
 
-    def _join(self, name: str, *, publishes: bool, consumes: bool, transactional: bool = False) -> Peer:
-        peer = Peer(name, publishes=publishes, consumes=consumes, transactional=transactional)
+    def _join(
+        self, name: str, *, publishes: bool, consumes: bool, transactional: bool = False, is_basic: bool = False
+    ) -> Peer:
+        peer = Peer(
+            name, publishes=publishes, consumes=consumes, transactional=transactional,
+            is_basic=is_basic and self._is_basic,
+        )  # fmt: skip
         self.peers.append(peer)
         self._connect(peer)
         return peer
 
-    def _session(self, peer: Peer) -> ModelSession:
+    def _queues(self, peer: Peer) -> list[QueueModel]:
         sound = [queue for queue in self.model.queues.values() if queue.is_sound]
-        queues = self.rng.sample(sound, min(len(sound), self.rng.choice((1, 2, 3)))) if peer.consumes else []
-        name = f"{peer.name}-{self.model.unique()}"
+        return self.rng.sample(sound, min(len(sound), self.rng.choice((1, 2, 3)))) if peer.consumes else []
+
+    def _session(self, peer: Peer) -> ModelSession:
+        queues, name = self._queues(peer), f"{peer.name}-{self.model.unique()}"
         credit = self.rng.choice((1, 2, 5, 20))
         transactional = peer.is_transactional
         return ModelSession(self.model, name, peer.name, queues, credit=credit, transactional=transactional)
 
     def _connect(self, peer: Peer) -> None:
+        if peer.is_basic:
+            credit, transactional = self.rng.choice((1, 2, 5, 20)), peer.is_transactional
+            session = BasicSession(
+                self.model, peer.name, self._queues(peer), credit=credit, transactional=transactional
+            )
+            peer.session, peer.wire = session, self.process.connect(session, is_basic=True)
+            return
         peer.session = self._session(peer)
         peer.connection = OneSession(peer.session)
         peer.wire = self.process.connect(peer.connection)
@@ -253,7 +277,7 @@ class BrokerLife:
         if peer is not None and queues and self.rng.random() < 0.5:
             queue = self.rng.choice(queues)
             purge = self.model.purge(queue)
-            peer.session.ask("queue.purge", lambda: self.model.purged(queue, purge), queue=queue.name)
+            peer.ask("queue.purge", lambda: self.model.purged(queue, purge), queue=queue.name)
 
     def leave(self) -> None:
         """A client's connection is lost."""
@@ -266,7 +290,10 @@ class BrokerLife:
     def come_back(self) -> None:
         """A client whose session has ended, or consumes nothing that is there, takes another."""
         for peer in self.peers:
-            if peer.session.has_ended:
+            if peer.session.has_ended and peer.is_basic:
+                self.process.cut(peer.wire)
+                self._connect(peer)
+            elif peer.session.has_ended:
                 peer.session = peer.connection.session = self._session(peer)
                 peer.session.transport = peer.connection
                 peer.connection.attach(peer.session)
@@ -304,7 +331,7 @@ class BrokerLife:
     def _declare_exchange(self, manager: Peer, name: str, kind: str) -> None:
         exchange = self.model.exchanges[name] = ExchangeModel(name, kind)
         done = partial(setattr, exchange, "is_certain", True)
-        manager.session.ask("exchange.declare", done, exchange=name, type=kind, durable=True)
+        manager.ask("exchange.declare", done, exchange=name, type=kind, durable=True)
 
     def _declare_queue(self, manager: Peer, name: str, *, durable: bool, alternate: str | None) -> None:
         if name in self.model.queues:
@@ -313,7 +340,7 @@ class BrokerLife:
         queue = self.model.queues[name] = QueueModel(name, durable, dead, has_priorities=name == WITH_PRIORITIES)
         done = partial(setattr, queue, "is_certain", True)
         arguments = typed_map({"qpid.priorities": 10}) if queue.has_priorities else EMPTY_MAP
-        manager.session.ask(
+        manager.ask(
             "queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate, arguments=arguments
         )
 
@@ -324,7 +351,7 @@ class BrokerLife:
         binding = self.model.bindings[exchange_name, queue_name, key] = BindingModel(exchange, queue, key)
         exchange.ever.add(queue)
         done = partial(setattr, binding, "is_certain", True)
-        manager.session.ask("exchange.bind", done, exchange=exchange_name, queue=queue_name, binding_key=key)
+        manager.ask("exchange.bind", done, exchange=exchange_name, queue=queue_name, binding_key=key)
 
     def _unbind(self, manager: Peer) -> None:
         bindings = [each for each in self.model.bindings.values() if each.is_sound and "extra" in each.queue.name]
@@ -336,13 +363,13 @@ class BrokerLife:
             def done() -> None:
                 self.model.bindings.pop((exchange, queue, key), None)
 
-            manager.session.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
+            manager.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
 
     def _delete_queue(self, manager: Peer, queue: QueueModel) -> None:
         if any(self.model.may_come_twice(copy) for copy in queue.copies.values()):
             return
         moves = self.model.delete(queue)
-        manager.session.ask("queue.delete", lambda: self.model.deleted(queue, moves), queue=queue.name)
+        manager.ask("queue.delete", lambda: self.model.deleted(queue, moves), queue=queue.name)
 
     # ---- the end ----
 
@@ -364,5 +391,5 @@ class BrokerLife:
 
 
 def _has_ended(session: object) -> bool:
-    assert isinstance(session, ModelSession)
+    assert isinstance(session, ModelSession | BasicSession)
     return session.has_ended

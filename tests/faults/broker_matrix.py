@@ -23,6 +23,7 @@ class BrokerMatrix:
     Attributes:
         share: of the calls, how many are kill points; the catalogue's, which are few, all are, if any is.
         pages: whether the brokers let messages go out of memory (`BrokerProcess`).
+        basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
         kill_points, stops: how many processes were killed, and stopped.
         delivered: how many messages came to clients.
         away: how many were out of memory, in brokers that did not end in a fork.
@@ -31,6 +32,7 @@ class BrokerMatrix:
 
     share: float = 1.0
     pages: bool = False
+    basic: bool = False
     kill_points: int = 0
     stops: int = 0
     delivered: int = 0
@@ -46,7 +48,7 @@ class BrokerMatrix:
         is_clean = False
         for _ in range(lives):
             self._life = None
-            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages)
+            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages, basic=self.basic)
             self._life = life
             disk.watch = partial(self._visit, rng)
             try:
@@ -65,7 +67,7 @@ class BrokerMatrix:
             self.away += len(life.process.store.away)
             order = None if is_clean else order
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages).discard()
+        BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages, basic=self.basic).discard()
 
     def _work(self, life: BrokerLife, steps: int) -> None:
         for _ in range(0, steps, 10):
@@ -102,7 +104,7 @@ class BrokerMatrix:
             disk.kill_at = rng.randrange(60)
             life = None
             try:
-                life = BrokerLife(disk, model, rng, order, pages=self.pages)
+                life = BrokerLife(disk, model, rng, order, pages=self.pages, basic=self.basic)
                 life.begin()
                 life.work(rng.randint(0, 40))
             except Killed:
@@ -112,4 +114,4 @@ class BrokerMatrix:
                     model, order = life.model, life.order()
                     life.discard()
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order, pages=self.pages).discard()
+        BrokerLife(disk, model, rng, order, pages=self.pages, basic=self.basic).discard()

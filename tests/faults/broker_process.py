@@ -26,14 +26,17 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.reference import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
+from qstore.broker.protocols.amqp_0_9_1.sending import Phase as BasicPhase
+from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection as BasicConnection
+from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.machine import Peer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.journal.write import resumption
 from qstore.store.live.queue_journal import QueueJournal
@@ -138,21 +141,26 @@ class Client(Protocol):
 
 
 class Wire:
-    """A connection: the broker's machine, whose `Host` this is, and the client's."""
+    """A connection: the broker's machine, whose `Host` this is, and the client's, of AMQP 0-9-1 if `is_basic`."""
 
-    def __init__(self, process: BrokerProcess, client: Client) -> None:
+    def __init__(self, process: BrokerProcess, client: Client, *, is_basic: bool = False) -> None:
         self._process, self.client = process, client
         self._on_the_way = b""
         self.is_closed = False
-        self.machine = ServerConnection(
-            self,
-            process.sessions,
-            process.broker.tick,
-            _SETTINGS,
-            Authentication(Policy(is_on=False), None),
-            link=Link(is_local=True),
-            now=process.clock,
-        )
+        authentication, link = Authentication(Policy(is_on=False), None), Link(is_local=True)
+        self.machine: ServerConnection | BasicConnection
+        if is_basic:
+            peer = Peer("127.0.0.1:5", link, "")
+            self.machine = BasicConnection(self, process.basic, authentication, peer, process.clock)
+        else:
+            self.machine = ServerConnection(
+                self, process.sessions, process.broker.tick, _SETTINGS, authentication, link=link, now=process.clock
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the broker is done with the connection."""
+        return self.machine.phase in (Phase.CLOSED, BasicPhase.CLOSED)
 
     # ---- what tests do to it ----
 
@@ -160,7 +168,8 @@ class Wire:
     def is_busy(self) -> bool:
         """Whether anything has not come over yet."""
         self._on_the_way += self.client.take_output()
-        return not self.is_closed and (bool(self._on_the_way) or self.machine.is_paused)
+        has_more = bool(self._on_the_way) or self.machine.is_paused or self.machine.is_behind
+        return not self.is_closed and has_more
 
     def carry(self, count: int | None = None) -> None:
         """Bring over what the client has sent: so many bytes, or all. Nothing if the broker does not read."""
@@ -169,6 +178,8 @@ class Wire:
             data = self._on_the_way[:count]
             self._on_the_way = self._on_the_way[len(data) :]
             self.machine.receive(data)
+        if self.machine.is_behind and not self.machine.is_paused and not self.is_closed:
+            self.machine.resume()
 
     # ---- Host ----
 
@@ -253,7 +264,7 @@ class BrokerProcess:
             self.paging_disk = FickleDisk(disk.life)
             directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)
             self.broker.queue_factory.use_paging(directory, 0)
-        self.sessions = SessionRegistry(self.broker)
+        self.sessions, self.basic = SessionRegistry(self.broker), Shared(self.broker)
         try:
             self.broker.recover(restore_message)
             require(may_be_in_doubt or not self.broker.distributed.branches, "a transaction in doubt")
@@ -386,9 +397,9 @@ class BrokerProcess:
 
     # ---- connections ----
 
-    def connect(self, client: Client) -> Wire:
-        """A client connects."""
-        wire = Wire(self, client)
+    def connect(self, client: Client, *, is_basic: bool = False) -> Wire:
+        """A client connects, of AMQP 0-9-1 if `is_basic`."""
+        wire = Wire(self, client, is_basic=is_basic)
         self.wires.append(wire)
         return wire
 
@@ -402,12 +413,12 @@ class BrokerProcess:
     def stop(self) -> bool:
         """SIGTERM: as the server and the life of a broker do it. Returns whether the store is marked clean."""
         for wire in self.wires:
-            wire.machine.close(CloseCode.CONNECTION_FORCED, "the broker is shutting down")
+            wire.machine.force_close("the broker is shutting down")
         self.broker.tick.end()
         for wire in self.wires:
             wire.carry()
         for wire in self.wires:
-            if wire.machine.phase is not Phase.CLOSED:
+            if not wire.is_over:
                 wire.machine.closed()
         self.run(self.broker.topology.finish(), lambda _: None)
         for _ in range(_MAX_TURNS):

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.faults.broken_brokers import BROKEN, BROKEN_PAGING
+from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING
 from tests.faults.broker_matrix import BrokerMatrix
 from tests.faults.broker_process import tiny_portions
 from tests.faults.store_model import BrokenPromiseError
@@ -41,6 +41,9 @@ FINDS: Final = {
     "not dispatched when it was read ahead": 306,
     "deletion completed before the store has it": 324,
     "compaction without what is out": 303,
+    "confirmed before the sync": 320,
+    "acknowledged in memory only": 304,
+    "given back without a mark": 321,
 }
 """The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 
@@ -69,6 +72,15 @@ def test_what_was_promised_is_kept_whenever_the_broker_dies(part: int) -> None:
     assert is_compiled or not matrix.pages or matrix.away > 20
 
 
+def test_what_clients_of_0_9_1_were_promised_is_kept_too() -> None:
+    """Confirms, acknowledgements and tx beside clients of 0-10 on the same queues."""
+    matrix = BrokerMatrix(share=0.08, basic=True)
+    for seed in seeds_of_the_day(1):
+        matrix.run(seed)
+    assert matrix.kill_points > 10
+    assert matrix.delivered > 0
+
+
 def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered() -> None:
     matrix = BrokerMatrix(share=0.0)
     for seed in seeds_of_the_day(10):
@@ -80,7 +92,7 @@ def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
 def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
-    matrix = BrokerMatrix(pages=seed % 2 == 1)
+    matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0)
     matrix.run(seed)
     assert matrix.kill_points
 
@@ -97,6 +109,14 @@ def test_a_broken_broker_is_found_out(name: str) -> None:
 def test_a_broker_that_is_broken_where_messages_go_out_is_found_out(name: str) -> None:
     matrix = BrokerMatrix(share=0.05, pages=True)
     with BROKEN_PAGING[name](), pytest.raises(BrokenPromiseError):
+        run_all(matrix, [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
+
+
+@replaces
+@pytest.mark.parametrize("name", BROKEN_BASIC)
+def test_a_broker_that_is_broken_for_clients_of_0_9_1_is_found_out(name: str) -> None:
+    matrix = BrokerMatrix(share=0.02, basic=True)
+    with BROKEN_BASIC[name](), pytest.raises(BrokenPromiseError):
         run_all(matrix, [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
 
 
