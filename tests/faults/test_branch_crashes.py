@@ -48,7 +48,7 @@ def quiet_logs() -> Iterator[None]:
 
 def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
     matrix = BranchMatrix(share=0.15)
-    for seed in seeds_of_the_day(6):
+    for seed in seeds_of_the_day(4):
         matrix.pages = seed % 2 == 1
         matrix.run(seed)
     assert matrix.kill_points > 50

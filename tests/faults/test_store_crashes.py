@@ -49,7 +49,7 @@ def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
-    matrix = CrashMatrix(share=0.15, life_class=GrowingLife)
+    matrix = CrashMatrix(share=0.08, life_class=GrowingLife)
     for seed in seeds_of_the_day(2)[part::2]:
         matrix.run(seed, steps=120)
     assert matrix.kill_points > 50

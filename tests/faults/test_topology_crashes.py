@@ -151,7 +151,7 @@ def test_no_crash_loses_topology_and_none_is_taken_for_damage() -> None:
     killed = restored = killed_restoring = 0
     with patch.object(MirroredKeyValue, "renew", counted):
         for seed in seeds_of_the_day(2):
-            run = Run(seed, share=0.2)
+            run = Run(seed, share=0.13)
             run.lives(3, 40)
             killed, restored = killed + run.killed, restored + run.restored
             killed_restoring += run.killed_restoring

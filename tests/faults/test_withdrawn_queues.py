@@ -89,7 +89,7 @@ def started(disk: SimulatedDisk, seen: Counter[str]) -> Shop:
 
 @pytest.mark.parametrize(
     ("code", "power_loss"),
-    today([(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EIO, False), (errno.EIO, True)], 2),
+    today([(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EIO, False), (errno.EIO, True)], 1),
 )
 def test_a_kill_at_every_call(code: int, power_loss: bool) -> None:
     seen: Counter[str] = Counter()
