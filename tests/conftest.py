@@ -12,6 +12,7 @@ import os
 import random
 import signal
 from collections.abc import Generator, Iterator
+from typing import Final
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -37,6 +38,9 @@ pytest_plugins = ["tests.support.scheduling", "tests.support.warm_up"]
 # A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_GARBAGE: Final = (5000, 20, 20)
+"""Thresholds of the garbage collector: with those of Python it takes some percent of the time of all tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,6 +78,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*_GARBAGE)
         gc.enable()
 
 
