@@ -1,0 +1,50 @@
+"""Backups that are cut off at any byte, or have another one anywhere: refused, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qstore.store.backup.manifest import read_manifest
+from qstore.store.backup.repository import DiskRepository, backup_names, check_mark
+from qstore.store.backup.verify import verify_chunks
+from qstore.store.errors import StoreError
+from qstore.store.writable_disk import OsWritableDisk
+from tests.tools.test_backup import made, store
+
+__all__ = ["store"]
+
+
+def is_refused(path: Path, content: bytes, read: Callable[[], object]) -> bool:
+    path.write_bytes(content)
+    try:
+        read()
+    except StoreError as error:
+        assert "\n" not in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("part", ["the mark", "the manifest", "a chunk"])
+def test_every_byte_counts(tmp_path: Path, store: Path, part: str) -> None:
+    place = tmp_path / "place"
+    made(store, place)
+    repository = DiskRepository(OsWritableDisk(), str(place))
+    (name,) = backup_names(repository)
+    manifest = read_manifest(repository, name)
+    path, read = {
+        "the mark": (place / "qstore-backup.json", lambda: check_mark(repository)),
+        "the manifest": (next(place.glob("backups/*.manifest")), lambda: read_manifest(repository, name)),
+        "a chunk": (
+            min(place.glob("chunks/*/*"), key=lambda chunk: chunk.stat().st_size),
+            lambda: verify_chunks(repository, manifest, lambda _: None),
+        ),
+    }[part]
+    whole = path.read_bytes().removesuffix(b"}\n") + b"}" if part == "the mark" else path.read_bytes()
+    assert not is_refused(path, whole, read)
+    assert [end for end in range(len(whole)) if not is_refused(path, whole[:end], read)] == []
+    changed = [whole[:at] + bytes([whole[at] ^ 0x11]) + whole[at + 1 :] for at in range(len(whole))]
+    assert [at for at, content in enumerate(changed) if not is_refused(path, content, read)] == []
+    assert is_refused(path, whole + b"x", read)
