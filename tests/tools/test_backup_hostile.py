@@ -19,12 +19,13 @@ __all__ = ["store"]
 
 def is_refused(path: Path, content: bytes, read: Callable[[], object]) -> bool:
     path.write_bytes(content)
+    problem = ""
     try:
         read()
     except StoreError as error:
-        assert "\n" not in str(error)
-        return True
-    return False
+        problem = str(error)
+    assert "\n" not in problem
+    return bool(problem)
 
 
 @pytest.mark.parametrize("part", ["the mark", "the manifest", "a chunk"])

@@ -17,7 +17,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.qstore_shell import command as qstore_shell
-from qstore.tools.store_shell.commands import Settings, Shell
+from qstore.tools.store_shell.commands import EXAMPLES, Settings, Shell
 from qstore.tools.store_shell.store import StorePlace
 from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
 from tests.support.compressed_store import COMPRESSES, MESSAGES, make_store
@@ -95,6 +95,7 @@ def test_lists(unchanged: Path) -> None:
     journals = objects(unchanged, "list journals")
     assert {line["queue"]: line["outstanding"] for line in journals} == {"TplStore": 0, "orders": 6, "old": 0}
     assert "there is no exchange" in fails(unchanged, "list queues nosuch")
+    assert "first= takes a number, such as first=10" in fails(unchanged, "show orders first=x")
 
 
 def test_help(unchanged: Path) -> None:
@@ -107,6 +108,15 @@ def test_help(unchanged: Path) -> None:
     for name in ("dump", "load", "clear", "show", "select", "list", "help", "quit", "copy", "move", "delete", "purge"):
         assert f"\n{name} " in shown
         assert f"Usage: {name}" in text(unchanged, f"help {name}")
+    assert "\nExample: purge old\n" in text(unchanged, "help purge")
+    assert told["example"] == EXAMPLES["purge"]
+
+
+def test_the_examples_of_the_help(tmp_path: Path) -> None:
+    store = made(tmp_path / "store", 70)
+    for example in EXAMPLES.values():
+        text(store, example.replace("amq.topic", "market"), options=("--yes",))
+    assert bodies(store, "orders") == [*map(str, range(10, 61)), "hello world"]
 
 
 # ---- changing ----

@@ -188,6 +188,8 @@ class Shell:
             click.echo(f"{command.help}.\nUsage: {name} {command.syntax}".rstrip())
             for each in command.more:
                 click.echo(f"  {each}")
+            if name in EXAMPLES:
+                click.echo(f"Example: {EXAMPLES[name]}")
             return
         if self._settings.is_json:
             self._show(map(_command_object, COMMANDS))
@@ -412,8 +414,9 @@ COMMANDS: Final = {
         "Add a message to a queue, or those of a store's quarantine",
         Shell.inject,
         (
-            "NAME is routing_key, exchange, message_id, priority, content_type, correlation_id, reply_to,",
-            "user_id, app_id, expiration, timestamp, or header.NAME; a message is persistent",
+            "NAME is routing_key, exchange, message_id, priority, content_type, content_encoding, correlation_id,",
+            "reply_to (EXCHANGE/KEY), user_id, app_id, expiration and timestamp (seconds since 1970), ttl (in",
+            "milliseconds), or header.NAME; a message is persistent",
         ),
     ),
     "resolve": _Command("XID commit|rollback", "Decide a transaction in doubt", Shell.resolve),
@@ -422,10 +425,23 @@ COMMANDS: Final = {
     "exit": _Command("", "The same", Shell.quit),
 }
 
+EXAMPLES: Final = {
+    "list": "list bindings amq.topic",
+    "select": "select orders first=100 where region = 'EU'",
+    "show": "show orders 0x10..0x1f",
+    "dump": "dump orders first=1 show=all",
+    "copy": "copy orders first=100 to old",
+    "move": "move orders to old where n > 60",
+    "delete": "delete orders where n < 10",
+    "purge": "purge old",
+    "inject": "inject orders body='hello world' content_type=text/plain header.region=EU",
+}
+
 
 def _command_object(name: str) -> Object:
     found = COMMANDS[name]
-    return {"kind": "command", "name": name, "syntax": found.syntax, "help": found.help, "more": list(found.more)}
+    return {"kind": "command", "name": name, "syntax": found.syntax, "help": found.help, "more": list(found.more),
+            "example": EXAMPLES.get(name)}  # fmt: skip
 
 
 _BARE_WORDS: Final = frozenset(("first=", "where", "show=content", "show=headers", "show=all"))

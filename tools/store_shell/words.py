@@ -134,6 +134,8 @@ def read_wanted(words: Sequence[str], where: str | None, before: Wanted | None) 
         if found is not None:
             first = int(found[1])
             continue
+        if word.startswith("first="):
+            raise ShellError(f"{word!r}: first= takes a number, such as first=10")
         try:
             ranges.append(parse_rids(word))
         except ValueError as error:
