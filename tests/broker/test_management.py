@@ -109,7 +109,7 @@ def test_a_long_reply_comes_in_portions_and_others_are_served() -> None:
             await stage.topology.declare_queue(f"q{number}")
         console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
         turns = 0
-        while console._tasks:
+        while console.is_busy:
             await asyncio.sleep(0)
             turns += 1
         assert turns > 4
@@ -179,6 +179,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "none"}, "none"),
     ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": REPLIES}, "both source and destination"),
     ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "events", "qty": -1}, "the argument qty is no number"),
+    ("echo", {"sequence": "7"}, "the argument sequence is no number from 0"),
     ("setLogLevel", {"level": "info+"}, "the log of this broker cannot be changed"),
     ("fly", {}, "class broker has no method fly"),
 ]
@@ -256,7 +257,7 @@ def test_others_take_messages_while_many_are_moved() -> None:
             },
         )
         queue = stage.broker.queues["a"]
-        while console._tasks:
+        while console.is_busy:
             await asyncio.sleep(0)
             for entry in list(islice(queue.available(), 3)):  # those that would be moved next
                 queue.acquire(entry, is_consumed=True)

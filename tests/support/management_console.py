@@ -83,14 +83,21 @@ class Console:
                 error = failed
             done(error)
 
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(asyncio.get_running_loop().create_task(run()))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the agent is doing something."""
+        return any(not each.done() for each in self._tasks)
 
     async def settle(self) -> None:
-        """Until the agent has done everything."""
+        """Until the agent has done everything. Raises what it has raised and should not have."""
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            tasks = set(self._tasks)
+            await asyncio.wait(tasks)
+            self._tasks -= tasks
+            for each in tasks:
+                each.result()
 
     def send(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.management.methods.arguments import flag, text
+from qstore.broker.management.methods.arguments import count, flag, text
 from qstore.broker.management.methods.creation import unknown_type
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, NotImplementedByBrokerError
@@ -26,8 +26,9 @@ _MAX_GROUPS: Final = 1000  # in the reply to a query
 
 
 async def echo(_managed: ManagedBroker, _broker: object, arguments: Arguments, _caller: Caller) -> Results:
-    """Return what was sent."""
-    return {name: arguments[name] for name in ("sequence", "body") if name in arguments}
+    """Return what was sent. Raises InvalidArgumentError: it has other types."""
+    sequence, body = count(arguments, "sequence"), text(arguments, "body")
+    return {name: value for name, value in (("sequence", sequence), ("body", body)) if name in arguments}
 
 
 async def connect(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
