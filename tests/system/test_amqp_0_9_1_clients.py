@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -120,6 +121,43 @@ def test_pika_binds_exchanges_to_exchanges(channel: BlockingChannel, queue: str)
     channel.exchange_unbind(f"{queue}.destination", f"{queue}.source", "orders.#")
     with pytest.raises(pika.exceptions.UnroutableError):
         channel.basic_publish(f"{queue}.source", "orders.new", b"order", DURABLE, mandatory=True)
+
+
+def test_pika_gets_direct_replies(broker: RunningBroker, channel: BlockingChannel, queue: str) -> None:
+    """From itself, and from a responder of AMQP 0-10, which has the reply address resolved."""
+    channel.queue_declare(queue)
+    replies: list[bytes] = []
+    channel.basic_consume("amq.rabbitmq.reply-to", lambda *each: replies.append(each[3]), auto_ack=True)
+    for number in (b"1", b"2"):
+        channel.basic_publish("", queue, number, pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
+    _, properties, body = channel.basic_get(queue, auto_ack=True)
+    channel.basic_publish("", properties.reply_to, b"reply to " + body)
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        session = connection.session()
+        request = session.receiver(queue).fetch(timeout=PATIENCE_SECONDS)
+        session.sender(str(request.reply_to)).send(Message(b"reply to " + request.content))
+        session.acknowledge()
+    end = time.monotonic() + PATIENCE_SECONDS
+    while len(replies) < 2 and time.monotonic() < end:
+        channel.connection.process_data_events(0.1)
+    assert replies == [b"reply to 1", b"reply to 2"]
+
+
+def test_pika_hands_over_a_queue_with_a_single_active_consumer(channel: BlockingChannel, queue: str) -> None:
+    channel.queue_declare(queue, arguments={"x-single-active-consumer": True, "x-max-priority": 5})
+    given: list[tuple[str, bytes]] = []
+    for tag, priority in (("first", 0), ("low", -1), ("high", 2)):
+        channel.basic_consume(
+            queue, lambda _, method, __, body: given.append((method.consumer_tag, body)), auto_ack=True,
+            consumer_tag=tag, arguments={"x-priority": priority},
+        )  # fmt: skip
+    for number, successor in enumerate(("first", "high", "low")):
+        channel.basic_publish("", queue, b"%d" % number)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while len(given) <= number and time.monotonic() < end:
+            channel.connection.process_data_events(0.1)
+        channel.basic_cancel(successor)
+    assert given == [("first", b"0"), ("high", b"1"), ("low", b"2")]
 
 
 def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: str) -> None:
