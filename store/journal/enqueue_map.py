@@ -133,6 +133,14 @@ class EnqueueMap:
             if len(self._late) >= max(_MERGE_AT, len(self._rids) >> 4):
                 self._merge()
 
+    def clear(self) -> None:
+        """Forget all records, and free their memory."""
+        self._swept += len(self._rids) + len(self._late)
+        self._rids, self._places = array("Q"), array("Q")
+        self._states, self._blocks = bytearray(), bytearray()
+        self._late.clear()
+        self._gone = self._hint = 0
+
     def move(self, rid: int, place: int) -> None:
         """Set the log offset of a record that was copied forward. A record that is not in the map is added."""
         index = self._find(rid)

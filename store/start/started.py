@@ -114,12 +114,15 @@ class StartedQueue:
     def index(self, redelivered: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[IndexPortion] | None:
         """Where the messages are; none is read. None if they are few, or transactions hold some.
 
+        What was found in the journal is forgotten then: the index of the journal's writer has the same.
+
         Args:
             redelivered: which of the messages with these record ids may have been delivered, by number from 0.
         """
         records = self.journal.writer.records
         if self.in_doubt or records.live or not records.resting:
             return None
+        self._recovery.messages.clear()
         return map(partial(_portion, redelivered), records.resting.portions())
 
     def close(self) -> None:

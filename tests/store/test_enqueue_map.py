@@ -184,6 +184,19 @@ def test_memory_is_bounded_by_what_is_outstanding() -> None:
     assert index.memory < 1_000_000
 
 
+def test_nothing_is_left_when_it_is_cleared() -> None:
+    """A start has handed its messages on."""
+    index = EnqueueMap()
+    for rid in (*range(1, 50_000, 2), 40_000, 2):
+        index.add_live(rid, rid * 128)
+    index.clear()
+    assert (len(index), index.added, index.highest_rid) == (0, 25_002, 49_999)
+    assert index.memory < 1000
+    assert list(index.in_rid_order()) == []
+    index.add_live(50_001, 0)
+    assert [rid for rid, _, _ in index.in_rid_order()] == [50_001]
+
+
 def test_sizes_of_short_records_are_kept() -> None:
     """Until the record is moved; those of late and of long records are not."""
     index = EnqueueMap()
