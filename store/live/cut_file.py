@@ -77,7 +77,7 @@ def _fields(journal: JournalSnapshot, root: str) -> dict[str, Any]:
         found = [cut.first, cut.end, cut.flush, int(cut.is_whole), *cut.ring.start, free]
     return {
         "queue_id": journal.queue_id,
-        "directory": posixpath.relpath(journal.directory, root),
+        "directory": journal.directory.removeprefix(root + "/"),
         "base_name": journal.base_name,
         "files": journal.geometry.files,
         "size": journal.geometry.data_size,
