@@ -58,7 +58,7 @@ class Rejecter(ClientSession):
     def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         number = self.begin_command()
         assert decode_command(payload)[0].name == "message.transfer"
-        self.send("message.reject", transfers=[(number, number)])
+        self.send("message.reject", transfers=((number, number),))
 
 
 def left_after(reason: str, seed: int) -> tuple[list[int], list[int], int, int]:

@@ -278,7 +278,7 @@ def test_it_is_the_same_over_0_10(world: World, client: BasicClient) -> None:
     old.command("message.transfer", header=message, body=b"x")
     client.publish("q", b"y")
     old.subscribe("q")
-    old.command("message.reject", transfers=[(0, 1)])
+    old.command("message.reject", transfers=((0, 1),))
     old.sync()
     old.subscribe("dead")
     first, second = old.deliveries[2:]
