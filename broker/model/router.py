@@ -10,7 +10,10 @@ destination.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -21,6 +24,9 @@ from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
+
+MAX_NESTED: Final = 8
+"""Rings that displace messages of one another in one go, along a chain of exchanges; further ones follow later."""
 
 
 class Router:
@@ -40,6 +46,7 @@ class Router:
         self._store, self._tick, self._queues = store, tick, queues
         self.unroutable = 0
         self.stops: list[Stop] = []
+        self._diverting = 0  # moves within which others are made
         self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # who waits for a move
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
@@ -176,17 +183,28 @@ class Router:
         Returns:
             False if there is none, or no room. Then the message is still acquired.
         """
-        if queue.is_deleted:
+        if queue.is_deleted or (queue.dead_letter is None and queue.alternate is None):
             return False
-        if queue.dead_letter is not None:
-            return queue.dead_letter.displace(queue, entry)
-        if queue.alternate is None:
-            return False
+        if self._diverting >= MAX_NESTED:
+            self._tick.when_synced(partial(self._divert_later, queue, entry))
+            return True
+        self._diverting += 1
         try:
+            if queue.dead_letter is not None:
+                return queue.dead_letter.displace(queue, entry)
+            assert queue.alternate is not None
             self.move(queue, entry, queue.alternate, _ignore)
         except (ModelError, MemoryError):
             return False
+        finally:
+            self._diverting -= 1
         return True
+
+    def _divert_later(self, queue: Queue, entry: Entry, error: Exception | None) -> None:
+        """As `divert`; a message for which there is no room is discarded."""
+        if error is None and not queue.is_deleted and entry.state == ACQUIRED and not self.divert(queue, entry):
+            with contextlib.suppress(InternalError):
+                queue.dequeue(entry)
 
     def is_moving(self, entry: Entry) -> bool:
         """Whether a message is being moved: it has not left its queue yet, or that is not on the disk."""

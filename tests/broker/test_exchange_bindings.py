@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,20 @@ def test_routes_take_no_memory_when_they_are_forgotten() -> None:
         a.forget_routes()
     assert (len(a._live), len(b._live), len(a._sharing), len(b._sharing)) == (0, 0, 0, 0)
     assert next(b.bindings).routes == []
+
+
+def test_a_chain_may_be_long() -> None:
+    chain = [EXCHANGE_TYPES["fanout"](str(number)) for number in range(400)]
+    (q,) = fake_queues("q")
+    for one, other in pairwise(chain):
+        link(one, other)
+    refresh(chain)
+    chain[-1].bind(q, "")
+    for exchange in chain[::20]:
+        assert routed(exchange) == "q"
+    chain[-1].unbind(q, "")
+    for exchange in chain[::20]:
+        assert routed(exchange) == ""
 
 
 KEYS = ("a", "b", "a.b", "")

@@ -205,9 +205,22 @@ class Exchange(ABC):
 
     def forget_routes(self) -> None:
         """Empty `routes`, because they may be outdated; and those of exchanges that share some."""
+        if not self._sharing:
+            self.drop_routes()
+            return
+        work: dict[Linked, None] = {self: None}
+        while work:
+            exchange, _ = work.popitem()
+            work.update(exchange.take_sharing())
+            exchange.drop_routes()
+
+    def take_sharing(self) -> dict[Linked, None]:
+        """The exchanges that share routes with it, which do so no longer."""
         others, self._sharing = self._sharing, {}
-        for other in others:
-            other.forget_routes()
+        return others
+
+    def drop_routes(self) -> None:
+        """Empty `routes`, and whatever else the type has found."""
         if self.onward is not None:
             self.onward.forget_routes()
         self.routes.clear()

@@ -49,9 +49,9 @@ class FanoutExchange(Exchange):
             self._all = super().match(key)
         return self._all
 
-    def forget_routes(self) -> None:
-        """As `Exchange.forget_routes`."""
-        super().forget_routes()
+    def drop_routes(self) -> None:
+        """As `Exchange.drop_routes`."""
+        super().drop_routes()
         self._all = None
 
     def find_binding(self, queue: Queue, key: str) -> Binding | None:  # noqa: ARG002 – the key is ignored

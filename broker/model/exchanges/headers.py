@@ -75,9 +75,9 @@ class HeadersExchange(Exchange):
         route = self._found[bindings] = Route(bindings)
         return self.register(route)
 
-    def forget_routes(self) -> None:
-        """As `Exchange.forget_routes`."""
-        super().forget_routes()
+    def drop_routes(self) -> None:
+        """As `Exchange.drop_routes`."""
+        super().drop_routes()
         self._found.clear()
 
     def match(self, key: str) -> Route:

@@ -84,7 +84,13 @@ class Linked(Protocol):
         """Forget routes together with another exchange."""
 
     def forget_routes(self) -> None:
-        """Forget the routes found so far."""
+        """Forget the routes found so far, and those of exchanges that share some."""
+
+    def take_sharing(self) -> dict[Linked, None]:
+        """The exchanges that share routes with it, which do so no longer."""
+
+    def drop_routes(self) -> None:
+        """Forget its own routes."""
 
     def look_again(self) -> None:
         """How it routes may have changed."""
@@ -248,27 +254,34 @@ def check_binding(binding: ExchangeBinding) -> None:
 
 
 def refresh(exchanges: Iterable[Linked]) -> None:
-    """Bindings between exchanges, or alternate exchanges, have changed: look again what can be reached from where."""
+    """Bindings between exchanges, or alternate exchanges, have changed: look again which routes need more than the key.
+
+    The time it takes grows with the number of all exchanges and bindings between them.
+    """
+    leads_to: dict[Linked, list[Linked]] = {}  # destination or alternate exchange -> those from where it is reached
+    chained: list[tuple[Linked, Onward]] = []
+    work: list[Linked] = []
     for exchange in exchanges:
         onward = exchange.onward
         if onward is not None:
-            onward.is_dynamic = any(not each.is_keyed for each in _reachable(exchange))
+            chained.append((exchange, onward))
+            for binding in onward:
+                leads_to.setdefault(binding.destination, []).append(exchange)
+        if exchange.alternate is not None:
+            leads_to.setdefault(exchange.alternate, []).append(exchange)
+        if not exchange.is_keyed:
+            work.append(exchange)
+    dynamic = dict.fromkeys(work)
+    while work:
+        for source in leads_to.get(work.pop(), ()):
+            if source not in dynamic:
+                dynamic[source] = None
+                work.append(source)
+    for exchange, onward in chained:
+        is_dynamic = exchange in dynamic
+        if is_dynamic is not onward.is_dynamic:
+            onward.is_dynamic = is_dynamic
             exchange.look_again()
-
-
-def _reachable(source: Linked) -> dict[Linked, None]:
-    """The exchanges that messages of a source may come to, with itself."""
-    reached: dict[Linked, None] = {source: None}
-    work: list[Linked] = [source]
-    for exchange in work:
-        others: list[Linked] = [] if exchange.onward is None else [binding.destination for binding in exchange.onward]
-        if exchange is not source and exchange.alternate is not None:
-            others.append(exchange.alternate)
-        for other in others:
-            if other not in reached:
-                reached[other] = None
-                work.append(other)
-    return reached
 
 
 def _steps(source: Linked, key: str, headers: Headers) -> tuple[Step, ...]:

@@ -87,12 +87,12 @@ class Fifo:
                 yield part
 
     def parts(self) -> Iterator[Entry]:
-        """As iteration, but with stretches in place of their entries."""
+        """As iteration, but with stretches in place of their entries. If others are removed too, some come again."""
         entry = self._head.next
         while entry.state != END:
             following = entry.next
             yield entry
-            entry = following
+            entry = self._head.next if following.state == GONE else following  # from the beginning: it has no place
 
     def within(self, stretch: Entry) -> Iterator[Entry]:
         """The entries of a stretch, whose messages stay out of memory; the one yielded last may be removed."""
@@ -102,6 +102,8 @@ class Fifo:
         while entry.position < end:
             following = entry.next
             yield entry
+            if following.state == GONE:  # the others are for another time
+                return
             entry = following
         if self.pager is not None:
             self.pager.fold_before(entry)

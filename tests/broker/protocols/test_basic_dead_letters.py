@@ -235,6 +235,33 @@ def test_a_full_queue_gets_none(world: World, client: BasicClient) -> None:
     assert totals(world, "full").messages == 1
 
 
+def test_a_chain_of_full_queues_may_be_long(world: World, client: BasicClient) -> None:
+    count = 120
+    for number in range(count):
+        arguments = {**TO_DEAD, "x-dead-letter-routing-key": f"q{number + 1}", "x-max-length": 1}
+        client.call("queue.declare", queue=f"q{number}", arguments=arguments)
+        client.publish(f"q{number}", b"%d" % number, Properties())
+    client.call("queue.declare", queue=f"q{count}")
+    client.publish("q0", b"new", Properties())
+    world.run()
+    assert got(client, "q0").body == b"new"
+    assert [got(client, f"q{number + 1}").body for number in range(count)] == [b"%d" % each for each in range(count)]
+
+
+def test_a_message_that_expires_may_displace_the_next_one(world: World, client: BasicClient) -> None:
+    for queue, other, most in (("a", "b", 3), ("b", "a", 1)):
+        arguments = {**TO_DEAD, "x-dead-letter-routing-key": other, "x-max-length": most}
+        client.call("queue.declare", queue=queue, arguments=arguments)
+    client.publish("b", b"came from b", Properties())
+    client.publish("a", b"expires", Properties(expiration="1"))
+    for body in (b"next", b"last"):
+        client.publish("a", body, Properties())
+    world.run()
+    expire(world, "a", 1)
+    assert [entry.message.body for entry in world.broker.queues["a"].entries()] == [b"last", b"came from b"]
+    assert [entry.message.body for entry in world.broker.queues["b"].entries()] == [b"next"]
+
+
 def test_headers_of_any_form_are_extended(client: BasicClient) -> None:
     client.call("queue.declare", queue="q", arguments=TO_DEAD)
     for x_death in ("x", [], [1, {"queue": 7}, {"reason": "rejected", "queue": "q", "count": "many"}], {"queue": "q"}):
