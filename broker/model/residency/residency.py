@@ -110,7 +110,7 @@ class Residency(Tally):
         self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
         self._ready: Callable[[], None] = ready
         self.references.attach(queue, order, ready)
-        self._walks = Walks(queue, self, self._portions)
+        self._walks = Walks(queue, self._portions)
         order.pager = self
 
     def close(self) -> None:
@@ -173,10 +173,12 @@ class Residency(Tally):
         if self._folds:
             if self._stretches:
                 freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
-            if freed < excess and self._walks.may_begin(is_urgent=is_urgent):
+            if freed < excess and self._walks.may_begin(self, is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
                 resident = self._queue.message_count - (self.messages_out - self.messages_in)
-                self._walks.has_ended(resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent)
+                self._walks.has_ended(
+                    self, resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent
+                )
         if freed < excess:
             freed += self._refer(excess - freed, is_urgent=is_urgent)
         return freed
@@ -327,7 +329,7 @@ class Residency(Tally):
         chosen: list[Entry] = []
         newest = min(entry.position, limit - 1)
         can_go = self._queue.available_count - (self.messages_out - self.messages_in) - self.references.kept_count
-        is_walk = can_go > 0 and self._walks.may_begin(is_urgent=is_urgent)
+        is_walk = can_go > 0 and self._walks.may_begin(self, is_urgent=is_urgent)
         if is_walk:
             self._referred_to = 0
         steps = 0
@@ -340,7 +342,7 @@ class Residency(Tally):
         chosen.reverse()
         freed = self.references.put_out(chosen)
         if is_walk:
-            self._walks.has_ended(steps, is_enough=freed >= excess, is_urgent=is_urgent)
+            self._walks.has_ended(self, steps, is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 

@@ -19,33 +19,35 @@ class Walks:
 
     Args:
         queue: the queue.
-        tally: what has gone out of memory, and come back.
         portions: its `patience`.
+
+    The methods are given the tally of what has gone out of memory, and come back: it has this object, and a reference
+    back to it would keep a deleted queue until garbage is collected.
     """
 
-    __slots__ = ("_at", "_portions", "_queue", "_tally", "_was_urgent")
+    __slots__ = ("_at", "_portions", "_queue", "_was_urgent")
 
-    def __init__(self, queue: Paged, tally: Tally, portions: Portions) -> None:
-        self._queue, self._tally, self._portions = queue, tally, portions
+    def __init__(self, queue: Paged, portions: Portions) -> None:
+        self._queue, self._portions = queue, portions
         self._at = 0  # how much must have happened for the next one
         self._was_urgent = False
 
-    def may_begin(self, *, is_urgent: bool) -> bool:
+    def may_begin(self, tally: Tally, *, is_urgent: bool) -> bool:
         """Whether enough has happened since the last one that found little.
 
         Or more can go out now, because the last one was not urgent.
         """
-        return self._happened() >= self._at or (is_urgent and not self._was_urgent)
+        return self._happened(tally) >= self._at or (is_urgent and not self._was_urgent)
 
-    def has_ended(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
+    def has_ended(self, tally: Tally, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
         """A walk has passed so many entries, and has found enough or not."""
         if not is_enough:
             self._was_urgent = is_urgent
-            self._at = self._happened() + max(self._portions.patience, steps // 8)
+            self._at = self._happened(tally) + max(self._portions.patience, steps // 8)
 
-    def _happened(self) -> int:
+    def _happened(self, tally: Tally) -> int:
         """Messages that have come, and came back; large ones count as several."""
-        queue, tally, portions = self._queue, self._tally, self._portions
+        queue, portions = self._queue, self._portions
         size = queue.bytes_enqueued + tally.bytes_in
         return (
             queue.messages_enqueued
