@@ -128,9 +128,12 @@ def test_a_dump_shows_the_order_of_the_broker_whose_store_it_is(broker: RunningB
             sender.send(Message(str(number), durable=True, priority=priority))
         in_order = fetched(session.receiver("jobs"))
         assert in_order == ["2", "4", "0", "5", "3", "1"]
+        send(session, address("capped", "'x-max-priority': 3"), (0, "0"), (9, "1"), (3, "2"), (2, "3"), (1, "4"))
+        assert fetched(session.receiver("capped")) == ["1", "2", "3", "4", "0"]
     broker.kill()
     found = dump(broker.data_directory, "--outstanding", "--json")
     assert [message["body"] for message in found.messages("jobs")] == in_order
+    assert [message["body"] for message in found.messages("capped")] == ["1", "2", "3", "4", "0"]
     assert (
         'queue "jobs": messages without a priority are listed as by qstore\'s broker, 4; by qpidd, low' in found.errors
     )
