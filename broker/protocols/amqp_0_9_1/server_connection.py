@@ -327,8 +327,8 @@ class ServerConnection(SendingConnection):
             self._client_closes(values)
         elif self.phase is Phase.NEGOTIATING and self._negotiation.method(name, values):
             return
-        elif name == "connection.update-secret":
-            raise HardError(ReplyCode.NOT_IMPLEMENTED, "no mechanism has secrets that can be updated")
+        elif name == "connection.update-secret" and self.phase is Phase.OPEN:
+            self.send("connection.update-secret-ok")  # as of RabbitMQ's own users: a login does not expire
         elif name not in ("connection.blocked", "connection.unblocked"):
             raise HardError(ReplyCode.COMMAND_INVALID, f"{name} is unexpected on channel 0 in this state")
 

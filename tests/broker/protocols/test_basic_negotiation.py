@@ -204,7 +204,17 @@ def test_a_client_of_another_protocol_is_answered() -> None:
     assert client.host.is_closed
 
 
-def test_update_secret_is_refused() -> None:
+def test_a_new_secret_changes_nothing_since_logins_do_not_expire() -> None:
     client = BasicClient(World()).open()
-    client.method("connection.update-secret", 0)
-    assert closed(client)[0] == 540
+    user = client.machine.user
+    answer = client.call("connection.update-secret", 0, new_secret=b"new", reason="expires")
+    assert answer.name == "connection.update-secret-ok"
+    assert client.machine.user == user
+    assert client.call("queue.declare", queue="q").name == "queue.declare-ok"
+
+
+def test_a_new_secret_before_the_login_is_refused() -> None:
+    client = BasicClient(World())
+    client.send(PROTOCOL_HEADER)
+    client.method("connection.update-secret", 0, new_secret=b"new", reason="")
+    assert closed(client)[0] == 503
