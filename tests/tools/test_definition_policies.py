@@ -174,6 +174,30 @@ def test_a_pattern_that_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         read([policy("slow", "^(a|aa|a?)+$", {"message-ttl": 5})], {"a" * 200 + "b": {}})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "is_left_out"),
+    [
+        ("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$", False),
+        ("^(a{2}){3}(b{2}){4}$", False),
+        ("(?:a{1000}){1000}", True),
+        ("(((((a{30}){30}){30}){30}){30}){30}", True),
+        ("(?x)(((a{30}) {30}) {30})", True),
+        ("(((a{30})(?#x){30})(?#x){30})", True),
+        ("a{99999999999999999999}", True),
+        ("(?V1x)(((a{30}) {30}) {30})", True),
+        ("(?R)", True),
+        ("(a(?1))", True),
+        ("(?<n>a(?&n))", True),
+        ("a" * 1001, True),
+    ],
+)
+def test_patterns_that_take_much_memory(pattern: str, is_left_out: bool) -> None:
+    """They are not even compiled."""
+    listed = read([policy("p", pattern, {"message-ttl": 5})], {"q": {}})[1]
+    text = "its pattern is too long, repetitive or recursive: it is left out"
+    assert (listed == [f'policy "p": {text}']) is is_left_out
+
+
 def test_in_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
     """A limit that comes from a policy is one."""
     broker = make_broker().start()

@@ -9,11 +9,14 @@ A policy is not kept, as this broker has none: it is set for what the definition
 later. Each is listed, with what became of it. Sources: RabbitMQ documentation, "Parameters and Policies", "Queue Length
 Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges".
 
-Patterns are Perl's regular expressions, and somebody else's: they have `MAX_SECONDS` all together.
+Patterns are Perl's regular expressions, and somebody else's: to be searched they have `MAX_SECONDS` all together, and
+what would take very much memory (counted repetitions are compiled as so many copies) is left out.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +28,14 @@ from qstore.formats.wording import plural, printable
 from qstore.tools.interchange.definition_tables import PLACEMENT, Unmapped
 from qstore.tools.interchange.items import InterchangeError
 
-MAX_SECONDS: Final = 20.0
+MAX_SECONDS: Final = 5.0  # of processor time
+_MAX_PATTERN: Final = 1000  # characters
+_MAX_REPEATED: Final = 200  # all counts of a pattern added up
+_MAX_SIZE: Final = 200_000  # where groups in groups may be repeated: its characters, times all counts
+_COUNTS: Final = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+_REPEATED_GROUP: Final = re.compile(r"\)\{\d*")
+#: Recursion; and comments and white space, which may stand between what is repeated and its count.
+_REFUSED: Final = re.compile(r"\(\?(?:R|[+-]?\d|&|P>|#|[a-zA-Z0-9]*x)")
 _KEYS: Final = ("policies", "operator_policies")
 _PREFIX: Final = "x-"
 _SMALLEST: Final = frozenset(("message-ttl", "expires", "max-length", "max-length-bytes"))
@@ -98,6 +108,9 @@ class Policies:
         if type(priority) is not int or not isinstance(applies_to, str):
             self._unmapped.add(title, name, "its priority or apply-to is not known: it is left out")
             return None
+        if not _is_small(pattern):
+            self._unmapped.add(title, name, "its pattern is too long, repetitive or recursive: it is left out")
+            return None
         try:
             compiled = regex.compile(pattern)
         except (regex.error, RecursionError, OverflowError) as error:
@@ -140,13 +153,13 @@ class Policies:
     def _applies(self, policy: _Policy, name: str, kinds: tuple[str, ...]) -> bool:
         if policy.applies_to != _ALL and policy.applies_to not in kinds:
             return False
-        began = time.monotonic()
+        began = time.process_time()
         try:
             is_found = policy.pattern.search(name, timeout=max(self._left, 0.001)) is not None
         except (TimeoutError, MemoryError):
             text = f"its pattern takes too long to be searched in names, such as {printable(name)}"
             raise InterchangeError(f'{policy.title} "{printable(policy.name)}": {text}') from None
-        self._left -= time.monotonic() - began
+        self._left -= time.process_time() - began
         return is_found
 
     def tell(self) -> None:
@@ -156,3 +169,13 @@ class Policies:
             where = " and ".join(plural(count, what) for count, what in counts if count)
             text = f"what is known of it is set for {where}, and not for those that are declared later"
             self._unmapped.add(policy.title, policy.name, text if where else "it is set for nothing: it is left out")
+
+
+def _is_small(pattern: str) -> bool:
+    """Whether a pattern takes little memory, compiled and searched."""
+    if len(pattern) > _MAX_PATTERN or _REFUSED.search(pattern) is not None:
+        return False
+    counts = [max(1, *(int(each[:9] or 0) for each in found.groups(""))) for found in _COUNTS.finditer(pattern)]
+    if len(_REPEATED_GROUP.findall(pattern)) > 1 and len(pattern) * math.prod(counts) > _MAX_SIZE:
+        return False
+    return sum(counts) <= _MAX_REPEATED
