@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.management import turns
 from qstore.broker.management.agent import DIRECT, TOPIC
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
@@ -103,16 +104,18 @@ def test_each_object_is_found_by_its_name() -> None:
     play(scene)
 
 
-def test_a_long_reply_comes_in_portions_and_others_are_served() -> None:
+def test_a_long_reply_comes_in_portions_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PORTION_SECONDS", 0.0)  # each portion has taken long enough, however fast the machine
+
     async def scene(stage: Wired, console: Console) -> None:
         for number in range(100):
             await stage.topology.declare_queue(f"q{number}")
         console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
-        turns = 0
+        iterations = 0
         while console.is_busy:
             await asyncio.sleep(0)
-            turns += 1
-        assert turns > 4
+            iterations += 1
+        assert iterations > 8
         names = [each["_values"]["name"] for reply in take(console.replies) for each in reply.content]
         assert sorted(names) == sorted(stage.broker.queues)
 
