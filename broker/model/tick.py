@@ -129,6 +129,10 @@ class _Batch:
         tick.schedule()
 
 
+def _ignore(_error: Exception | None) -> None:
+    """Whoever waits is told by the store."""
+
+
 def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:
     if error is None:
         queue.lower(barrier)
@@ -280,12 +284,14 @@ class Tick:
             self._lingering_runs += held
             self.journals.clear()
             return
-        self.is_urgent = False
+        is_awaited, self.is_urgent = self.is_urgent, False
         if not journals:
             for worker, runs in held:
                 worker.complete(runs)
             for callback in later:
                 callback(None)
+            if is_awaited and self._store is not None:
+                self._store.flush((), _ignore, is_idle=self.is_idle())  # the outcome of a distributed transaction
             return
         assert self._store is not None
         barriers = [(queue, queue.raise_barrier()) for queue in self.written]

@@ -106,6 +106,16 @@ def test_a_prepared_branch_is_seen_when_its_commit_is_on_the_disk(stage: Stage) 
     assert not stage.distributed.branches
 
 
+@pytest.mark.parametrize("commits", [False, True])
+def test_an_outcome_is_flushed_at_the_end_of_the_tick(stage: Stage, commits: bool) -> None:
+    """It is in no queue's journal, and whoever waits for it need not wait for a timer."""
+    branch = stage.prepared()
+    flushes = len(stage.model.store.flushed)
+    _decide(stage, branch, commits=commits)
+    stage.model.run()
+    assert stage.model.store.flushed[flushes:] == [[]]
+
+
 def test_a_prepared_branch_that_is_rolled_back_gives_messages_back_in_their_places(stage: Stage) -> None:
     branch = stage.prepared(moves=2)
     stage.source.release(stage.taker.entries[2], is_redelivered=False)
