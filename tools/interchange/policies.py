@@ -9,8 +9,8 @@ A policy is not kept, as this broker has none: it is set for what the definition
 later. Each is listed, with what became of it. Sources: RabbitMQ documentation, "Parameters and Policies", "Queue Length
 Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges".
 
-Patterns are Perl's regular expressions, and somebody else's: to be searched they have `MAX_SECONDS` all together, and
-what would take very much memory (counted repetitions are compiled as so many copies) is left out.
+Patterns are Perl-compatible regular expressions from an untrusted file: matching takes at most `MAX_SECONDS` in all.
+Patterns that would need too much memory (counted repetitions are compiled as that many copies) are skipped.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Consumers:
             consumer: the consumer.
             first: the queue's first entry.
             priority: of a taker: those of a higher one are asked before it; FOREMOST for one that takes one message,
-                whoever is active.
+                regardless of the active consumer.
         """
         consumer.is_waiting = False
         if consumer.acquires:

@@ -7,7 +7,7 @@
 `Consumers.waiting`, the ring that a queue asks, has only those that are first; the other ready takers are kept here.
 A queue without such consumers has no ranking, and one with them delivers to the first as any other.
 
-A taker of priority FOREMOST takes one message for somebody who asks for it (basic.get), and is never the active one.
+A taker of priority FOREMOST takes a single message for a client that polls (basic.get). It is never the active one.
 
 Source: RabbitMQ, "Consumer Priorities" and "Consumers" (single active consumer).
 """
