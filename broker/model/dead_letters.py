@@ -1,4 +1,4 @@
-"""Dead-letter exchanges: where messages of a queue go that are rejected, expire or are displaced from a ring.
+"""Dead-letter exchanges: where messages go that are rejected, expire, are displaced from a ring, or have no room.
 
     x-dead-letter-exchange       the exchange, looked for when a message dies; a missing one drops the message
     x-dead-letter-routing-key    the routing key that the message gets; by default it keeps its own
@@ -9,7 +9,8 @@ it goes. A crash in between leaves it at both places, never at none. Queues that
 not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
 exchange as well.
 
-    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so
+    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so. One
+                     that a full queue has refused goes on to where that one's dead letters go, if it asks for that
     a failed disk    the message stays on its queue, and is there after the next start
 
 Source: RabbitMQ, "Dead Letter Exchanges".
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.death_headers import EXPIRED, MAXLEN, REJECTED, Death, headers_after, is_cycle
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, QueueOverflowError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.sender_keys import BCC, CC, selected_keys
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -87,17 +89,48 @@ class DeadLetters:
             else:
                 done(None)
             return
-        message = entry.message.whole()
-        key = message.routing_key if to.routing_key is None else to.routing_key
-        died = Death(
-            reason, queue.name, message.exchange, message.routing_key, int(self.now()), message.properties().ttl
-        )
-        changes, deaths = headers_after(message.headers(), died)
-        dead = message.readdressed(exchange.name, key, changes)
+        dead, deaths = self._died(entry.message.whole(), queue, reason, exchange, to.routing_key)
         destination: Alternate[Queue] = exchange
         if reason != REJECTED:
             destination = _WithoutCycles(self._router, exchange, deaths, to)
         self._router.move(queue, entry, destination, done, dead)
+
+    def refused(self, queue: Queue, message: Message, to: QueueDeadLetter) -> None:
+        """Put a message that a full queue has refused on the queues of an exchange, with the headers of its death.
+
+        If one of these is full as well, it goes to where its own dead letters go.
+
+        Raises:
+            ModelError, MemoryError: it is on no queue.
+        """
+        while (exchange := self._exchanges.get(to.exchange)) is not None:
+            message, deaths = self._died(message, queue, MAXLEN, exchange, to.routing_key)
+            route = self._router.route(message, _WithoutCycles(self._router, exchange, deaths, to))
+            try:
+                self._router.put(message, route.queues)
+            except QueueOverflowError as error:
+                queue = error.queue
+                if not error.is_dead or not isinstance(queue.dead_letter, QueueDeadLetter):
+                    raise
+                to = queue.dead_letter
+            else:
+                self._router.count(message, route)
+                return
+
+    def _died(
+        self, message: Message, queue: Queue, reason: str, exchange: Exchange, routing_key: str | None
+    ) -> tuple[Message, list[TypedMap]]:
+        """The message as it goes to an exchange, with this key or its own ones, and the entries of its x-death."""
+        headers = message.headers()
+        has_further = bool(message.under_further_keys())
+        shown = selected_keys(headers, CC) if has_further else ()
+        keys = message.routing_key, *shown
+        died = Death(reason, queue.name, message.exchange, keys, int(self.now()), message.properties().ttl)
+        changes, deaths = headers_after(headers, died)
+        if has_further and routing_key is not None:
+            changes |= {CC: None, BCC: None}
+        key = message.routing_key if routing_key is None else routing_key
+        return message.readdressed(exchange.name, key, changes), deaths
 
 
 class QueueDeadLetter:
@@ -124,6 +157,13 @@ class QueueDeadLetter:
             self._letters.move(queue, entry, EXPIRED, self, _ignore)
         except (ResourceLimitExceededError, InvalidArgumentError) as error:
             queue.dequeue(entry)
+            self._was_dropped(queue, error)
+
+    def overflow(self, queue: Queue, message: Message) -> None:
+        """As `DeadLetter.overflow`."""
+        try:
+            self._letters.refused(queue, message, self)
+        except (ModelError, MemoryError) as error:
             self._was_dropped(queue, error)
 
     def displace(self, queue: Queue, entry: Entry) -> bool:

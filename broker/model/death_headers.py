@@ -7,7 +7,7 @@
         queue            the queue that it was on
         time             when it died first, in seconds since 1970
         exchange         the exchange that it was published to
-        routing-keys     the routing key, in a list
+        routing-keys     the routing key, in a list, and those of its header CC
         original-expiration    its own time to live in milliseconds, as text; only if it had one
     x-first-death-reason, -queue, -exchange    of its first death: never changed
     x-last-death-reason, -queue, -exchange     of its latest death
@@ -38,7 +38,7 @@ class Death(NamedTuple):
 
     Attributes:
         reason: REJECTED, EXPIRED or MAXLEN.
-        queue, exchange, routing_key: where it was, and what it was published to.
+        queue, exchange, routing_keys: where it was, and what it was published to.
         time: seconds since 1970.
         ttl: its own time to live in milliseconds; None if it had none.
     """
@@ -46,7 +46,7 @@ class Death(NamedTuple):
     reason: str
     queue: str
     exchange: str
-    routing_key: str
+    routing_keys: tuple[str, ...]
     time: int
     ttl: int | None = None
 
@@ -95,7 +95,7 @@ def _entry(death: Death) -> TypedMap:
         ("queue", TypedValue(STR16, death.queue)),
         ("time", TypedValue(_DATETIME, death.time)),
         ("exchange", TypedValue(STR16, death.exchange)),
-        ("routing-keys", TypedValue(LIST, (TypedValue(STR16, death.routing_key),))),
+        ("routing-keys", TypedValue(LIST, tuple(TypedValue(STR16, key) for key in death.routing_keys))),
     ]
     if death.ttl is not None:
         entries.append(("original-expiration", TypedValue(STR16, str(death.ttl))))

@@ -5,6 +5,8 @@ The text is one line for the caller and names the object concerned.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ModelError(Exception):
     """An operation of the model failed. The subclasses give the reason."""
@@ -40,6 +42,20 @@ class CommandInvalidError(ModelError):
 
 class ResourceLimitExceededError(ModelError):
     """A limit is reached."""
+
+
+class QueueOverflowError(ResourceLimitExceededError):
+    """A queue is full that was declared with x-overflow: publishers without confirms are not told.
+
+    Args:
+        text: the reason.
+        queue: the queue.
+        is_dead: whether the message goes to the dead-letter exchange of the queue.
+    """
+
+    def __init__(self, text: str, queue: Any, *, is_dead: bool) -> None:
+        super().__init__(text)
+        self.queue, self.is_dead = queue, is_dead
 
 
 class NotAllowedError(ModelError):

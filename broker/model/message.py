@@ -143,6 +143,13 @@ class Message(ABC):
         """
         return self
 
+    def under_further_keys(self) -> Sequence[Message]:
+        """The message under each of the further routing keys that its sender has selected (`sender_keys`), to route it.
+
+        Most messages have none.
+        """
+        return ()
+
     @abstractmethod
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, ModelError, QueueOverflowError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.sender_keys import route_by_all
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 
@@ -51,7 +52,7 @@ class Router:
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
     def publish(self, message: Message, exchange: Exchange) -> bool:
-        """Put a message on all queues that an exchange matches, or on none.
+        """Put a message on all queues that an exchange matches, or on none; by its own routing key only.
 
         Returns:
             Whether its completion must wait: for the records of this tick, and for the queues in `stops`.
@@ -73,6 +74,9 @@ class Router:
             is_promised = queue.publish(message)
         except self._store_errors as error:
             raise InternalError(str(error)) from error
+        except QueueOverflowError as error:
+            _overflow(message, error)
+            raise
         route.messages += 1
         route.bytes += message.size
         return is_promised
@@ -82,7 +86,7 @@ class Router:
 
         The caller counts the message (`count`).
         """
-        return self._or_alternate(message, exchange, exchange.route(message))
+        return self._or_alternate(message, exchange, route_by_all(message, exchange))
 
     @staticmethod
     def _or_alternate(message: Message, exchange: Alternate[Queue], route: Routed[Queue]) -> Routed[Queue]:
@@ -90,7 +94,7 @@ class Router:
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
         route.count(message.size)
-        return exchange.alternate.route(message)
+        return route_by_all(message, exchange.alternate)
 
     def count(self, message: Message, route: Routed[Queue]) -> None:
         """Count a message that was routed."""
@@ -104,7 +108,7 @@ class Router:
         Unless every matching queue has a consumer that can take it now, the message is unroutable. Source: AMQP 0-10,
         delivery-properties, immediate. (qpidd ignores that bit.)
         """
-        route = exchange.route(message)
+        route = route_by_all(message, exchange)
         if not all(queue.has_taker() for queue in route.queues):
             route = exchange.no_route
         return self._or_alternate(message, exchange, route)
@@ -116,7 +120,11 @@ class Router:
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
-        is_promised = self._put(message, route.queues)
+        try:
+            is_promised = self._put(message, route.queues)
+        except QueueOverflowError as error:
+            _overflow(message, error)
+            raise
         if sent is not None:
             sent.keep(message)
         self.count(message, route)
@@ -282,6 +290,13 @@ class Router:
             self._tick.when_synced(leave)
         else:
             leave(None)
+
+
+def _overflow(message: Message, error: QueueOverflowError) -> None:
+    """A published message was refused: move it to where the queue's dead letters go, if it asks for that."""
+    queue: Queue = error.queue
+    if error.is_dead and queue.dead_letter is not None:
+        queue.dead_letter.overflow(queue, message)
 
 
 def _ignore(_error: Exception | None) -> None:

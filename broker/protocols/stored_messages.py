@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from qstore.broker.protocols.amqp_0_9_1.copied_message import restored
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic
 from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
 from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
@@ -38,7 +39,7 @@ def restore_message(data: bytes) -> Message:
         BrokerRecordError: it cannot be decoded.
     """
     if data.startswith(BASIC_MARK, HEADER_SIZE_BYTES):
-        return restore_basic(data)
+        return restored(restore_basic(data))
     if data.startswith(_MARK, HEADER_SIZE_BYTES):
         return StoredSections(data)
     return restore_transfer(data)

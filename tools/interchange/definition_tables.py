@@ -5,6 +5,7 @@
     x-max-length, x-max-length-bytes    qpid.max_count, qpid.max_size
     x-overflow: drop-head (default)     qpid.policy_type: ring
     x-overflow: reject-publish          qpid.policy_type: reject (default), without flow control before it
+    x-overflow: reject-publish-dlx      the same, with x-max-length and x-max-length-bytes
     x-message-ttl, x-expires,           the same
     x-max-priority,
     x-single-active-consumer
@@ -41,6 +42,7 @@ from qstore.broker.model.queues.classic_arguments import (
     MAX_MILLISECONDS,
     MESSAGE_TTL,
     OVERFLOW,
+    REJECT_DEAD,
     SINGLE_ACTIVE,
 )
 from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
@@ -101,7 +103,9 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
         if _is_count(rest.get(key)) and rest[key]:  # a queue that keeps no message is not known
             arguments[own] = rest.pop(key)
     overflow = rest.pop(OVERFLOW, "drop-head")
-    if arguments or overflow != "drop-head":
+    if overflow == REJECT_DEAD:  # only under RabbitMQ's names
+        arguments = {key: given[key] for key, own in LIMITS.items() if own in arguments} | {OVERFLOW: overflow}
+    elif arguments or overflow != "drop-head":
         policy = OVERFLOWS.get(str(overflow))
         if policy is None:
             unmapped.add("queue", name, f"x-overflow {overflow}: publishers are refused instead")

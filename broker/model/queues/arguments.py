@@ -58,6 +58,7 @@ from qstore.broker.model.queues.classic_arguments import (
     MAX_MILLISECONDS,
     MESSAGE_TTL,
     NAMES,
+    OVERFLOW,
     SINGLE_ACTIVE,
     DeadLetterArguments,
     dead_letter_arguments,
@@ -171,6 +172,7 @@ class QueueArguments(NamedTuple):
         is_capped: whether each priority is a level, and those above count as the highest.
         dead_letter: where its dead messages go; None if they are dropped.
         is_single_active: whether one consumer at a time gets messages.
+        overflow: the value of x-overflow; empty if it is not given.
     """
 
     max_messages: int = 0
@@ -199,6 +201,7 @@ class QueueArguments(NamedTuple):
     is_capped: bool = False
     dead_letter: DeadLetterArguments | None = None
     is_single_active: bool = False
+    overflow: str = ""
 
 
 #: No arguments given.
@@ -272,6 +275,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         HIGHEST_PRIORITY in classic,
         dead_letter,
         _is_single_active(classic.get(SINGLE_ACTIVE, False)),
+        str(classic.get(OVERFLOW, "")),
     )
 
 

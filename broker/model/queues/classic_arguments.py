@@ -3,7 +3,8 @@
     x-max-length         qpid.max_count
     x-max-length-bytes   qpid.max_size
     x-overflow           what happens at these: drop-head, the default, is qpid.policy_type ring; reject-publish is
-                         reject, without flow control before it
+                         reject, without flow control before it, and only publishers with confirms are told;
+                         reject-publish-dlx likewise, and the message goes to the dead-letter exchange
     x-message-ttl        milliseconds that a message may be on the queue
     x-dead-letter-exchange, x-dead-letter-routing-key
                          where messages go that are rejected, expire or are displaced (`broker.model.dead_letters`)
@@ -32,7 +33,8 @@ HIGHEST_PRIORITY: Final = "x-max-priority"
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
 _LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 _POLICY: Final = "qpid.policy_type"
-_POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject"}
+REJECT_DEAD: Final = "reject-publish-dlx"
+_POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject", REJECT_DEAD: "reject"}
 _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 
 DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -110,6 +112,6 @@ def mapped(arguments: TypedMap) -> TypedMap:
         if _POLICY in names:
             raise InvalidArgumentError(f"{OVERFLOW} and {_POLICY} cannot be given for the same queue")
         entries.append((_POLICY, TypedValue(STR16, _POLICIES[str(policy)])))
-    if policy == "reject-publish":
+    if policy in ("reject-publish", REJECT_DEAD):
         entries += [(name, TypedValue(UINT64, 0)) for name in _STOPS if name not in names]
     return TypedMap(tuple(entries))

@@ -32,6 +32,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
 )
 from qstore.broker.model.queues.capacity import Capacity
+from qstore.broker.model.queues.classic_arguments import REJECT_DEAD
 from qstore.broker.model.queues.displacement import Displacement
 from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.entry import Entry
@@ -40,7 +41,7 @@ from qstore.broker.model.queues.expiry import Expiries
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
-from qstore.broker.model.queues.limits import DiskLimit, Limit
+from qstore.broker.model.queues.limits import DiskLimit, Limit, OverflowLimit
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring, RingLimit
@@ -254,6 +255,10 @@ class QueueFactory:
                 is_strict=parsed.policy == RING_STRICT,
             )
             return ring, (Ring(ring, order, lambda queue, entry: self.divert(queue, entry)),)
+        if parsed.overflow:
+            is_dead = parsed.overflow == REJECT_DEAD
+            overflow = OverflowLimit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead, is_dead=is_dead)
+            return overflow, ()
         limit = Limit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
         if parsed.policy == SELF_DESTRUCT:
             return None, (SelfDestruct(limit, lambda: self.self_destruct(name)),)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.entry import Entry
 
 _QueueT = TypeVar("_QueueT", contravariant=True)
@@ -35,3 +36,6 @@ class DeadLetter(Protocol[_QueueT]):
 
     def displace(self, queue: _QueueT, entry: Entry) -> bool:
         """Move the oldest message of a full ring. Returns False if it is still acquired: there is no room for it."""
+
+    def overflow(self, queue: _QueueT, message: Message) -> None:
+        """Put a message there that a full queue has refused; where there is no room for it, it is dropped."""

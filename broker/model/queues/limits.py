@@ -4,6 +4,7 @@
     ring, ring_strict      the oldest messages are discarded to make room for it (`ring`)
     self-destruct          the queue is deleted (`self_destruct`)
     flow_to_disk           messages leave memory; they are refused only if they cannot (`DiskLimit`)
+    reject-publish, reject-publish-dlx    as reject, but only a publisher with confirms is told (`OverflowLimit`)
 
 A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
@@ -14,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -68,6 +69,28 @@ class Limit:
             self.refused += count
             used = f"{held} of {self.max_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
+
+
+class OverflowLimit(Limit):
+    """Refuses messages beyond the limit, as x-overflow asks (`classic_arguments`).
+
+    Args:
+        max_messages, max_bytes, overhead: as of `Limit`.
+        is_dead: whether a refused message goes to the dead-letter exchange of the queue.
+    """
+
+    __slots__ = ("_is_dead",)
+
+    def __init__(self, *, max_messages: int, max_bytes: int, overhead: int, is_dead: bool) -> None:
+        super().__init__(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
+        self._is_dead = is_dead
+
+    def check_all(self, queue: Depth, count: int, size: int) -> None:
+        """As `Limit.check_all`. Raises QueueOverflowError."""
+        try:
+            super().check_all(queue, count, size)
+        except ResourceLimitExceededError as error:
+            raise QueueOverflowError(str(error), queue, is_dead=self._is_dead) from None
 
 
 class DiskLimit(Limit):

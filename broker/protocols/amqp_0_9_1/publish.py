@@ -5,7 +5,8 @@
     confirm      the message is numbered, and confirmed when it is done (`confirms`); refused if a queue has no room
     transaction  it is published at commit, and returned then
 
-Without confirms, a message that a queue has no room for closes the channel: 311 content-too-large. If it is put on a
+Without confirms, a message that a queue has no room for closes the channel: 311 content-too-large; unless the queue was
+declared with x-overflow, then it is dropped. If it is put on a
 queue that flow control has stopped, the client is not read until the queue has drained; unless the connection has
 consumers, whose acknowledgements may be what drains the queue.
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.content import Content
-from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, Target
@@ -67,12 +69,14 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         return
     router = broker.router
     try:
-        if target.is_mandatory or target.is_immediate:
+        if target.is_mandatory or target.is_immediate or isinstance(message, CopiedMessage):
             is_waiting = _publish_or_return(channel, target, message, exchange)
         else:
             is_waiting = router.publish(message, exchange)
     except ResourceLimitExceededError as error:
         if confirms is None:
+            if isinstance(error, QueueOverflowError):
+                return
             raise SoftError(ReplyCode.CONTENT_TOO_LARGE, str(error)) from error
         confirms.refuse(number)
         return
@@ -95,7 +99,7 @@ def _publish_or_return(channel: Channel, target: Target, message: BasicMessage, 
     if exchange.receiver is not None and exchange.receiver.takes(message):
         return router.publish(message, exchange)
     route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
-    if not route.queues:
+    if not route.queues and (target.is_mandatory or target.is_immediate):
         channel.send_content(_return(target, exchange, message), message)
     return router.publish_to(message, exchange, route)
 
@@ -131,6 +135,8 @@ def _check(channel: Channel, publishing: Publishing, message: BasicMessage) -> N
             text = f"user_id property set to '{user_id}' but authenticated user was '{connection.user}'"
             raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
     if publishing.checks_publish:
-        place = message.exchange, message.routing_key
-        if place not in publishing.allowed and broker.authorization.check_publish(connection, *place):
-            publishing.allow(place)
+        further = message.keys if isinstance(message, CopiedMessage) else ()
+        for key in (message.routing_key, *further):
+            place = message.exchange, key
+            if place not in publishing.allowed and broker.authorization.check_publish(connection, *place):
+                publishing.allow(place)

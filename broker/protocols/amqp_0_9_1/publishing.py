@@ -11,6 +11,7 @@ from typing import Final
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
+from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage, with_keys
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, handling_priority
 from qstore.broker.protocols.publish_checks import PublishChecks
@@ -90,6 +91,7 @@ class Publishing(PublishChecks):
         Raises:
             Amqp091Error: the header is not valid.
             SoftError: its expiration is not valid, or it wants a direct reply, and the channel does not consume any.
+            InvalidArgumentError: its header CC or BCC is not valid.
         """
         last = self._last
         if last is not None and target is self._last_target and header == self._last_header:
@@ -116,6 +118,10 @@ class Publishing(PublishChecks):
         message = BasicMessage(
             kept, body, target.exchange, target.routing_key, target.routed, read.is_persistent, handling, expires_at
         )
+        if b"CC" in kept:
+            message = with_keys(message)
+            if isinstance(message, CopiedMessage):
+                return message
         if not expires_at and not self.has_timestamps and not read.wants_direct_reply:
             self._last, self._last_target, self._last_header = _without_body(message), target, header
         return message

@@ -9,6 +9,7 @@ import pytest
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
 from tests.broker.test_acl_control import use
@@ -99,6 +100,14 @@ def test_messages_to_a_queue_may_be_refused(client: BasicClient) -> None:
     refused(client)
     queues = client.world.broker.queues
     assert (queues["open"].available_count, queues["kept"].available_count) == (1, 1)
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_further_routing_keys_are_asked_for_as_well(client: BasicClient, header: str) -> None:
+    client.publish("open", b"x", Properties(headers=typed_map({header: ["open", "kept"]})))
+    refused(client)
+    queues = client.world.broker.queues
+    assert (queues["open"].available_count, queues["kept"].available_count) == (0, 1)
 
 
 # ---- logins ----

@@ -535,11 +535,19 @@ def test_or_the_newest_are_refused(client: BasicClient) -> None:
     assert sorted(each.name for each in client.take("basic.ack", "basic.nack")) == ["basic.ack", "basic.nack"]
 
 
+def test_without_confirms_nobody_is_told_of_them(client: BasicClient) -> None:
+    client.call("queue.declare", queue="l", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    for number in range(3):
+        client.publish("l", b"%d" % number)
+    assert client.call("basic.get", queue="l").body == b"0"
+    assert client.call("basic.get", queue="l").name == "basic.get-empty"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": 0}, {"x-max-length": -1},
-        {"x-max-length": 1, "qpid.max_count": 1}, {"x-overflow": "reject-publish-dlx"},
+        {"x-max-length": 1, "qpid.max_count": 1}, {"x-overflow": "reject"},
         {"x-max-length": 1, "qpid.policy_type": "ring"},
     ],
 )  # fmt: skip

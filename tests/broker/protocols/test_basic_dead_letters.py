@@ -19,6 +19,7 @@ from tests.broker.protocols.test_basic_channel import failed
 from tests.broker.protocols.world import World, header
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+DEAD_OVERFLOW = "reject-publish-dlx"
 NACK = {"delivery_tag": 0, "multiple": True, "requeue": False}
 
 
@@ -139,6 +140,61 @@ def test_refused_messages_do_not(client: BasicClient) -> None:
     client.publish("q")
     assert client.take("basic.nack")
     assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+@pytest.mark.parametrize("exchange", ["", "both"])
+def test_unless_the_queue_asks_for_them(client: BasicClient, confirms: bool, exchange: str) -> None:
+    """Whether it is the only queue of the message, or one of two: then the other one does not get it either."""
+    client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+    client.call("queue.declare", queue="other")
+    client.call("exchange.declare", exchange="both", type="fanout")
+    for queue in ("q", "other"):
+        client.call("queue.bind", queue=queue, exchange="both")
+    client.publish("q", b"first")
+    if confirms:
+        client.call("confirm.select")
+    client.publish("q", b"second", exchange=exchange)
+    assert [each.name for each in client.take("basic.ack", "basic.nack")] == ["basic.nack"] * confirms
+    found = got(client, "dead")
+    assert found.body == b"second"
+    death = headers_of(found)["x-death"][0]
+    assert (death["reason"], death["queue"], death["exchange"]) == ("maxlen", "q", exchange)
+    assert got(client, "q").body == b"first"
+    assert client.call("basic.get", queue="other").name == "basic.get-empty"
+
+
+def test_refused_messages_go_on_from_one_full_queue_to_the_next(world: World, client: BasicClient) -> None:
+    """And not in a cycle."""
+    names = [f"q{number}" for number in range(20)]
+    for name, following in zip(names, [*names[1:], "dead"], strict=True):
+        to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": following}
+        client.call("queue.declare", queue=name, arguments={**to, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+        client.publish(name, b"here before")
+    client.publish("q0", b"new")
+    found = got(client, "dead")
+    assert (found.body, len(headers_of(found)["x-death"])) == (b"new", 20)
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "circle"}
+    client.call("queue.declare", queue="circle", arguments={**to, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+    client.publish("circle")
+    client.publish("circle")
+    assert totals(world, "circle").messages == 1
+    assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", DEAD_OVERFLOW])
+def test_refused_messages_are_dropped_where_there_is_no_room(
+    world: World, client: BasicClient, overflow: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With reject-publish-dlx, but no exchange that is there, too."""
+    nowhere = {"x-dead-letter-exchange": "nowhere", "x-max-length": 1, "x-overflow": overflow}
+    client.call("queue.declare", queue="full", arguments=nowhere)
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"}
+    client.call("queue.declare", queue="q", arguments={**to, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+    for queue in ("full", "q", "q"):
+        client.publish(queue, queue.encode())
+    assert [totals(world, name).messages for name in ("full", "q", "dead")] == [1, 1, 0]
+    assert ('"q": 1 message was dropped' in caplog.text) == (overflow == "reject-publish")
 
 
 def test_messages_of_a_purged_or_deleted_queue_do_not(client: BasicClient) -> None:
