@@ -216,7 +216,7 @@ def _paced(port: int, size: int, seconds: float, window: int, rate: float) -> li
     consumer = TimedConsumer(taking, size, window)
     confirms = Publisher(sending, size, window, consumer)
     head, tail = _message(b"\0" * size)[: -1 - size], b"x" * (size - _DUE.size) + bytes((_END,))
-    selector = selectors.DefaultSelector()
+    selector = selectors.SelectSelector()  # others wait for whole milliseconds
     for link in (consumer, confirms):
         link.socket.setblocking(False)
         selector.register(link.socket, selectors.EVENT_READ, link)
@@ -225,7 +225,7 @@ def _paced(port: int, size: int, seconds: float, window: int, rate: float) -> li
     rest = memoryview(b"")
     while consumer.count < total:
         now = time.perf_counter()
-        due = min(int((now - begin) * rate), total)
+        due = min(int((now - begin) * rate) + 1, total)
         if not rest and due > sent:
             rest = memoryview(b"".join(head + _DUE.pack(begin + number / rate) + tail for number in range(sent, due)))
             sent, end = due, now + _LATE_SECONDS
@@ -234,7 +234,7 @@ def _paced(port: int, size: int, seconds: float, window: int, rate: float) -> li
                 rest = rest[sending.socket.send(rest) :]
         if sent == total and now > end:
             raise click.ClickException(f"{total - consumer.count} messages have not come")
-        pause = 0.0 if rest else max(0.0, begin + (sent + 1) / rate - time.perf_counter())
+        pause = 0.0 if rest else max(0.0, begin + sent / rate - time.perf_counter())
         for key, _ in selector.select(min(pause, 0.05)):
             key.data.read()
         consumer.write()
