@@ -17,7 +17,16 @@ class UnauthorizedError(ModelError):
 
 
 class NotFoundError(ModelError):
-    """The object does not exist."""
+    """The object does not exist.
+
+    Args:
+        text: the reason.
+        kind, name: of a queue or exchange that was looked for; empty for other objects.
+    """
+
+    def __init__(self, text: str, *, kind: str = "", name: str = "") -> None:
+        super().__init__(text)
+        self.kind, self.name = kind, name
 
 
 class ResourceLockedError(ModelError):

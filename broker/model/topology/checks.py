@@ -53,7 +53,7 @@ def find_exchange(exchanges: Mapping[str, Exchange], name: str) -> Exchange:
         raise InvalidArgumentError("No exchange name specified; the default exchange cannot be changed")
     exchange = exchanges.get(name)
     if exchange is None:
-        raise NotFoundError(f"Exchange not found: {name}")
+        raise NotFoundError(f"Exchange not found: {name}", kind="exchange", name=name)
     return exchange
 
 
@@ -97,7 +97,7 @@ def owner_of(caller: Caller) -> Caller | None:
 def check_queue_alike(queue: Queue, durable: bool, auto_delete: bool, exclusive: bool, arguments: TypedMap) -> None:
     """Raise PreconditionFailedError unless a queue was declared like this."""
     _check_alike(
-        f'queue "{queue.name}"',
+        f"queue '{queue.name}' in vhost '/'",
         (queue.arguments, arguments),
         durable=(queue.durable, durable),
         auto_delete=(queue.auto_delete, auto_delete),
@@ -110,7 +110,7 @@ def check_exchange_alike(
 ) -> None:
     """Raise PreconditionFailedError unless an exchange was declared like this."""
     _check_alike(
-        f'exchange "{exchange.name}"',
+        f"exchange '{exchange.name}' in vhost '/'",
         (exchange.arguments, arguments),
         type=(exchange.type_name, type_name),
         durable=(exchange.durable, durable),
@@ -125,8 +125,17 @@ def _check_alike(what: str, arguments: tuple[TypedMap, TypedMap], **properties: 
         properties[name] = existing.get(name), declared.get(name)
     for name, (current, received) in properties.items():
         if current != received:
-            text = f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
-            raise PreconditionFailedError(text)
+            difference = f"received {_quoted(received)} but current is {_quoted(current)}"
+            raise PreconditionFailedError(f"inequivalent arg '{name}' for {what}: {difference}")
+
+
+def _quoted(value: object) -> str:
+    """A value as RabbitMQ's errors have it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"'{str(value).lower()}'"
+    return shown(value) if isinstance(value, str) else f"'{shown(value)}'"
 
 
 class UnsupportedArguments:

@@ -134,7 +134,7 @@ class Topology:
             raise InvalidArgumentError("No queue name specified")
         queue = self._queues.get(name)
         if queue is None:
-            raise NotFoundError(f"Queue not found: {name}")
+            raise NotFoundError(f"Queue not found: {name}", kind="queue", name=name)
         return queue
 
     def find_exchange(self, name: str) -> Exchange:

@@ -5,10 +5,11 @@ ignored. All other names are passed on to the model, which has features of its o
 
     queues       x-queue-type: "classic" only; x-message-ttl, x-expires, x-max-length, x-max-length-bytes, x-overflow,
                  x-max-priority, x-dead-letter-exchange, x-dead-letter-routing-key, x-single-active-consumer
-                 (`model/queues/classic_arguments`)
+                 (`model/queues/classic_arguments`); x-queue-mode, x-queue-version and x-queue-master-locator are
+                 checked, and have no effect: how and where a queue is kept does not change what it does
     exchanges    alternate-exchange: the name of an existing exchange
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
-    consumers    x-priority: a whole number
+    consumers    x-priority: a whole number; x-cancel-on-ha-failover: without effect
 
 Source: RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
 """
@@ -30,16 +31,19 @@ _FEATURE: Final = "x-"
 _OF_QPID: Final = ("x-qpid-",)
 
 
-def _is_classic(value: object) -> bool:
-    return value == "classic"
-
-
-def _is_any(_value: object) -> bool:
-    return True  # the model checks it
+def exchange_name(name: str) -> str:
+    """The name of an exchange here: RabbitMQ has its standard headers exchange under two names."""
+    return "amq.match" if name == "amq.headers" else name
 
 
 #: Queue argument -> whether its value is supported.
-_QUEUE: Final[dict[str, Callable[[object], bool]]] = {"x-queue-type": _is_classic, **dict.fromkeys(NAMES, _is_any)}
+_QUEUE: Final[dict[str, Callable[[object], bool]]] = {
+    "x-queue-type": lambda value: value == "classic",
+    "x-queue-mode": lambda value: value in ("default", "lazy"),
+    "x-queue-version": lambda value: value in (1, 2),
+    "x-queue-master-locator": lambda value: isinstance(value, str),
+    **dict.fromkeys(NAMES, lambda _value: True),  # the model checks them
+}
 
 
 def check_queue_arguments(arguments: TypedMap) -> None:
@@ -57,7 +61,7 @@ def check_queue_arguments(arguments: TypedMap) -> None:
 def check_consumer_arguments(arguments: TypedMap) -> None:
     """Raise InvalidArgumentError for an argument of a consumer that is not supported."""
     for name in arguments:
-        if name.startswith(_FEATURE) and name != PRIORITY:
+        if name.startswith(_FEATURE) and name not in (PRIORITY, "x-cancel-on-ha-failover"):
             raise InvalidArgumentError(f"consumer argument '{name}' is not supported")
 
 
@@ -76,7 +80,7 @@ def alternate_of(arguments: TypedMap) -> str:
     value = as_text(typed.value)
     if not isinstance(value, str):
         raise InvalidArgumentError(f"exchange argument '{ALTERNATE}' with value {shown(value)} is no name")
-    return value
+    return exchange_name(value)
 
 
 def binding_arguments(exchange_type: str, arguments: TypedMap) -> TypedMap:

@@ -88,7 +88,8 @@ def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> Ba
     try:
         subscribe(channel.broker, channel, queue, consumer, tag, exclusive=exclusive, arguments=arguments)
     except ResourceLockedError as error:
-        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' in exclusive use: {error}") from error
+        text = f"queue '{queue.name}' in vhost '/' in exclusive use: {error}"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text) from error
     return consumer
 
 
@@ -123,9 +124,8 @@ def _cancel_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
 def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
     queue = channel.find_queue(values["queue"], Action.CONSUME)
     channel.broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, queue.name)
-    if queue.exclusive_consumer is not None or queue.is_browse_only:
-        what = "an exclusive consumer" if queue.exclusive_consumer is not None else "only browsers"
-        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' has {what}")
+    if queue.is_browse_only:
+        raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' has only browsers")
     if len(channel.unsettled) >= MAX_UNACKNOWLEDGED:
         text = f"more than {MAX_UNACKNOWLEDGED} unacknowledged messages on one channel"
         raise SoftError(ReplyCode.PRECONDITION_FAILED, text)

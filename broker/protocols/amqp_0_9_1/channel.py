@@ -21,7 +21,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
 from qstore.broker.model.content import Buffer, LargeContent
-from qstore.broker.model.errors import InternalError, ModelError, ResourceLockedError
+from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
@@ -35,6 +35,7 @@ from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, Del
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.frame_output import content_frames
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
+from qstore.broker.protocols.amqp_0_9_1.reply_codes import locked, missing
 from qstore.broker.protocols.streams import Stream
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -227,7 +228,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
     def find_queue(self, given: str, action: Action) -> Queue:
         """The queue with a name, if this connection may use it; otherwise it is asked whether the user may at all.
 
-        Raises SoftError, UnauthorizedError or ResourceLockedError.
+        Raises SoftError or UnauthorizedError.
         """
         name = self.queue_name(given)
         queue = self.broker.queues.get(name)
@@ -235,8 +236,8 @@ class Channel(DeliveringChannel[ChannelConnection]):
             return queue
         self.broker.authorization.check(self.connection, action, ObjectType.QUEUE, name)
         if queue is None:
-            raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '/'")
-        raise ResourceLockedError(f"queue '{name}' is exclusive to another connection")
+            raise missing("queue", name)
+        raise locked(name)
 
     def drop_consumer(self, consumer: BasicConsumer) -> None:
         """End a consumer; its deliveries stay unacknowledged."""

@@ -24,6 +24,7 @@ from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, Target
+from qstore.broker.protocols.amqp_0_9_1.reply_codes import missing
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import user_id_of
@@ -52,9 +53,9 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         target = publishing.read_target(payload)
     exchange = broker.exchanges.get(target.exchange)
     if exchange is None:
-        raise SoftError(ReplyCode.NOT_FOUND, f"no exchange '{target.exchange}' in vhost '/'")
+        raise missing("exchange", target.named)
     if exchange.is_internal:
-        text = f"exchange '{target.exchange}' is internal: clients cannot publish to it"
+        text = f"cannot publish to internal exchange '{target.named}' in vhost '/'"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:
@@ -119,7 +120,7 @@ def _return(target: Target, exchange: Exchange, message: BasicMessage) -> bytes:
     if target.is_immediate and exchange.route(message).queues:
         code, text = ReplyCode.NO_CONSUMERS, "NO_CONSUMERS"
     return encode_method(
-        "basic.return", reply_code=code, reply_text=text, exchange=target.exchange, routing_key=target.routing_key
+        "basic.return", reply_code=code, reply_text=text, exchange=target.named, routing_key=target.routing_key
     )
 
 

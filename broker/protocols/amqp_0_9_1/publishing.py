@@ -11,6 +11,7 @@ from typing import Final
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage, with_keys
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, handling_priority
@@ -29,16 +30,18 @@ class Target:
     """Where basic.publish sends a message.
 
     Attributes:
-        exchange, routing_key: as sent.
+        exchange: the exchange.
+        named, routing_key: its name and the routing key, as sent.
         routed: both, encoded as in basic.deliver.
         is_mandatory, is_immediate: as sent.
     """
 
-    __slots__ = ("exchange", "is_immediate", "is_mandatory", "routed", "routing_key")
+    __slots__ = ("exchange", "is_immediate", "is_mandatory", "named", "routed", "routing_key")
 
     def __init__(self, payload: bytes) -> None:
         given = decode_publish(payload)
-        self.exchange, self.routing_key = given.exchange, given.routing_key
+        self.named, self.routing_key = given.exchange, given.routing_key
+        self.exchange = exchange_name(given.exchange)
         self.is_mandatory, self.is_immediate = given.is_mandatory, given.is_immediate
         self.routed = payload[_ROUTED_AT:-1]
 

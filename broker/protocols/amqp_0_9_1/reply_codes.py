@@ -45,9 +45,24 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
 }
 
 
+def missing(kind: str, name: str) -> SoftError:
+    """There is no such queue or exchange."""
+    return SoftError(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
+
+
+def locked(name: str) -> SoftError:
+    """A queue belongs to another connection, or is one that cannot become exclusive."""
+    why = "it belongs to another connection, or was declared without exclusive"
+    return SoftError(
+        ReplyCode.RESOURCE_LOCKED, f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': {why}"
+    )
+
+
 def protocol_error(error: Exception) -> ProtocolError:
     """What a client is told of an error of the model, or of the store."""
     if isinstance(error, ProtocolError):
         return error
+    if isinstance(error, errors.NotFoundError) and error.kind:
+        return missing(error.kind, error.name)
     code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
     return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))

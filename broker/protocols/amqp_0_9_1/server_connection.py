@@ -330,7 +330,8 @@ class ServerConnection(SendingConnection):
         elif name == "connection.update-secret" and self.phase is Phase.OPEN:
             self.send("connection.update-secret-ok")  # as of RabbitMQ's own users: a login does not expire
         elif name not in ("connection.blocked", "connection.unblocked"):
-            raise HardError(ReplyCode.COMMAND_INVALID, f"{name} is unexpected on channel 0 in this state")
+            code = ReplyCode.CHANNEL_ERROR if self.phase is Phase.OPEN else ReplyCode.COMMAND_INVALID
+            raise HardError(code, f"{name} is unexpected on channel 0 in this state")
 
     def _do_on_closed_channel(self, number: int, name: str) -> None:
         if self.phase is not Phase.OPEN:

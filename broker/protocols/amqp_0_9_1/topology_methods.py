@@ -18,12 +18,21 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError
+from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.broker.model.replies import REPLY_TO
-from qstore.broker.protocols.amqp_0_9_1.arguments import alternate_of, binding_arguments, check_queue_arguments
+from qstore.broker.protocols.amqp_0_9_1.arguments import (
+    alternate_of,
+    binding_arguments,
+    check_queue_arguments,
+    exchange_name,
+)
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
+from qstore.broker.protocols.amqp_0_9_1.headers_keys import headers_key
+from qstore.broker.protocols.amqp_0_9_1.reply_codes import locked, missing
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.values import TypedMap
 
@@ -47,11 +56,11 @@ def _reply(channel: Channel, reply: str, values: _Values) -> None:
 
 
 def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
-    name, type_name, arguments = values["exchange"], values["type"], values["arguments"]
+    name, type_name, arguments = exchange_name(values["exchange"]), values["type"], values["arguments"]
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     if not values["passive"] and type_name not in EXCHANGE_TYPES:
-        raise HardError(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{type_name}'")
+        raise HardError(ReplyCode.COMMAND_INVALID, f"invalid exchange type '{type_name}'")
     work = channel.broker.topology.declare_exchange(
         name,
         "" if values["passive"] else type_name,
@@ -72,7 +81,7 @@ async def _ignoring_result(work: Coroutine[Any, Any, Any]) -> None:
 
 
 def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
-    name = values["exchange"]
+    name = exchange_name(values["exchange"])
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     work = channel.broker.topology.delete_exchange(name, if_unused=values["if_unused"], caller=channel.connection)
@@ -98,8 +107,8 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     is_server_named = not name and not passive
     if is_server_named:
         name = SERVER_NAMED + secrets.token_urlsafe(16)
-    elif not name:
-        name = channel.queue_name(name)
+    else:
+        _check_access(channel, name, exclusive=values["exclusive"] and not passive)
     if not passive:
         check_queue_arguments(values["arguments"])
     found: list[tuple[int, int]] = []
@@ -130,10 +139,22 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     channel.run(declare(), reply, payload)
 
 
+def _check_access(channel: Channel, name: str, *, exclusive: bool) -> None:
+    """Raise an error if a queue cannot be declared over this connection, or there can be none with that name."""
+    if not name:
+        raise missing("queue", name)
+    queue = channel.broker.queues.get(name)
+    if queue is None:
+        return
+    if queue.owner not in (None, channel.connection) or (exclusive and queue.owner is None):
+        channel.broker.authorization.check(channel.connection, Action.ACCESS, ObjectType.QUEUE, name)
+        raise locked(name)
+
+
 def _declare_replies(channel: Channel, name: str, *, nowait: bool) -> None:
     """Declare a reply queue: only whether it is there can be found out."""
     if not channel.broker.replies.has(name):
-        raise SoftError(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '/'")
+        raise missing("queue", name)
     if not nowait:
         channel.send("queue.declare-ok", queue=name, message_count=0, consumer_count=1)
 
@@ -156,36 +177,42 @@ def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
 # ---- bindings ----
 
 
-def _bound(channel: Channel, values: _Values) -> tuple[str, str, str]:
-    """Queue, exchange and key of a binding. Raises SoftError."""
+def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
+    """Queue, exchange, key and arguments of a binding. Raises SoftError."""
     given, key = values["queue"], values["routing_key"]
     name = channel.queue_name(given)
     if not values["exchange"]:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    return name, values["exchange"], key if given or key else name
+    exchange, queue = channel.broker.exchanges.get(exchange_name(values["exchange"])), channel.broker.queues.get(name)
+    key = key if given or key else name
+    if not isinstance(exchange, HeadersExchange):
+        return name, exchange_name(values["exchange"]), key, values["arguments"]
+    arguments = binding_arguments(exchange.type_name, values["arguments"])
+    if queue is not None:
+        key = headers_key(exchange, queue, key, arguments)
+    return name, exchange.name, key, arguments
 
 
 def _bind(channel: Channel, values: _Values, payload: bytes) -> None:
-    queue, name, key = _bound(channel, values)
-    exchange = channel.broker.exchanges.get(name)
-    arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
+    queue, name, key, arguments = _bound(channel, values)
     work = channel.broker.topology.bind(queue, name, key, arguments, caller=channel.connection)
     _run(channel, _ignoring_result(work), "queue.bind-ok", values, payload)
 
 
 def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
-    work = channel.broker.topology.unbind(*_bound(channel, values), caller=channel.connection)
+    queue, name, key, _ = _bound(channel, values)
+    work = channel.broker.topology.unbind(queue, name, key, caller=channel.connection)
     _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
 
 
 def _ends(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
     """Source, destination, key and arguments of a binding between exchanges. Raises SoftError."""
-    source = values["source"]
-    if not source or not values["destination"]:
+    source, destination = exchange_name(values["source"]), exchange_name(values["destination"])
+    if not source or not destination:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     exchange = channel.broker.exchanges.get(source)
     arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
-    return source, values["destination"], values["routing_key"], arguments
+    return source, destination, values["routing_key"], arguments
 
 
 def _bind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:

@@ -117,7 +117,7 @@ def test_channels_before_the_connection_is_open_are_refused() -> None:
 def test_a_second_start_is_refused() -> None:
     client = BasicClient(World()).open()
     client.method("connection.start-ok", 0)
-    assert closed(client)[0] == 503
+    assert closed(client)[0] == 504
 
 
 def test_a_frame_that_is_too_large_is_refused() -> None:
