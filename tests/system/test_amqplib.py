@@ -1,6 +1,6 @@
 """Node's amqplib, unchanged, against a real broker: what it can do, and a broker that is killed under its load.
 
-It is installed from npm into a temporary folder, once for all tests; they are skipped without node, npm or the registry.
+It is installed from npm into a temporary folder, once for all tests; without node, npm or the registry they skip.
 """
 
 from __future__ import annotations
