@@ -64,7 +64,6 @@ CLOSE_SECONDS: Final = 5.0
 AT_ONCE: Final = 128
 """Messages plus other frames processed for one connection before yielding to others."""
 
-
 _MISSED_HEARTBEATS: Final = 2  # intervals without a byte after which the client is presumed dead
 _Values = dict[str, Any]
 
