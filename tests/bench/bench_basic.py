@@ -5,7 +5,8 @@
 One durable queue, 1 KiB persistent messages in confirm mode with a window of 1,000, one publisher, one consumer that
 acknowledges (`basic_load`, the same for both brokers); and at 1,000 and 10,000 messages a second the time from when a
 message was due to its delivery. Both brokers are measured in turns, each on an empty data directory of the same file
-system, so that what the machine does otherwise counts for both; medians of the rounds are told.
+system, so that what the machine does otherwise counts for both; which one comes first alternates. Told are the medians
+of the rounds, and of the ratios in each round, with their range.
 
 RabbitMQ is measured if `rabbitmq-server` is on the machine: it is started as this user on free loopback ports, with its
 own data directory, node name and epmd, and stopped by its process id.
@@ -184,6 +185,20 @@ def _medians(rows: list[Row]) -> Row:
     return Row(rows[0].name, median(row.rate for row in rows), median(row.broker_us for row in rows), latencies)
 
 
+def _ratio(ours: list[float], theirs: list[float]) -> str:
+    """The median of the ratios in each round, and their range."""
+    ratios = sorted(own / other for own, other in zip(ours, theirs, strict=True))
+    return f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+
+
+def _compare(console: Console, own: list[Row], other: list[Row]) -> None:
+    console.print(f"{own[0].name} / {other[0].name}, goals: rate at least 2, p99 at most 1")
+    console.print(f"    rate {_ratio([row.rate for row in own], [row.rate for row in other])}")
+    for rate in _RATES:
+        ours, theirs = ([row.latencies[rate][1] for row in rows] for rows in (own, other))
+        console.print(f"    p99 at {rate:,}/s {_ratio(ours, theirs)}")
+
+
 def _show(console: Console, rows: list[Row]) -> None:
     table = Table(title="1 KiB, durable, confirmed, window 1,000; ms from due to delivered: p50 / p99 / p99.9")
     for column in ("", "messages/s", "µs each", *(f"at {rate:,}/s" for rate in _RATES)):
@@ -192,11 +207,7 @@ def _show(console: Console, rows: list[Row]) -> None:
         times = (" / ".join(f"{value:.2f}" for value in row.latencies[rate]) for rate in _RATES)
         table.add_row(row.name, f"{row.rate:,.0f}", f"{row.broker_us:.1f}", *times)
     console.print(table)
-    own, *others = rows
-    console.print(f"goal {_GOAL:,} messages/s: {own.rate / _GOAL:.2f} of it")
-    for other in others:
-        p99 = ", ".join(f"{own.latencies[rate][1] / other.latencies[rate][1]:.2f} at {rate:,}/s" for rate in _RATES)
-        console.print(f"{own.name} / {other.name}: {own.rate / other.rate:.2f} of its rate, p99 {p99} of its latency")
+    console.print(f"goal {_GOAL:,} messages/s: {rows[0].rate / _GOAL:.2f} of it")
 
 
 @click.command()
@@ -213,11 +224,14 @@ def main(directory: Path, seconds: float, rounds: int, as_json: bool) -> None:
     else:
         brokers["RabbitMQ"] = _rabbitmq
     measured: dict[str, list[Row]] = {name: [] for name in brokers}
-    for _ in range(rounds):
-        for name, start in brokers.items():
-            measured[name].append(_measure(name, start, directory, seconds))
+    for number in range(rounds):
+        for name in brokers if number % 2 == 0 else reversed(brokers):
+            measured[name].append(_measure(name, brokers[name], directory, seconds))
     rows = [_medians(each) for each in measured.values()]
     _show(console, rows)
+    own, *others = measured.values()
+    for other in others:
+        _compare(console, own, other)
     if as_json:
         for row in rows:
             print(orjson.dumps(row._asdict(), option=orjson.OPT_NON_STR_KEYS).decode())
