@@ -17,6 +17,8 @@ from qstore.broker.management.console import Console
 from qstore.formats.wording import plural
 from qstore.store.backup.chunks import Effort
 from qstore.store.backup.create import BackupResult, StoreBackup
+from qstore.store.backup.pace import LinuxMachine, Pace
+from qstore.store.backup.repository import MAX_UNSYNCED
 from qstore.store.backup.retention import Removed, keep_latest
 from qstore.store.backup.stopped import stopped_store
 from qstore.store.disk import OsDisk
@@ -25,7 +27,7 @@ from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError, find_layout
 from qstore.store.repair.stopped_store import told_errors
-from qstore.tools.backup.places import open_repository, workers
+from qstore.tools.backup.places import is_local, open_repository, workers
 from qstore.tools.backup.running import BrokerBackup
 from qstore.tools.console.broker_options import security_options, take_security
 from qstore.tools.console.json_lines import JsonLines
@@ -36,6 +38,7 @@ from qstore.tools.entry import PathName, failing, private_files, run
 _PROGRAM: Final = "qstore-backup"
 _SCHEME: Final = "amqp://"
 _NICENESS: Final = 15  # for a running broker: a thread has then a thirtieth of the share of others (sched(7))
+_GENTLE_UNSYNCED: Final = 4 << 20  # bytes: the broker's own syncs wait for those that are under way
 
 _EPILOG = """
 \b
@@ -45,13 +48,14 @@ qstore-backup /var/lib/qstore /backup/qstore --keep 14     and keep the latest 1
 qstore-backup /var/lib/qstore /backup/qstore --full --verify
 qstore-backup /var/lib/qpidd s3://bucket/qpidd
 qstore-backup amqp://admin/secret@localhost /backup/qstore  a running broker, on this machine
+qstore-backup amqp://localhost /backup/qstore --full-speed  whatever else there is to do
 qstore-restore /backup/qstore --list
 
 \b
 STORE is a store of qpidd (legacystore, linearstore) or of qstore; no broker may be running on it, and nothing in it is
 changed. Or it is the URL of a running qstore broker: all queues are backed up as they are at one moment, and the broker
 goes on. This command reads the broker's files itself, so run it on the same machine, as the same user or as root; it
-stands back for the broker (--nice), and --max-rate spares the disk.
+pauses while the machine is busy (not with --full-speed) and stands back (--nice); --max-rate spares the disk.
 PLACE is a directory, or a URL that fsspec knows; it may have backups of many stores. Every backup can be
 restored by itself. After a kill run the same command again: what was written is used. Backups are compressed, and not
 encrypted: choose a medium that is.
@@ -81,6 +85,7 @@ Exit codes: 0 there is a new backup, 2 STORE, the broker, PLACE or the command l
     metavar="N",
     help=f"Stand back for other processes, as nice does.  [default: {_NICENESS} for a running broker, else 0]",
 )
+@click.option("--full-speed", is_flag=True, help="Of a running broker: do not pause while the machine is busy.")
 @click.option("--max-rate", type=click.IntRange(1), metavar="MIB", help="Read at most so many MiB a second.")
 @click.option(
     "-t",
@@ -104,6 +109,7 @@ def command(
     keep: int | None,
     store_dir: str | None,
     nice: int | None,
+    full_speed: bool,
     max_rate: int | None,
     timeout: float,
     as_json: bool,
@@ -118,14 +124,16 @@ def command(
     if not is_running and (store_dir is not None or security):
         raise click.UsageError("--store-dir and the options of SASL and TLS apply to a running broker.")
     niceness = _NICENESS * is_running if nice is None else nice
-    effort = Effort(workers(), niceness, (max_rate or 0) << 20)
+    pace = Pace(LinuxMachine(), is_local=is_local(place)) if is_running and not full_speed else None
+    count = 1 if pace is not None and is_local(place) else workers()
+    effort = Effort(count, niceness, (max_rate or 0) << 20, pace)
     with failing(_PROGRAM, StoreError, UnusableInputError, MessagingError, advise=advice), private_files():
         environment = tool_environment()
         holder = None if is_running else holder_of_store(find_layout(OsDisk(), store))
         if holder is not None:
             text = "stop the broker first, or back it up by its URL, amqp://HOST:PORT"
             raise StoreError(f"{store}: process {holder} has this store open: {text}")
-        repository = open_repository(environment.disk, place)
+        repository = open_repository(environment.disk, place, MAX_UNSYNCED if pace is None else _GENTLE_UNSYNCED)
         lock = repository.lock()
         try:
             with bytes_progress() as (stage, advance):

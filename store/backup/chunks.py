@@ -18,6 +18,7 @@ from threading import Lock, get_native_id
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+from qstore.store.backup.pace import Pace
 from qstore.store.backup.repository import CHUNK_SIZE, Repository, chunk_name, packed
 from qstore.store.backup.source import Read, SourceFile, SourceJournal
 
@@ -33,11 +34,13 @@ class Effort(NamedTuple):
         niceness: of these threads, 0 to 19: how far they stand back for other processes. The system derives the
             priority of their reads and writes from it.
         max_rate: bytes that are read in a second, at most; 0 for no limit.
+        pace: when they work and when they pause; None for no pauses.
     """
 
     workers: int = 0
     niceness: int = 0
     max_rate: int = 0
+    pace: Pace | None = None
 
 
 class _Done(NamedTuple):
@@ -85,7 +88,7 @@ class ChunkWriter:
 
     def __init__(self, repository: Repository, known: set[str], effort: Effort, advance: Callable[[int], None]) -> None:
         self._repository, self._known, self._advance = repository, known, advance
-        workers, niceness, self._max_rate = effort
+        workers, niceness, self._max_rate, self._pace = effort
         stand_back = (_stand_back, (niceness,)) if niceness else ()
         self._pool: Executor = ThreadPoolExecutor(workers, "", *stand_back) if workers else _Inline()
         self._most, self._lock = _AHEAD * workers, Lock()
@@ -118,7 +121,7 @@ class ChunkWriter:
             self._settle(self._most)
             size = min(CHUNK_SIZE, file.size - offset)
             self._keep_pace(size)
-            made.futures.append(self._pool.submit(self._chunk, read, offset, size))
+            made.futures.append(self._pool.submit(self._paced, read, offset, size))
             self._under_way += 1
         self._settle(self._most)
 
@@ -168,6 +171,17 @@ class ChunkWriter:
         self.new += done.size if done.is_new else 0
         self.reused += 0 if done.is_new else done.size
         self._advance(done.size)
+
+    def _paced(self, read: Read, offset: int, size: int) -> _Done:
+        """As `_chunk`, after the pause that is due."""
+        if self._pace is None:
+            return self._chunk(read, offset, size)
+        self._pace.wait()
+        begun = self._pace.begin()
+        try:
+            return self._chunk(read, offset, size)
+        finally:
+            self._pace.end(begun)
 
     def _chunk(self, read: Read, offset: int, size: int) -> _Done:
         """Read a chunk, and write it if it is new. Called in a thread. Raises StoreError, OSError."""

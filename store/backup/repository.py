@@ -36,7 +36,7 @@ _MAX_MARK: Final = 4096
 _MAX_CHUNK: Final = CHUNK_SIZE + (1 << 16)  # bytes of a compressed chunk that cannot be compressed
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LEVEL: Final = 1
-_MAX_UNSYNCED: Final = 64 << 20  # bytes: what a kill costs at most
+MAX_UNSYNCED: Final = 64 << 20  # bytes: what a kill costs at most
 
 
 class Repository(Protocol):
@@ -72,13 +72,14 @@ class DiskRepository:
     Args:
         disk: where it is.
         path: the directory, which is created by `lock`; its parent exists.
+        max_unsynced: bytes that are synced together; few are gentle to others who write to the disk.
 
     Attributes:
         path: as above.
     """
 
-    def __init__(self, disk: WritableDisk, path: str) -> None:
-        self._disk, self.path = disk, path
+    def __init__(self, disk: WritableDisk, path: str, max_unsynced: int = MAX_UNSYNCED) -> None:
+        self._disk, self.path, self._max_unsynced = disk, path, max_unsynced
         self._changed: dict[str, None] = {}
         self._known: set[str] = set()
         self._lock, self._unsynced, self._unsynced_bytes = Lock(), list[str](), 0
@@ -107,7 +108,7 @@ class DiskRepository:
         with self._lock:
             self._unsynced.append(path)
             self._unsynced_bytes += len(content)
-            is_due = self._unsynced_bytes >= _MAX_UNSYNCED
+            is_due = self._unsynced_bytes >= self._max_unsynced
         if is_due:
             self._settle()
 

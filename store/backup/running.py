@@ -33,7 +33,7 @@ from qstore.store.unfinished import CATALOGUE, ROOT, STORE
 
 _MAX_CUT: Final = 1 << 28  # bytes
 _MAX_UNSAID: Final = 50  # journals that were read, and of which the broker was not told
-_MAX_UNSAID_BYTES: Final = 16 << 20
+_MAX_UNSAID_SECONDS: Final = 0.1  # for which a journal stays pinned, and may have to grow, after it was read
 _ALIVE_SECONDS: Final = 5.0
 
 #: Tells that the journals of these queues were read. Returns those that may have been overwritten before.
@@ -85,7 +85,7 @@ class RunningStore:
         self._end = end
         self._read: list[int] = []
         self._confirmed: set[int] = set()
-        self._unsaid, self._said_at = 0, time.monotonic()
+        self._said_at = time.monotonic()
         self.store = disk.real_path(directory)
         self._top = posixpath.join(directory, ROOT)
         self._own = posixpath.join(directory, name)
@@ -180,13 +180,14 @@ class RunningStore:
         """A part was read. Raises OvertakenError."""
         if part.queue_id is not None:
             self._read.append(part.queue_id)
-            self._unsaid += sum(file.size for file in part.files)
-            if self._unsaid > _MAX_UNSAID_BYTES or len(self._read) > _MAX_UNSAID or part.queue_id in self._first:
+            if len(self._read) > _MAX_UNSAID or part.queue_id in self._first:
                 self._say()
+            else:
+                self.alive()
 
     def alive(self) -> None:
-        """Say so from time to time. Raises StoreError if the snapshot is gone."""
-        if time.monotonic() - self._said_at > _ALIVE_SECONDS:
+        """Say what was read, and from time to time that the snapshot is needed. Raises StoreError if it is gone."""
+        if time.monotonic() - self._said_at > (_MAX_UNSAID_SECONDS if self._read else _ALIVE_SECONDS):
             self._say()
 
     def check(self) -> None:
@@ -200,7 +201,7 @@ class RunningStore:
 
     def _say(self) -> None:
         """Say what was read. Raises OvertakenError; StoreError if the snapshot is gone."""
-        read, self._read, self._unsaid = self._read, [], 0
+        read, self._read = self._read, []
         self._said_at = time.monotonic()
         overtaken = self._copied(read)
         self._confirmed.update(set(read).difference(overtaken))

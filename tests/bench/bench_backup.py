@@ -1,13 +1,13 @@
 """How fast `qstore-backup` is against a plain copy, in how much memory; and what a broker notices of it.
 
     python -m tests.bench.bench_backup copy [--gib 1.5] [--rounds 3]
-    python -m tests.bench.bench_backup load [--gib 1.5] [--rounds 3] [--option=--nice=0]
+    python -m tests.bench.bench_backup load [--gib 1.5] [--rounds 3] [--offered 20000] [--option=--full-speed]
     python -m tests.bench.bench_backup hold [--queues 1000]
 
 `copy` backs up a stopped store to a new repository. The reference reads every file and writes and syncs as many bytes,
 in pieces of 1 MiB. Bodies are half random bytes, half the same text. The page cache holds the source for both.
-`load` has publishers and consumers work as fast as they can, and compares the time of one full backup with as much time
-before it, in pairs.
+`load` has publishers and consumers work as fast as they can, or at a rate (--offered), and compares what is
+acknowledged during a full backup with what is before and after it; and how long that takes.
 `hold` publishes one message after the other to one of many queues, and looks for the longest time to a completion while
 snapshots are taken and released, without copying anything; and what each costs. Declaring the queues takes the longest.
 """
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -36,6 +36,7 @@ from qstore.broker.management.console import Console
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.environment import tool_environment
 from tests.bench.bench_recover import copy_bytes
+from tests.bench.steady_load import Noticed, noticed
 from tests.support.opened_store import OpenedStore
 from tests.support.processes import children_of
 from tests.support.running_broker import RunningBroker, cpu_seconds
@@ -43,6 +44,9 @@ from tests.support.running_broker import RunningBroker, cpu_seconds
 ROOT: Final = Path(__file__).parents[2]
 _BODY: Final = 16 << 10
 _HOLD_SECONDS: Final = 10.0
+_WARM_UP_SECONDS: Final = 2.0
+_LINE_SECONDS: Final = 0.2  # until the load's next line is there
+_MAX_PAUSE_SECONDS: Final = 10.0
 _FILE_PAGES: Final = 1024  # 64 MiB
 _RUNNER: Final = """
 import atexit, sys
@@ -103,15 +107,14 @@ def bench_copy(directory: Path, gib: float, rounds: int) -> None:
 
 
 @contextmanager
-def loaded(broker: RunningBroker, seconds: float) -> Iterator[None]:
-    """Publishers and consumers that work as fast as they can, for so long or until the end."""
-    command = [sys.executable, "-m", "tests.bench.load_generator", str(broker.port), "--queues", "2", "--size", "1024"]
-    command += ["--durable", "--seconds", str(seconds), "--broker-pid", str(broker.pid)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+def loaded(broker: RunningBroker, file: Path, offered: int) -> Iterator[None]:
+    """Publishers and consumers, as fast as they can or at a rate, until the end; they write to the file."""
+    command = [sys.executable, "-m", "tests.bench.steady_load", str(broker.port), str(file), "--offered", str(offered)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
         try:
-            time.sleep(2.0)
+            time.sleep(_WARM_UP_SECONDS)
             yield
-            assert process.poll() is None, "the load has ended too soon: more --seconds"
+            assert process.poll() is None, "the load has ended"
         finally:
             process.kill()
 
@@ -120,56 +123,64 @@ class Window(NamedTuple):
     """What a broker did for a while.
 
     Attributes:
-        rate: messages a second that were enqueued.
-        cost: microseconds of processor time for each, of the broker and its helpers.
+        clients: what its clients noticed.
+        cost: microseconds of processor time for each acknowledged message, of the broker and its helpers.
     """
 
-    rate: float
+    clients: Noticed
     cost: float
 
 
-@contextmanager
-def window(broker: RunningBroker, console: Console) -> Iterator[list[Window]]:
-    """Measures what the broker does meanwhile."""
+def window(broker: RunningBroker, file: Path, work: Callable[[], object]) -> Window:
+    """What the broker does during some work."""
 
-    def look() -> tuple[float, float, float]:
-        (found,) = console.query("broker")
-        used = sum(cpu_seconds(pid) for pid in (broker.pid, *children_of(broker.pid)))
-        return time.monotonic(), found["msgTotalEnqueues"], used
+    def used() -> float:
+        return sum(cpu_seconds(pid) for pid in (broker.pid, *children_of(broker.pid)))
 
-    found: list[Window] = []
-    began, had, before = look()
-    yield found
-    ended, has, used = look()
-    found.append(Window((has - had) / (ended - began), (used - before) / max(1, has - had) * 1e6))
+    began, before = time.monotonic(), used()
+    work()
+    ended, cost = time.monotonic(), used() - before
+    time.sleep(_LINE_SECONDS)
+    clients = noticed(file, began, ended)
+    return Window(clients, cost / (clients.rate * (ended - began)) * 1e6)
 
 
-def bench_load(directory: Path, gib: float, rounds: int, options: Sequence[str]) -> None:
-    """A broker under load, while there is a backup and while there is none."""
+def bench_load(directory: Path, gib: float, rounds: int, options: Sequence[str], offered: int) -> None:
+    """A broker under load: before, during and after each backup."""
     broker = RunningBroker(directory / "broker", "--default-queue-limit", "0").start()
     try:
         fill_broker(broker, gib)
-        plain: list[Window] = []
-        during: list[Window] = []
         took: list[float] = []
-        with Console(f"127.0.0.1:{broker.port}") as console, loaded(broker, 3600):
-            for number in range(rounds):
-                with window(broker, console) as found:
-                    time.sleep(median(took) if took else 5.0)
-                plain += found
-                with window(broker, console) as found:
-                    took.append(back_up(f"amqp://127.0.0.1:{broker.port}", directory / f"place{number}", *options)[0])
-                during += found
-                shutil.rmtree(directory / f"place{number}")
-        ratios = sorted(b.rate / a.rate for a, b in zip(plain, during, strict=True))
-        print(
-            f"{median(each.rate for each in plain):,.0f} messages/s at {median(each.cost for each in plain):.1f} us of "
-            f"processor time; during backups, of {median(took):.1f} s each, "
-            f"{median(each.rate for each in during):,.0f} at {median(each.cost for each in during):.1f} us: "
-            f"{median(ratios):.2f} × ({ratios[0]:.2f} to {ratios[-1]:.2f}; goal 0.9)"
-        )
+        ratios: list[float] = []
+        with loaded(broker, file := directory / "load", offered):
+            place = directory / "place"
+
+            def run() -> None:
+                took.append(back_up(f"amqp://127.0.0.1:{broker.port}", place, *options)[0])
+
+            def pause() -> None:
+                time.sleep(min(_MAX_PAUSE_SECONDS, median(took)) if took else _MAX_PAUSE_SECONDS / 2)
+
+            before = window(broker, file, pause)
+            for _ in range(rounds):
+                during = window(broker, file, run)
+                shutil.rmtree(place)
+                after = window(broker, file, pause)
+                ratios.append(2 * during.clients.rate / (before.clients.rate + after.clients.rate))
+                for name, each in ("before", before), ("during", during), ("after", after):
+                    print(f"{name}: {describe(each)}")
+                print(f"the backup took {took[-1]:.1f} s; {ratios[-1]:.2f} × the rate before and after it", flush=True)
+                before = after
+        print(f"{median(ratios):.2f} × in the middle ({min(ratios):.2f} to {max(ratios):.2f}; goal 0.9)")
     finally:
         broker.close()
+
+
+def describe(each: Window) -> str:
+    """A window in words."""
+    rate, middle, slow, longest = each.clients
+    latency = f"{middle:.1f} ms to an acknowledgement, 99 % {slow:.1f}, the longest {longest:.0f}"
+    return f"{rate:,.0f} messages/s at {each.cost:.1f} us of processor time; {latency}"
 
 
 def fill_broker(broker: RunningBroker, gib: float) -> None:
@@ -253,16 +264,19 @@ def published(broker: RunningBroker, seconds: float) -> list[float]:
 @click.option("--gib", default=1.5, show_default=True, help="Size of the store, for copy and load.")
 @click.option("--rounds", default=3, show_default=True, help="How often: the fastest counts for copy, pairs for load.")
 @click.option("--option", "options", multiple=True, help="An option of the command, for load.")
+@click.option("--offered", default=0, help="Messages a second, for load; 0 for as many as the broker takes.")
 @click.option("--queues", default=1000, show_default=True, help="How many durable queues, for hold.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the stores are made.  [default: TMPDIR]")
-def main(what: str, gib: float, rounds: int, options: tuple[str, ...], queues: int, directory: Path | None) -> None:
+def main(
+    what: str, gib: float, rounds: int, options: tuple[str, ...], offered: int, queues: int, directory: Path | None
+) -> None:
     """Print what backups cost."""
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, wall-clock time")
     with tempfile.TemporaryDirectory(prefix="qstore-bench-", dir=directory) as name:
         if what == "copy":
             bench_copy(Path(name), gib, rounds)
         elif what == "load":
-            bench_load(Path(name), gib, rounds, options)
+            bench_load(Path(name), gib, rounds, options, offered)
         else:
             bench_hold(Path(name), queues)
 

@@ -9,22 +9,29 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import qstore.store.backup.running as running
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import AgentError, Console
 from qstore.store.backup.chunks import ChunkWriter, Effort
 from qstore.store.backup.repository import DiskRepository
+from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
+from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.tools.backup.places import workers
 from qstore.tools.qstore_check import command as check_command
 from tests.support.dump import dump
 from tests.support.forked import ROOT
+from tests.support.opened_store import Calls, OpenedStore
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
 from tests.tools.test_backup import backup, made, refused, restore
+from tests.tools.test_backup_slow_place import Clock
 
 __all__ = ["make_broker"]
 
@@ -245,6 +252,46 @@ def test_the_command_stands_back_for_a_broker(
         begin(self, place, known, effort, advance)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ChunkWriter, "__init__", noted)
-    for options in ((), ("--nice", "3", "--max-rate", "50"), ("--nice", "0")):
+    for options in ((), ("--nice", "3", "--max-rate", "50"), ("--nice", "0", "--full-speed")):
         made(url_of(broker), tmp_path / "place", *options)
-    assert [(each.niceness, each.max_rate) for each in found] == [(15, 0), (3, 50 << 20), (0, 0)]
+    assert [(each.niceness, each.max_rate, each.pace is not None) for each in found] == [
+        (15, 0, True), (3, 50 << 20, True), (0, 0, False),
+    ]  # fmt: skip
+    assert [each.workers for each in found] == [1, 1, workers()]
+
+
+def test_the_broker_is_told_soon_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that was read grows no more, however long the others take; many are told together."""
+    opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), Clock()
+    said: list[list[int]] = []
+    for name in "abc":
+        opened.make_queue(name)
+    taken = Calls()
+    opened.store.share_snapshot(taken)
+    opened.wait(taken)
+    shared, _ = taken[0]
+    assert isinstance(shared, SharedSnapshot)
+    monkeypatch.setattr(running, "time", clock)
+
+    def copied(queue_ids: Sequence[int]) -> list[int]:
+        said.append(list(queue_ids))
+        return shared.copied(queue_ids)
+
+    source = running.RunningStore(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
+    first, second, third, *_ = [part for part in source.parts() if part.queue_id is not None]
+    source.was_read(first)
+    source.was_read(second)
+    assert said == []
+    clock.now += 0.2
+    source.alive()
+    assert said == [[first.queue_id, second.queue_id]]
+    clock.now += 0.2
+    source.alive()
+    assert len(said) == 1
+    source.was_read(third)
+    assert said[1:] == [[third.queue_id]]
+    clock.now += 6
+    source.alive()
+    assert said[2:] == [[]]
+    source.check()
+    opened.store.close()

@@ -21,7 +21,7 @@ from tests.support.quarantine_records import message
 _SLOW_SECONDS = 2.0
 
 
-class _Clock:
+class Clock:
     """Time passes only while the place is asked for something."""
 
     now = 0.0
@@ -33,7 +33,7 @@ class _Clock:
 class _SlowRepository(DiskRepository):
     """Takes its time for each answer."""
 
-    clock: _Clock
+    clock: Clock
 
     def names(self, folder: str) -> list[str]:
         self.clock.now += _SLOW_SECONDS
@@ -45,7 +45,7 @@ class _SlowRepository(DiskRepository):
 
 
 def test_a_place_that_takes_minutes_to_tell_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), _Clock()
+    opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), Clock()
     journal = opened.make_queue("q")
     place = _SlowRepository(OsWritableDisk(), str(tmp_path / "place"))
     place.clock = clock
@@ -58,7 +58,7 @@ def test_a_place_that_takes_minutes_to_tell_what_it_has(tmp_path: Path, monkeypa
     opened.store.close()
 
 
-def back_up(opened: OpenedStore, place: DiskRepository, clock: _Clock) -> None:
+def back_up(opened: OpenedStore, place: DiskRepository, clock: Clock) -> None:
     taken = Calls()
     opened.store.share_snapshot(taken)
     opened.wait(taken)
