@@ -84,7 +84,7 @@ def test_a_backup_is_the_store_at_the_cut_while_work_goes_on(grows: bool) -> Non
     """Journals that can grow do that, and are never overtaken; only the prepared list is."""
     seen: Counter[str] = Counter()
     with contextlib.ExitStack() as patched:
-        patched.enter_context(patch("qstore.store.backup.running._MAX_UNSAID_BYTES", 1))
+        patched.enter_context(patch("qstore.store.backup.running._MAX_UNSAID_SECONDS", -1))
         patched.enter_context(patch.object(SnapshotLife, "parameters", TinyParameters(auto_expand=grows)))
         for seed in today(range(120), 8):
             life = begin_again(seed, seed % 5 * 60, max(0, seed % 8 - 4))
