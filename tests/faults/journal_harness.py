@@ -219,7 +219,7 @@ class JournalLife:
                 self.refused[kind + (" in a transaction" if xid else "")] += 1
                 return False
             else:
-                self._note(Operation(self.writer.gathering, kind, rid, xid, data))
+                self._note(Operation(self.writer.batch_number, kind, rid, xid, data))
                 return True
         raise AssertionError("busy for ever")
 

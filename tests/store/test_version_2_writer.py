@@ -161,12 +161,12 @@ def test_one_step_at_a_time_and_a_flush_is_synced_with_its_last() -> None:
     writer = ring.writer
     assert writer.next_flush() is None
     ring.enqueue(2)
-    assert (writer.gathering, writer.synced) == (1, 0)
+    assert (writer.batch_number, writer.synced) == (1, 0)
     assert ring.step()
     assert writer.is_under_way
     assert not ring.step()
     ring.enqueue(2)
-    assert (writer.gathering, writer.synced) == (2, 0)
+    assert (writer.batch_number, writer.synced) == (2, 0)
     writer.flushed()
     assert writer.synced == 0, "the header is, the data is not"
     assert ring.step()
@@ -256,7 +256,7 @@ def test_a_seal_takes_what_was_gathered_along() -> None:
     ring = MemoryRing(RING)
     ring.enqueue(1)
     assert ring.writer.seal()
-    assert ring.writer.gathering == 3
+    assert ring.writer.batch_number == 3
     ring.drain()
     assert [header.flags & SEAL for _, header, _, _ in records(ring)][-1]
 

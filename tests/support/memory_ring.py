@@ -82,7 +82,7 @@ class MemoryRing:
         self.drain()
         writer = self.writer
         if sealed:
-            sealed = writer.seal() and writer.gathering > 1
+            sealed = writer.seal() and writer.batch_number > 1
             self.drain()
         live = dict(sorted(writer.live.items(), key=lambda entry: entry[1]))
         state = WriterState(

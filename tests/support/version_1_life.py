@@ -306,7 +306,7 @@ class Life:
         assert moved == [before] * (len(moved) - 1) + [before + 1] * bool(moved), "with the last step, not before"
         assert not self.writer.is_dirty
         assert self.writer.unsynced == 0
-        assert self.writer.synced == self.writer.gathering - 1
+        assert self.writer.synced == self.writer.batch_number - 1
         assert self.images == self.builder.files
         self.states = [copy.deepcopy(self.model)]
 

@@ -70,7 +70,7 @@ class Version1Ring:
     Attributes:
         position: block where the next record goes.
         file_blocks: blocks in the data area of each file.
-        gathering: number of the flush of the current batch, from 1.
+        batch_number: number of the flush of the current batch, from 1.
         synced: number of the last synced flush.
     """
 
@@ -86,8 +86,8 @@ class Version1Ring:
         "_sync_too",
         "_synced_place",
         "_under_way",
+        "batch_number",
         "file_blocks",
-        "gathering",
         "position",
         "synced",
     )
@@ -105,7 +105,7 @@ class Version1Ring:
         self._headers: dict[int, bytes] = {}
         self._steps: deque[Step] = deque()
         self._under_way = False
-        self.gathering, self.synced = 1, 0
+        self.batch_number, self.synced = 1, 0
         self._pad()
 
     # ---- records ----
@@ -207,7 +207,7 @@ class Version1Ring:
             self._steps.extend(self._cut(content, self._headers))
             self._pieces, self._headers = [], {}
             self._start = self.position
-            self.gathering += 1
+            self.batch_number += 1
         self._under_way = True
         return self._steps.popleft()
 
@@ -216,7 +216,7 @@ class Version1Ring:
         assert self._under_way
         self._under_way = False
         if not self._steps:
-            self.synced = self.gathering - 1
+            self.synced = self.batch_number - 1
             self._synced_place = self._start
 
     def drop(self) -> None:

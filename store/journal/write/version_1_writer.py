@@ -136,9 +136,9 @@ class Version1Writer:
         return tuple(self._counts)
 
     @property
-    def gathering(self) -> int:
+    def batch_number(self) -> int:
         """Number of the flush of the current batch, from 1."""
-        return self._ring.gathering
+        return self._ring.batch_number
 
     @property
     def synced(self) -> int:

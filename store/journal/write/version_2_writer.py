@@ -351,7 +351,7 @@ class Version2Writer:
     # ---- unsynced data ----
 
     @property
-    def gathering(self) -> int:
+    def batch_number(self) -> int:
         """Number of the flush of the current batch."""
         return self.batch.number
 
