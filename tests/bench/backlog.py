@@ -1,15 +1,19 @@
-"""A backlog: many messages are put on a queue, and taken from it again, as fast as one process can."""
+"""A backlog: many messages are put on a queue, and taken from it again, as fast as one process can.
+
+Each message has a number, from 0 on, and what is taken is checked, if that is asked for: no message is missing, none
+comes twice or out of order, and every byte is as it was.
+"""
 
 from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.bench.load_generator import BACKLOG, CHUNK, Consumer, Link, Publisher
+from tests.bench.load_generator import BACKLOG, CHUNK, MARK, NUMBER, Consumer, Link, Publisher
 from tests.support.raw_peer import RawPeer
 
 WINDOW: Final = 4000
@@ -23,6 +27,58 @@ class _Taken:
     """Lets a publisher send a certain number of messages and no more."""
 
     count: int
+
+
+class NumberedPublisher(Publisher):
+    """Numbers its messages from 0 on. Their size has room for that."""
+
+    def __init__(self, peer: RawPeer, queue: str, size: int, durable: bool, window: int, consumer: _Taken) -> None:
+        super().__init__(peer, queue, size, durable, window, consumer)
+        self._numbered = 0
+        self._at = self._chunk.index(MARK) + len(MARK)
+
+    def _next_chunk(self) -> bytearray:
+        numbers = b"".join(map(NUMBER.pack, range(self._numbered, self._numbered + CHUNK)))
+        for byte in range(NUMBER.size):
+            self._chunk[self._at + byte :: self._stride] = numbers[byte :: NUMBER.size]
+        self._numbered += CHUNK
+        return self._chunk
+
+
+class CheckedConsumer(Consumer):
+    """Takes the messages of a `NumberedPublisher`.
+
+    Args:
+        peer: has subscribed.
+        except_for: numbers of messages that others have taken.
+
+    Attributes:
+        next: the number of the message that comes next.
+    """
+
+    def __init__(self, peer: RawPeer, except_for: Container[int] = ()) -> None:
+        super().__init__(peer)
+        self.next = 0
+        self._except_for = except_for
+        self._number_at = 0
+        self._rest = b""  # of a delivery, after the number
+
+    def _look_at(self, data: bytes, begin: int, end: int) -> None:
+        if begin == end:
+            return
+        stride, following = self._stride, self.next
+        if not self._rest:
+            self._number_at = data.index(MARK, begin, end) + len(MARK) - begin
+            self._rest = data[begin + self._number_at + NUMBER.size : begin + stride]
+        starts, rest, number_of = data.startswith, self._rest, NUMBER.unpack_from
+        for at in range(begin + self._number_at, end, stride):
+            (number,) = number_of(data, at)
+            while following in self._except_for:
+                following += 1
+            assert number == following, f"message {number} comes instead of {following}"
+            assert starts(rest, at + NUMBER.size), f"message {number} is not what it was"
+            following += 1
+        self.next = following
 
 
 def fill(
@@ -40,17 +96,24 @@ def fill(
     assert count % CHUNK == 0
     with RawPeer(port) as peer:
         wanted, window = peer.sent + count, max(2 * CHUNK, min(WINDOW, _WINDOW_BYTES // size))
-        publisher = Publisher(peer, queue, size, durable, window, _Taken(count - BACKLOG * window))
+        publisher = NumberedPublisher(peer, queue, size, durable, window, _Taken(count - BACKLOG * window))
         took = _drive(publisher, lambda: publisher.completed, wanted, meanwhile)
         peer.socket.setblocking(True)
         return took
 
 
-def drain(port: int, queue: str, count: int) -> float:
-    """Take and accept so many messages, and wait until the queue has none. Returns the seconds until the last came."""
+def drain(port: int, queue: str, count: int, *, is_checked: bool = False, except_for: Container[int] = ()) -> float:
+    """Take and accept so many messages, and wait until the queue has none. Returns the seconds until the last came.
+
+    Args:
+        port, queue: of the queue.
+        count: how many.
+        is_checked: whether they must be the messages of one `fill`.
+        except_for: numbers of those that others have taken.
+    """
     with RawPeer(port) as peer:
         peer.subscribe(queue, messages=WINDOW)
-        consumer = Consumer(peer)
+        consumer = CheckedConsumer(peer, except_for) if is_checked else Consumer(peer)
         took = _drive(consumer, lambda: consumer.count, count)
         consumer.write()
         with RawPeer(port) as other:

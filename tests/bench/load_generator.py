@@ -43,6 +43,9 @@ _COMPLETED: Final = b"\x02\x0a"
 _TIMELY_REPLY: Final = 2
 _TRANSFER: Final = b"\x04\x01"
 _TICK_SECONDS: Final = 0.002
+MARK: Final = b"number: "
+"""What a body begins with that has room for a number after it (`backlog`)."""
+NUMBER: Final = struct.Struct(">Q")
 _pairs_in = struct.Struct(">II").iter_unpack
 # A whole message.accept of one range, and a whole session.completed of one range, on channel 1.
 _ACCEPT: Final = FRAME.pack(15, 1, 28, 0, 1, 1, 0) + b"\x04\x02\x01\x00\x01\x00\x00\x08"
@@ -98,12 +101,13 @@ class Publisher:
 
     def __init__(self, peer: RawPeer, queue: str, size: int, durable: bool, window: int, consumer: Counted) -> None:
         one, last = (
-            transfer_frames(queue, b"x" * size, durable=durable, sync=sync, frame_limit=peer.frame_limit)
+            transfer_frames(queue, body_of(size), durable=durable, sync=sync, frame_limit=peer.frame_limit)
             for sync in (False, True)
         )
         self.socket = peer.socket
-        self._chunk = memoryview(one * (CHUNK - 1) + last)
-        self._rest = self._chunk[:0]
+        self._chunk = bytearray(one * (CHUNK - 1) + last)
+        self._stride = len(one)
+        self._rest = memoryview(b"")
         self._reply = b""
         self.sent = self.completed = self._base = peer.sent
         self.end = 1 << 62
@@ -117,13 +121,17 @@ class Publisher:
         limit = min(self.completed + self._window, taken + BACKLOG * self._window, self.end) - CHUNK
         while self._rest or self.sent <= limit:
             if not self._rest:
-                self._rest = memoryview(self._reply + self._chunk) if self._reply else self._chunk
+                self._rest = memoryview(self._reply + self._next_chunk() if self._reply else self._next_chunk())
                 self._reply = b""
                 self.sent += CHUNK
             try:
                 self._rest = self._rest[self.socket.send(self._rest) :]
             except BlockingIOError:
                 return
+
+    def _next_chunk(self) -> bytearray:
+        """The transfers that are sent next."""
+        return self._chunk
 
     def read(self) -> None:
         """Take completions."""
@@ -178,17 +186,21 @@ class Consumer:
         if not self._stride:
             self._learn(data, offset)
         head, stride, count = self._head, self._stride, self.count
-        last, starts = len(data) - stride, data.startswith
+        begin, last, starts = offset, len(data) - stride, data.startswith
         while stride and offset <= last and starts(head, offset):
             offset += stride
             count += 1
         self.count = count
+        self._look_at(data, begin, offset)
         if len(data) - offset >= FRAME.size:
             size = data[offset + 2] << 8 | data[offset + 3]
             if data[offset + 1] == CONTROL:
                 return offset + size if len(data) - offset >= size else offset
             assert data[offset + 12 : offset + 14] in (b"", _TRANSFER[:1], _TRANSFER), data[offset : offset + size]
         return offset
+
+    def _look_at(self, data: bytes, begin: int, end: int) -> None:
+        """These are whole deliveries, one after the other."""
 
     def _learn(self, data: bytes, begin: int) -> None:
         """What a delivery looks like, if a whole one is there."""
@@ -210,6 +222,11 @@ class Consumer:
             except BlockingIOError:
                 return
             self._settled = self.count
+
+
+def body_of(size: int) -> bytes:
+    """A body of `size` bytes."""
+    return (MARK + NUMBER.pack(0)).ljust(size, b"x")[:size]
 
 
 class Echo:
