@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
-RESERVE: Final = 0.25  # share of the machine's processors that stays idle, if it is
+RESERVE: Final = 0.4  # share of the machine's processors that stays idle, if it is
 MIN_SHARE: Final = 1 / 16  # of the machine, for the backup
 MAX_QUOTA: Final = 1.0  # processors: more would be of little use for a disk
 LOOK_SECONDS: Final = 0.2  # between looks at the machine, which counts in hundredths of a second

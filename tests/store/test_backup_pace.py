@@ -80,8 +80,8 @@ def share(
     [
         (4.0, 1 / 4),  # a sixteenth of the machine
         (3.5, 1 / 4),
-        (2.6, 0.4),  # the reserve stays idle
-        (2.0, 1.0),
+        (2.0, 0.4),  # the reserve stays idle
+        (1.0, 1.0),
         (0.0, 1.0),
     ],
 )
