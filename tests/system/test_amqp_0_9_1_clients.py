@@ -19,6 +19,8 @@ import pika.exceptions
 import pytest
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.select_connection import SelectConnection
+from pika.channel import Channel
 
 from qstore import Connection, Message
 from tests.support.processes import PATIENCE_SECONDS
@@ -194,7 +196,7 @@ def test_pika_uses_transactions(channel: BlockingChannel, queue: str) -> None:
 
 
 def test_pika_without_blocking(broker: RunningBroker, queue: str) -> None:
-    """The asyncio adapter; the select adapter has the same core."""
+    """The asyncio adapter."""
 
     async def test() -> list[bytes]:
         loop = asyncio.get_running_loop()
@@ -223,6 +225,49 @@ def test_pika_without_blocking(broker: RunningBroker, queue: str) -> None:
         return found
 
     assert asyncio.run(test()) == [b"0", b"1", b"2"]
+
+
+def test_pika_with_its_own_loop(broker: RunningBroker, queue: str) -> None:
+    """The select adapter: confirms, a prefetch limit, and acknowledgements of several messages at once."""
+    found: list[bytes] = []
+    confirmed: list[int] = []
+    failed: list[BaseException] = []
+
+    def opened(connection: SelectConnection) -> None:
+        connection.channel(on_open_callback=on_channel)
+
+    def on_channel(channel: Channel) -> None:
+        channel.basic_qos(prefetch_count=4)
+        channel.confirm_delivery(lambda frame: confirmed.append(frame.method.delivery_tag))
+        channel.queue_declare(queue, durable=True, callback=lambda _: publish(channel))
+
+    def publish(channel: Channel) -> None:
+        channel.basic_consume(queue, received)
+        for number in range(12):
+            channel.basic_publish("", queue, b"%d" % number, DURABLE)
+
+    def received(channel: Channel, method: Any, _properties: Any, body: bytes) -> None:
+        found.append(body)
+        if len(found) % 4 == 0:
+            channel.basic_ack(method.delivery_tag, multiple=True)
+        if len(found) == 12:
+            channel.queue_declare(queue, passive=True, callback=lambda _: channel.connection.close())
+
+    def closed(connection: SelectConnection, reason: BaseException) -> None:
+        if not isinstance(reason, pika.exceptions.ConnectionClosedByClient):
+            failed.append(reason)
+        connection.ioloop.stop()
+
+    connection = SelectConnection(
+        pika.ConnectionParameters("127.0.0.1", broker.port), opened, on_close_callback=closed,
+        on_open_error_callback=closed,
+    )  # fmt: skip
+    connection.ioloop.call_later(PATIENCE_SECONDS, connection.ioloop.stop)
+    connection.ioloop.start()
+    connection.ioloop.close()
+    assert (found, failed) == ([b"%d" % number for number in range(12)], [])
+    assert max(confirmed) == 12
+    assert connection.is_closed
 
 
 def test_a_large_message(channel: BlockingChannel, queue: str) -> None:

@@ -17,15 +17,17 @@ Source: RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, shown
-from qstore.broker.model.queues.classic_arguments import NAMES
+from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE, NAMES
 from qstore.broker.model.settlement import PRIORITY
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
 ALTERNATE: Final = "alternate-exchange"
+HEADERS_EXCHANGE: Final = "amq.headers"
 _MATCH: Final = "x-match"
 _FEATURE: Final = "x-"
 _OF_QPID: Final = ("x-qpid-",)
@@ -33,7 +35,18 @@ _OF_QPID: Final = ("x-qpid-",)
 
 def exchange_name(name: str) -> str:
     """The name of an exchange here: RabbitMQ has its standard headers exchange under two names."""
-    return "amq.match" if name == "amq.headers" else name
+    return "amq.match" if name == HEADERS_EXCHANGE else name
+
+
+def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
+    """The same arguments; an exchange that the argument `name` tells has the name that it has here."""
+    told = arguments.get(name)
+    if told is None or as_text(told.value) != HEADERS_EXCHANGE:
+        return arguments
+    here = TypedValue(STR16, exchange_name(HEADERS_EXCHANGE))
+    return replace(
+        arguments, entries=tuple((each, here if each == name else typed) for each, typed in arguments.entries)
+    )
 
 
 #: Queue argument -> whether its value is supported.
@@ -46,8 +59,12 @@ _QUEUE: Final[dict[str, Callable[[object], bool]]] = {
 }
 
 
-def check_queue_arguments(arguments: TypedMap) -> None:
-    """Raise InvalidArgumentError for an argument of a queue that is not supported."""
+def queue_arguments(arguments: TypedMap) -> TypedMap:
+    """The arguments of a queue, with the name that its dead-letter exchange has here.
+
+    Raises:
+        InvalidArgumentError: one is not supported.
+    """
     for name, typed in arguments.entries:
         if not name.startswith(_FEATURE) or name.startswith(_OF_QPID):
             continue
@@ -56,6 +73,7 @@ def check_queue_arguments(arguments: TypedMap) -> None:
             raise InvalidArgumentError(f"queue argument '{name}' is not supported")
         if not is_supported(value):
             raise InvalidArgumentError(f"queue argument '{name}' with value {shown(value)} is not supported")
+    return with_exchange_name(arguments, DEAD_EXCHANGE)
 
 
 def check_consumer_arguments(arguments: TypedMap) -> None:

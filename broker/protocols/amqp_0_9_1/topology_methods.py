@@ -24,10 +24,12 @@ from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.protocols.amqp_0_9_1.arguments import (
+    ALTERNATE,
     alternate_of,
     binding_arguments,
-    check_queue_arguments,
     exchange_name,
+    queue_arguments,
+    with_exchange_name,
 )
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
@@ -69,7 +71,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
         auto_delete=values["auto_delete"],
         internal=values["internal"],
         alternate="" if values["passive"] else alternate_of(arguments),
-        arguments=arguments,
+        arguments=with_exchange_name(arguments, ALTERNATE),
         caller=channel.connection,
         is_exact=True,
     )
@@ -109,8 +111,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
         name = SERVER_NAMED + secrets.token_urlsafe(16)
     else:
         _check_access(channel, name, exclusive=values["exclusive"] and not passive)
-    if not passive:
-        check_queue_arguments(values["arguments"])
+    arguments = values["arguments"] if passive else queue_arguments(values["arguments"])
     found: list[tuple[int, int]] = []
 
     async def declare() -> None:
@@ -121,7 +122,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
             durable=values["durable"] and not values["exclusive"],
             exclusive=values["exclusive"] and not passive,
             auto_delete=values["auto_delete"],
-            arguments=values["arguments"],
+            arguments=arguments,
             caller=connection,
             is_exact=True,
             is_server_named=is_server_named,

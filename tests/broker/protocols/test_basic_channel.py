@@ -161,6 +161,20 @@ def test_the_headers_exchange_has_two_names(client: BasicClient) -> None:
     assert client.call("basic.get", queue="h").name == "basic.get-empty"
 
 
+def test_it_has_both_as_a_dead_letter_exchange_and_alternate_exchange(client: BasicClient) -> None:
+    client.call("queue.declare", queue="dead")
+    client.call("queue.bind", queue="dead", exchange="amq.headers", arguments={"x-match": "any", "a": 1})
+    for name in ("amq.headers", "amq.match"):  # the second declaration is of what there is
+        arguments = {"x-dead-letter-exchange": name, "x-max-length": 1}
+        assert client.call("queue.declare", queue="short", arguments=arguments).name == "queue.declare-ok"
+        declared = {"exchange": "source", "type": "fanout", "arguments": {"alternate-exchange": name}}
+        assert client.call("exchange.declare", **declared).name == "exchange.declare-ok"
+    for body in (b"1", b"2"):
+        client.publish("short", body, Properties(headers=typed_map({"a": 1})))
+    client.publish("", b"3", Properties(headers=typed_map({"a": 1})), exchange="source")
+    assert [client.call("basic.get", queue="dead", no_ack=True).body for _ in range(2)] == [b"1", b"3"]
+
+
 def test_bindings_with_one_key_and_different_headers(world: World, client: BasicClient) -> None:
     """To a headers exchange: each is a binding, and each is unbound with its own arguments, in any order."""
 
