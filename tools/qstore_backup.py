@@ -17,7 +17,8 @@ from qstore.broker.management.console import Console
 from qstore.formats.wording import plural
 from qstore.store.backup.chunks import Effort
 from qstore.store.backup.create import BackupResult, StoreBackup
-from qstore.store.backup.pace import LinuxMachine, Pace
+from qstore.store.backup.pace import Pace
+from qstore.store.backup.processors import LinuxMachine
 from qstore.store.backup.repository import MAX_UNSYNCED
 from qstore.store.backup.retention import Removed, keep_latest
 from qstore.store.backup.stopped import stopped_store

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-import qstore.store.backup.pace as pace_module
 from qstore.store.backup.chunks import ChunkWriter, Effort
-from qstore.store.backup.pace import MAX_PAUSE, MAX_QUOTA, RESERVE, Begun, LinuxMachine, Pace, Usage
+from qstore.store.backup.pace import MAX_PAUSE, MAX_QUOTA, RESERVE, Begun, Pace
 from qstore.store.backup.repository import CHUNK_SIZE, DiskRepository
 from qstore.store.backup.source import SourceFile
 from qstore.store.writable_disk import OsWritableDisk
@@ -27,11 +25,12 @@ class SimulatedMachine:
     Args:
         others: processors that are busy with something else.
         tells: whether it tells what its processors do.
+        processors: how many it has.
     """
 
-    def __init__(self, others: float, *, tells: bool = True) -> None:
-        self.others, self._tells = others, tells
-        self.time = self.processor = self.queued = self.idle = 0.0
+    def __init__(self, others: float, *, tells: bool = True, processors: int = PROCESSORS) -> None:
+        self.others, self._tells, self._processors = others, tells, processors
+        self.time = self.processor = self.queued = self._idle = self._looked_at = 0.0
 
     def now(self) -> float:
         return self.time
@@ -45,8 +44,13 @@ class SimulatedMachine:
     def waited(self) -> float:
         return self.queued
 
-    def usage(self) -> Usage | None:
-        return Usage(self.idle, self.time * PROCESSORS) if self._tells else None
+    def processors(self) -> float:
+        return self._processors
+
+    def idle(self) -> float | None:
+        seconds, idle = self.time - self._looked_at, self._idle
+        self._looked_at, self._idle = self.time, 0.0
+        return idle / seconds if self._tells and seconds else None
 
     def work(self, seconds: float, *, queued: float = 0.0, disk: float = 0.0) -> None:
         """Work on a chunk, after a wait for a processor, and wait for the disk."""
@@ -57,7 +61,7 @@ class SimulatedMachine:
 
     def _pass(self, seconds: float, own: float) -> None:
         self.time += seconds
-        self.idle += seconds * max(0.0, PROCESSORS - self.others - own)
+        self._idle += seconds * max(0.0, self._processors - self.others - own)
 
 
 def share(
@@ -87,12 +91,12 @@ def share(
 )
 def test_it_takes_what_is_left(others: float, expected: float) -> None:
     machine = SimulatedMachine(others)
-    assert share(machine, Pace(machine, processors=PROCESSORS)) == pytest.approx(expected, rel=0.1)
+    assert share(machine, Pace(machine)) == pytest.approx(expected, rel=0.1)
 
 
 def test_it_gives_way_at_once_and_takes_more_step_by_step() -> None:
     machine = SimulatedMachine(0.0)
-    pace = Pace(machine, processors=PROCESSORS)
+    pace = Pace(machine)
     share(machine, pace)
     assert pace.quota == MAX_QUOTA
     machine.others = PROCESSORS
@@ -107,16 +111,16 @@ def test_what_counts() -> None:
     """Waits for a local disk do, those for a processor do not; nor do waits for another machine."""
     for is_local, expected in ((True, 1 / 4), (False, 1 / 4 * 3)):
         machine = SimulatedMachine(PROCESSORS)
-        pace = Pace(machine, is_local=is_local, processors=PROCESSORS)
+        pace = Pace(machine, is_local=is_local)
         assert share(machine, pace, disk=2 * CHUNK_SECONDS) == pytest.approx(expected, rel=0.1)
     machine = SimulatedMachine(PROCESSORS)
-    taken = share(machine, Pace(machine, processors=PROCESSORS), queued=2 * CHUNK_SECONDS)
+    taken = share(machine, Pace(machine), queued=2 * CHUNK_SECONDS)
     assert taken == pytest.approx(1 / 4, rel=0.1)
 
 
 def test_a_disk_that_stops_for_a_while_does_not_stop_the_backup_for_long() -> None:
     machine = SimulatedMachine(PROCESSORS)
-    pace = Pace(machine, processors=PROCESSORS)
+    pace = Pace(machine)
     begun = pace.begin()
     machine.work(0.01, disk=60.0)
     pace.end(begun)
@@ -127,35 +131,11 @@ def test_a_disk_that_stops_for_a_while_does_not_stop_the_backup_for_long() -> No
 
 def test_a_machine_that_does_not_tell() -> None:
     machine = SimulatedMachine(0.0, tells=False)
-    assert share(machine, Pace(machine, processors=PROCESSORS)) == pytest.approx(1 / 4, rel=0.1)
+    assert share(machine, Pace(machine)) == pytest.approx(1 / 4, rel=0.1)
 
 
 def test_small_machines_have_a_quota_too() -> None:
-    assert 0 < Pace(SimulatedMachine(0.0), processors=1).quota < RESERVE
-
-
-def test_this_machine() -> None:
-    machine = LinuxMachine()
-    usage, worked, waited = machine.usage(), machine.worked(), machine.waited()
-    end = time.thread_time() + 0.02
-    while time.thread_time() < end:
-        pass
-    assert machine.worked() - worked >= 0.02
-    assert machine.waited() >= waited >= 0
-    assert usage is not None
-    assert 0 < usage.idle <= usage.total
-    later = machine.usage()
-    assert later is not None
-    assert later.total >= usage.total
-
-
-def test_a_machine_without_these_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pace_module, "_STATISTICS", tmp_path / "stat")
-    monkeypatch.setattr(pace_module, "_SCHEDULED", tmp_path / "schedstat")
-    assert (LinuxMachine().usage(), LinuxMachine().waited()) == (None, 0.0)
-    (tmp_path / "stat").write_text("cpu nothing\n")
-    (tmp_path / "schedstat").write_text("7\n")
-    assert (LinuxMachine().usage(), LinuxMachine().waited()) == (None, 0.0)
+    assert 0 < Pace(SimulatedMachine(0.0, processors=1)).quota < RESERVE
 
 
 class _Counted(Pace):
