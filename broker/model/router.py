@@ -261,35 +261,38 @@ class Router:
         self._moving[entry] = [done]
         self._tick.schedule()
 
-        def moved(error: Exception | None) -> None:
-            if entry.state == MOVING:  # it could not leave
-                entry.state = ACQUIRED
-            for each in self._moving.pop(entry):
-                each(error)
-
-        def leave(error: Exception | None) -> None:
-            is_written = False
-            if entry.state != MOVING:  # it was accepted meanwhile
-                self._tick.when_synced(moved)
-                return
-            if error is None and entry.rid and queue.deletion is not None:
-                queue.deletion.dequeue(entry, moved)
-                return
-            entry.state = ACQUIRED
-            if error is None and not queue.is_deleted:
-                try:
-                    is_written = queue.dequeue(entry)
-                except InternalError as failure:
-                    error = InternalError(str(failure))  # a new one: `failure` references this frame
-            if is_written:
-                self._tick.when_synced(moved)
-            else:
-                moved(error)
-
         if is_held and entry.rid:
-            self._tick.when_synced(leave)
+            self._tick.when_synced(partial(self._leave, queue, entry))
         else:
-            leave(None)
+            self._leave(queue, entry, None)
+
+    def _leave(self, queue: Queue, entry: Entry, error: Exception | None) -> None:
+        """A message that moves is stored where it goes, or cannot be: it leaves its queue, or stays."""
+        is_written = False
+        moved = partial(self._moved, entry)
+        if entry.state != MOVING:  # it was accepted meanwhile
+            self._tick.when_synced(moved)
+            return
+        if error is None and entry.rid and queue.deletion is not None:
+            queue.deletion.dequeue(entry, moved)
+            return
+        entry.state = ACQUIRED
+        if error is None and not queue.is_deleted:
+            try:
+                is_written = queue.dequeue(entry)
+            except InternalError as failure:
+                error = InternalError(str(failure))  # a new one: `failure` references this frame
+        if is_written:
+            self._tick.when_synced(moved)
+        else:
+            moved(error)
+
+    def _moved(self, entry: Entry, error: Exception | None) -> None:
+        """A message has left its queue for good, or cannot."""
+        if entry.state == MOVING:  # it could not leave
+            entry.state = ACQUIRED
+        for each in self._moving.pop(entry):
+            each(error)
 
 
 def _overflow(message: Message, error: QueueOverflowError) -> None:

@@ -9,6 +9,7 @@ from where it is by then. Only that last attempt tells whether it is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -71,21 +72,34 @@ def read_messages(
         done: gets the data of each message, or the error: JournalError or OSError.
     """
     spans = _spans(journal, rids)
-    found: list[bytes | Exception | None] = [None] * len(rids)
     contents = [_cached(journal, span) for span in spans]
     journal.reads += len(rids)
     if None not in contents:
-        _take(spans, contents, found)
-        done(_complete(journal, rids, found))
+        _read(journal, rids, spans, done, contents)
         return
     journal.slow_reads += 1
     work = journal.storage.reader([span.extent for span in spans])
+    background.run(work, partial(_read, journal, rids, spans, done), partial(_not_read, journal, rids, done))
 
-    def read(contents: Sequence[bytes | None]) -> None:
-        _take(spans, contents, found)
-        done(_complete(journal, rids, found))
 
-    background.run(work, read, lambda _error: read([None] * len(spans)))
+def _read(
+    journal: QueueJournal,
+    rids: Sequence[int],
+    spans: Sequence[Span],
+    done: Callable[[MessageData], None],
+    contents: Sequence[bytes | None],
+) -> None:
+    """The thread has read the spans, as far as it could."""
+    found: list[bytes | Exception | None] = [None] * len(rids)
+    _take(spans, contents, found)
+    done(_complete(journal, rids, found))
+
+
+def _not_read(
+    journal: QueueJournal, rids: Sequence[int], done: Callable[[MessageData], None], _error: Exception
+) -> None:
+    """The thread has failed."""
+    done(_complete(journal, rids, [None] * len(rids)))
 
 
 def will_read(journal: QueueJournal, rids: Sequence[int]) -> None:

@@ -368,13 +368,14 @@ class Transactions:
             if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
                 with contextlib.suppress(JournalError, CatalogueError):  # otherwise the next start forgets it
                     self._forget(xid, commits=commits)
-                    self._flusher.when_synced((self._list,), forgotten, is_urgent=False)
-
-        def forgotten(error: Exception | None) -> None:
-            if error is None and self._branches.get(xid) is branch:
-                self._branches.pop(xid, None)
+                    self._flusher.when_synced((self._list,), partial(self._forgotten, xid, branch), is_urgent=False)
 
         self._flusher.when_synced(journals, ended, is_urgent=False)
+
+    def _forgotten(self, xid: bytes, branch: _Branch | None, error: Exception | None) -> None:
+        """The prepared list is synced without the transaction, or has failed."""
+        if error is None and self._branches.get(xid) is branch:
+            self._branches.pop(xid, None)
 
     def _forget_now(self, xid: bytes, branch: _Branch) -> None:
         """Wait until a finished branch is forgotten, since its xid is reused. Raises as `prepare`."""

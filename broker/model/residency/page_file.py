@@ -195,27 +195,34 @@ class PageFile:
             done(self.load(keys))  # which tells what is wrong, extent by extent
             return
 
-        def take(contents: Sequence[bytes | str]) -> None:
-            found: Loaded = []
-            for (first, indices), place, content in zip(wanted, places, contents, strict=True):
-                if place is None or pages.extents.get(first) is not place:
-                    found += [None] * len(indices)  # they have left the queue meanwhile
-                else:
-                    extent = self._extent(pages, first, place, content) if isinstance(content, bytes) else content
-                    found += self._messages(first, indices, extent)
-            done(found)
-
         if len(cached) == len(spans):
-            take(cached)
+            done(self._taken(pages, wanted, places, cached))
             return
         pages.file.readers += 1
 
         def finish(contents: list[bytes | str]) -> None:
             self._directory.has_read(pages.file)
             if not self._is_closed:
-                take(contents)
+                done(self._taken(pages, wanted, places, contents))
 
         self._directory.run(partial(_read_all, file, spans), finish)
+
+    def _taken(
+        self,
+        pages: _Pages,
+        wanted: Sequence[tuple[int, list[int]]],
+        places: Sequence[_ExtentPlace | None],
+        contents: Sequence[bytes | str],
+    ) -> Loaded:
+        """The messages of what was read; None for each that cannot be read, or has left the queue meanwhile."""
+        found: Loaded = []
+        for (first, indices), place, content in zip(wanted, places, contents, strict=True):
+            if place is None or pages.extents.get(first) is not place:
+                found += [None] * len(indices)
+            else:
+                extent = self._extent(pages, first, place, content) if isinstance(content, bytes) else content
+                found += self._messages(first, indices, extent)
+        return found
 
     def _messages(self, first: int, indices: Sequence[int], extent: Extent | str) -> Loaded:
         if isinstance(extent, str):

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import IllegalStateError, InternalError, ModelError, ResourceLimitExceededError
@@ -158,23 +159,9 @@ class Branch:
         self._require(State.ACTIVE)
         planned, effects = Planned(self.work, self._router), Effects()
 
-        def prepared(error: Exception | None) -> None:
-            assert self._store is not None
-            if error is None:
-                self._is_prepared()
-                done(Status.OK, None)
-            elif isinstance(error, self._store.full_error):
-                effects.undo(releases=False)
-                self._effects, self.state = Effects(), State.ACTIVE
-                done(Status.OK, ResourceLimitExceededError(str(error)))
-            else:
-                effects.leave()
-                self.state = State.UNKNOWN
-                done(Status.OK, self._unknown(error))
-
         def write(enqueues: Enqueues, dequeues: Dequeues) -> list[int]:
             assert self._store is not None
-            return self._store.transactions.prepare(self.xid, enqueues, dequeues, prepared)
+            return self._store.transactions.prepare(self.xid, enqueues, dequeues, partial(self._written, effects, done))
 
         rids = None
         if self._store is not None:
@@ -184,6 +171,21 @@ class Branch:
         if rids is None:
             self._is_prepared()
             done(Status.OK, None)
+
+    def _written(self, effects: Effects, done: Done, error: Exception | None) -> None:
+        """The store has prepared it, or cannot."""
+        assert self._store is not None
+        if error is None:
+            self._is_prepared()
+            done(Status.OK, None)
+        elif isinstance(error, self._store.full_error):
+            effects.undo(releases=False)
+            self._effects, self.state = Effects(), State.ACTIVE
+            done(Status.OK, ResourceLimitExceededError(str(error)))
+        else:
+            effects.leave()
+            self.state = State.UNKNOWN
+            done(Status.OK, self._unknown(error))
 
     def _is_prepared(self) -> None:
         self.state = State.PREPARED
