@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -25,6 +26,7 @@ DIRECTORY_MODE: Final = 0o700
 
 _MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once: as many as the file has, within limits
 _MAX_FILL: Final = 256 * 1024
+_MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
 _ZEROS: Final = memoryview(bytes(_MAX_FILL))
 
 
@@ -42,6 +44,9 @@ class WritableFile(ReadableFile, Protocol):
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
         """Write all of `content` at `offset` to the page cache. Raises OSError; a part may have been written then."""
+
+    def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        """As `write`, of many pieces, one after the other; `size` is how many bytes they are."""
 
     def fill_ahead(self, offset: int) -> None:
         """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change."""
@@ -117,6 +122,21 @@ class OsWritableFile(OsFile):
             raise OSError(error.errno, error.strerror, self._path) from error
         if content:
             self._size = max(self._size, offset + len(content))
+
+    def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        """As `write`, of many pieces."""
+        done = 0
+        try:
+            for at in range(0, len(pieces), _MAX_PIECES):
+                done += os.pwritev(self._descriptor, pieces[at : at + _MAX_PIECES], offset + done)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+        if done == size:
+            self._size = max(self._size, offset + size)
+        else:  # a part was not written at once: what follows it may be in the wrong place
+            content = b"".join(pieces)
+            assert len(content) == size
+            self.write(offset, content)
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""

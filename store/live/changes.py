@@ -135,8 +135,8 @@ class Changes:
 
         def made(result: tuple[str, JournalInfo]) -> None:
             path, info = result
-            page, bound = self._parameters.page_bytes, self._parameters.write_cache_bytes
-            journal = take_up(self._environment, path, info, geometry, new_state(), page=page, bound=bound)
+            bound = self._parameters.write_cache_bytes
+            journal = take_up(self._environment, path, info, geometry, new_state(), bound=bound)
             self._expansion.adopt(journal, record.arguments)
             journal.compression = self._compression.of(record.arguments)
             self._journals[info.queue_id] = journal

@@ -49,7 +49,6 @@ def take_up(
     geometry: Geometry,
     state: WriterState,
     *,
-    page: int,
     bound: int,
 ) -> QueueJournal:
     """Resume an existing journal, ready to accept records.
@@ -60,8 +59,7 @@ def take_up(
         info: the content of its info file.
         geometry: number and size of its files.
         state: its content.
-        page: maximum bytes of one write.
-        bound: maximum unsynced bytes.
+        bound: maximum unsynced bytes, and of one write: the more, the larger the folios of the page cache.
     """
     ring = FileRing(info.numbers_of(geometry.files), state.origin, state.lap)
     storage = JournalStorage(environment.disk, directory, info.base_name, geometry, ring)
@@ -71,7 +69,7 @@ def take_up(
         geometry,
         ring,
         alignment=info.flush_alignment,
-        page=page,
+        page=bound,
         state=state,
         read=storage.read,
         salt=lambda: environment.random_bits(64),

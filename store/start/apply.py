@@ -164,7 +164,7 @@ class _Start:
             walked = self._read(planned.found)
         with contextlib.closing(walked.journal):
             prepared = walked.prepared()
-            journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
+            journal = self._taken_up(walked, self._parameters.tpl_write_cache_bytes)
         return journal, prepared
 
     def _rebuild_prepared_list(self, walked: RecoveredJournal) -> RecoveredJournal:
@@ -194,7 +194,7 @@ class _Start:
         entry, record = planned.entry, planned.record
         self._log_mst(log_lines.mst_recovery_start(record.name))
         entry, walked = self._ready(planned)
-        journal = self._taken_up(walked, self._parameters.page_bytes, self._parameters.write_cache_bytes)
+        journal = self._taken_up(walked, self._parameters.write_cache_bytes)
         walked.recovery.resolve(outcomes)
         queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)
         self._log(log_lines.queue_recovered(record.name, queue.messages, queue.in_doubt))
@@ -285,7 +285,7 @@ class _Start:
         self._opened.callback(walked.journal.close)
         return self._read(walked)
 
-    def _taken_up(self, walked: RecoveredJournal, page: int, bound: int) -> QueueJournal:
+    def _taken_up(self, walked: RecoveredJournal, bound: int) -> QueueJournal:
         reader = walked.journal
         assert reader.info is not None
         try:
@@ -294,7 +294,7 @@ class _Start:
             raise StoreDamagedError(f"{error}; run qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
         settle_ring(self._disk, reader.path, reader.info)
-        journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
+        journal = take_up(self._environment, reader.path, reader.info, geometry, state, bound=bound)
         self._opened.callback(journal.close)
         if not self._plan.was_clean:
             journal.storage.sync_end(state.position)

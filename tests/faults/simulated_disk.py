@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -405,6 +405,12 @@ class SimulatedWritableFile(SimulatedFile):
             refuse(errno.ENOSPC, self._path)
         if data:
             self._size = max(self._size, offset + len(data))
+
+    def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        """As `write`."""
+        data = b"".join(pieces)
+        assert len(data) == size
+        self.write(offset, data)
 
     def sync(self) -> None:
         """Make everything written so far durable."""

@@ -116,6 +116,15 @@ class TestFiles:
         assert file.read(0, 9) == b"ayz"
         file.close()
 
+    def test_many_pieces_are_written_one_after_the_other(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 10)
+        pieces = [b"%d " % number for number in range(3000)] + [b""]
+        content = b"".join(pieces)
+        file.write_all(7, pieces, len(content))
+        assert file.size == 7 + len(content)
+        assert file.read(0, len(content) + 100) == bytes(7) + content
+        file.close()
+
     def test_another_handle_sees_what_is_written(self, place: Place) -> None:
         place.make("file", b"before")
         reader, writer = place.disk.open(place("file")), place.disk.open_writable(place("file"))
@@ -396,6 +405,15 @@ class TestOperatingSystem:
         holes = [os.lseek(file.fileno(), offset, os.SEEK_HOLE) for offset in (0, 32 << 10, 508 << 10)]
         assert holes == [32 << 10, 32 << 10, 768 << 10]
         assert file.read(0, 1 << 20).translate(None, b"\0") == b"recordrecord"
+        file.close()
+
+    def test_pieces_that_are_not_all_written_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = OsWritableDisk().create(str(tmp_path / "file"), 0)
+        pwritev, pieces = os.pwritev, [b"%d " % number for number in range(3000)]
+        content = b"".join(pieces)
+        monkeypatch.setattr(os, "pwritev", lambda to, some, at: pwritev(to, some[: len(some) // 2], at))
+        file.write_all(3, pieces, len(content))
+        assert file.read(0, len(content) + 10) == bytes(3) + content
         file.close()
 
     def test_a_file_that_was_written_is_examined_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

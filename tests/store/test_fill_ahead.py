@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from qstore.formats.rhm.geometry import DATA_OFFSET, PAGE_SIZE
 from qstore.store.environment import tool_environment
 from qstore.store.writable_disk import OsWritableFile
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import PARAMETERS, OpenedStore
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def filled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_small_flushes_fill_ahead_of_themselves(path: Path, filled: list[int]) -> None:
-    opened = OpenedStore(tool_environment(), path)
+    opened = OpenedStore(tool_environment(), path, replace(PARAMETERS, wcache_num_pages=64))
     journal = opened.make_queue("queue")
     for _ in range(3):
         opened.enqueue(journal, b"small")

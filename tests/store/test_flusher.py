@@ -26,7 +26,6 @@ from qstore.store.sync import Completion, InlineSync, SyncDriver, SyncDriverErro
 from qstore.store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
-PAGE = 4096
 BOUND = 20_000
 DATA = b"m" * 500
 CRC = data_crc((DATA,))
@@ -112,7 +111,7 @@ def journals(tmp_path: Path) -> Iterator[list[QueueJournal]]:
         path = str(tmp_path / str(number))
         info = journal_info(environment, f"queue-{number}", GEOMETRY, 512, queue_id=number, incarnation=1)
         create_journal(environment.disk, path, info)
-        made.append(take_up(environment, path, info, GEOMETRY, new_state(), page=PAGE, bound=BOUND))
+        made.append(take_up(environment, path, info, GEOMETRY, new_state(), bound=BOUND))
     yield made
     for journal in made:
         journal.close()

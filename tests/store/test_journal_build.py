@@ -109,7 +109,7 @@ def write_as_a_running_queue_does(info: JournalInfo, sizes: list[int], opened: l
     disk = SimulatedDisk()
     create_journal(disk, NEW, info)
     state = new_state()
-    journal = take_up(environment_on(disk), NEW, info, info.geometry, state, page=PAGE, bound=FLUSH_BYTES)
+    journal = take_up(environment_on(disk), NEW, info, info.geometry, state, bound=FLUSH_BYTES)
     writer = journal.writer
 
     def append(call: Callable[..., None], *arguments: object) -> None:

@@ -129,9 +129,7 @@ def assert_taken_up(disk: SimulatedDisk, new: Read, content: Content) -> None:
     """A writer goes on with it: what is open is committed, and every message dequeued."""
     assert new.journal.info is not None
     state = state_of(new.journal, new.recovery, new.end)
-    journal = take_up(
-        environment_on(disk), NEW, new.journal.info, new.journal.files.geometry, state, page=PAGE, bound=PAGE
-    )
+    journal = take_up(environment_on(disk), NEW, new.journal.info, new.journal.files.geometry, state, bound=PAGE)
 
     def drain() -> None:
         while files := journal.begin():

@@ -14,6 +14,7 @@ from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush, FlushQueue
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import RingSpace
+from qstore.store.journal.write.step import Pieces
 from tests.support.memory_ring import MemoryRing
 
 PARTS = ("write_batch", "flushes", "space", "live_records", "compaction", "admission", "version_2_writer")
@@ -86,8 +87,8 @@ def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None
     queue = FlushQueue(Geometry(4, 512), FileRing(range(4)), page=65536, synced=6, place=3)
     assert queue.next_step() is None
     assert (queue.is_empty, queue.last, queue.synced_place) == (True, 6, 3)
-    queue.add(Flush(7, 3, 6, bytes(3 * BLOCK_SIZE), {1: (0, b"header")}, {}, []))
-    queue.add(Flush(8, 6, 7, bytes(BLOCK_SIZE), {}, {}, []))
+    queue.add(Flush(7, 3, 6, [bytes(3 * BLOCK_SIZE)], {1: (0, b"header")}, {}, []))
+    queue.add(Flush(8, 6, 7, [bytes(BLOCK_SIZE)], {}, {}, []))
     assert (queue.is_empty, queue.last) == (False, 8)
     first = queue.next_step()
     assert first is not None
@@ -102,6 +103,26 @@ def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None
     assert queue.next_step() is not None
     queue.step_lost()
     assert (queue.is_under_way, queue.is_empty, queue.last) == (False, False, 8)
+
+
+@pytest.mark.parametrize(
+    ("start", "blocks", "is_joined"), [(3, 20, False), (0, 20, True), (3, 61, False), (3, 62, True)]
+)
+def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, blocks: int, is_joined: bool) -> None:
+    queue = FlushQueue(Geometry(4, 8192), FileRing(range(4)), page=65536, synced=6, place=start)
+    pieces = [bytes([number]) * (BLOCK_SIZE // 4) for number in range(4 * blocks)]
+    entered = {index: (0, b"header") for index in range(2) if start <= 64 * index < start + blocks}
+    queue.add(Flush(7, start, start + blocks, pieces, entered, {}, []))
+    files = [bytearray(DATA_OFFSET + 8192) for _ in range(2)]
+    joined = True
+    while step := queue.next_step():
+        for file, offset, content in step.writes:
+            joined = joined and not isinstance(content, Pieces)
+            files[file][offset : offset + len(content)] = bytes(content)
+        queue.step_synced()
+    stream = files[0][DATA_OFFSET:] + files[1][DATA_OFFSET:]
+    assert stream[start * BLOCK_SIZE :][: blocks * BLOCK_SIZE] == b"".join(pieces)
+    assert joined is is_joined
 
 
 # ---- admission ----

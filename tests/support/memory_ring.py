@@ -65,7 +65,7 @@ class MemoryRing:
             return False
         self.steps.append(step)
         for file, offset, content in step.writes:
-            self.files[file][offset : offset + len(content)] = content
+            self.files[file][offset : offset + len(content)] = bytes(content)
         return True
 
     def drain(self) -> None:

@@ -80,8 +80,7 @@ class Version2Journal:
     def __init__(self, environment: Environment, directory: str, info: JournalInfo) -> None:
         create_journal(environment.disk, directory, info)
         self._directory, self._info = directory, info
-        page = _WRITE_BYTES
-        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=page)
+        self._journal = take_up(environment, directory, info, info.geometry, new_state(), bound=_WRITE_BYTES)
         self._writer = self._journal.writer
 
     @property

@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.step import Step, Write
+from qstore.store.journal.write.step import Pieces, Step, Write
+
+_MANY_PIECES: Final = 16  # that are not joined, if the flush is within one file: joining fewer takes no longer
 
 
 @dataclass(slots=True)
@@ -28,7 +31,7 @@ class Flush:
         number: its number, 64 bits.
         start: log offset, in blocks of the endless stream, where it begins.
         end: log offset after it.
-        content: its bytes.
+        pieces: its bytes.
         headers: file, counted over all laps -> log offset and header of each file that it enters.
         placed: file, counted over all laps -> messages in it that `RingSpace` does not count yet.
         removed: the live records, packed, that are released when it is synced.
@@ -37,10 +40,17 @@ class Flush:
     number: int
     start: int
     end: int
-    content: bytes
+    pieces: list[bytes]
     headers: dict[int, tuple[int, bytes]]
     placed: dict[int, int]
     removed: list[int]
+
+    @property
+    def content(self) -> bytes:
+        """Its bytes, joined."""
+        content = b"".join(self.pieces)
+        assert len(content) == (self.end - self.start) * BLOCK_SIZE
+        return content
 
 
 class FlushQueue:
@@ -139,6 +149,13 @@ def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator
         file_blocks: blocks of data area in each.
         page: maximum bytes of one write.
     """
+    size = (flush.end - flush.start) * BLOCK_SIZE
+    if len(flush.pieces) > _MANY_PIECES and size <= page:
+        index, block = divmod(flush.start, file_blocks)
+        if block and (flush.end - 1) // file_blocks == index:
+            number = ring.number(index)
+            yield Step((Write(number, DATA_OFFSET + block * BLOCK_SIZE, Pieces(flush.pieces, size)),), (number,))
+            return
     writes: list[Write] = []
     touched: dict[int, None] = {}
     content, at, place = memoryview(flush.content), 0, flush.start

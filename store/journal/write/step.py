@@ -13,6 +13,26 @@ from typing import NamedTuple
 from qstore.formats.rhm.geometry import MAX_FILES
 
 
+class Pieces:
+    """Bytes in many pieces, which are written one after the other, without being joined.
+
+    Attributes:
+        pieces: the pieces.
+        size: bytes of all of them.
+    """
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: list[bytes], size: int) -> None:
+        self.pieces, self.size = pieces, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
 class Write(NamedTuple):
     """Bytes for one file of the journal.
 
@@ -24,14 +44,14 @@ class Write(NamedTuple):
 
     file: int
     offset: int
-    content: bytes | memoryview
+    content: bytes | memoryview | Pieces
 
 
 class Step(NamedTuple):
     """Writes to do in order, and files to sync then.
 
     Attributes:
-        writes: the writes; none is longer than a page of the write cache.
+        writes: the writes; none is longer than the write cache.
         files: numbers of the files to sync when all is written.
     """
 

@@ -16,7 +16,7 @@ from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
 from qstore.store.disk import Disk
 from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
 from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.step import Step
+from qstore.store.journal.write.step import Pieces, Step
 from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
@@ -155,7 +155,10 @@ class JournalStorage:
         """Do the writes of a step. Returns the files to sync. Raises OSError."""
         for number, offset, content in step.writes:
             file = self.file(number)
-            file.write(offset, content)
+            if isinstance(content, Pieces):
+                file.write_all(offset, content.pieces, content.size)
+            else:
+                file.write(offset, content)
         if len(step.writes) == 1 and len(content) <= _SMALL and offset >= DATA_OFFSET:
             file.fill_ahead(offset + len(content))
         return [self.file(number) for number in step.files]

@@ -305,9 +305,7 @@ class WriteBatch:
             self._flag_last()
         if self.placed:
             self._count_placed()
-        content = b"".join(self.pieces)
-        assert len(content) == (self.position - self.start) * BLOCK_SIZE
-        flush = Flush(self.number, self.start, self.position, content, self._headers, self._placed, self.removed)
+        flush = Flush(self.number, self.start, self.position, self.pieces, self._headers, self._placed, self.removed)
         self.pieces, self._headers, self._placed, self.removed = [], {}, {}, []
         self.start = self.position
         self.number += 1
