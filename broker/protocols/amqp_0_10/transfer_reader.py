@@ -1,7 +1,9 @@
 """Decodes the header segments of transfers into messages, for one connection.
 
 Most messages of a publisher have the same delivery-properties; these are decoded once and cached, for each exchange
-that it publishes to. Messages whose whole header is that of the message before share it, and what is stored of it.
+that it publishes to. Messages whose whole header is that of the message before share it, and what is stored of it; or
+that of another recent message, as when a publisher has several queues in turn. While all headers differ, recent ones
+are seldom looked for.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _REMEMBERED: Final = 2048
 _MAX_REMEMBERED_BYTES: Final = 512  # of one entry: larger ones are rare and not cached
 _struct_size: Final = struct.Struct(">I").unpack_from
 _NOTHING: Final[Mapping[bytes, Any]] = {}
+_RECENT: Final = 8  # headers, beside that of the message before
+_PAUSE: Final = 256  # messages, when so many different ones came that recent headers are of no use
 
 TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
 """Given a resume-id and the content of a transfer: header and content of the completed message; None if the transfer is
@@ -38,6 +42,24 @@ the complete message."""
 
 def nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
     """Every transfer is a complete message."""
+
+
+class _Known:
+    """A header without times that was read.
+
+    Attributes:
+        given: the header as received.
+        exchange: the exchange of its message.
+        properties: what it says.
+        header: the header as kept.
+        head: made for the second message with it.
+    """
+
+    __slots__ = ("exchange", "given", "head", "header", "properties")
+
+    def __init__(self, given: bytes, exchange: str, properties: DeliveryProperties, header: bytes) -> None:
+        self.given, self.exchange, self.properties, self.header = given, exchange, properties, header
+        self.head: SharedHead | None = None
 
 
 class TransferReader(PublishChecks):
@@ -55,8 +77,7 @@ class TransferReader(PublishChecks):
     """
 
     __slots__ = (
-        "_handlings", "_last", "_last_exchange", "_last_given", "_last_head", "_last_header", "_remembered", "_room",
-        "publisher", "take_interrupted",
+        "_handlings", "_last", "_pause", "_recent", "_remembered", "_room", "publisher", "take_interrupted",
     )  # fmt: skip
 
     def __init__(
@@ -68,11 +89,9 @@ class TransferReader(PublishChecks):
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
-        self._last_given = b""  # the header of the last message that has no times, as received
-        self._last_exchange = ""
-        self._last: DeliveryProperties | None = None
-        self._last_header = b""  # as kept
-        self._last_head: SharedHead | None = None  # made for the second message with that header
+        self._last: _Known | None = None  # the header of the last message that has no times
+        self._recent: dict[bytes, _Known] = {}  # and those of some before, by the bytes that were received
+        self._pause = 0  # messages until they are looked for again
 
     @classmethod
     def continuing(cls, other: TransferReader) -> Self:
@@ -96,12 +115,14 @@ class TransferReader(PublishChecks):
             Amqp010Error: the header is not valid.
             ResourceLimitExceededError: it completes an interrupted message, which is too large.
         """
-        if header == self._last_given and exchange == self._last_exchange and body is not None:
-            last = self._last
+        last = self._last
+        if last is not None and body is not None:
+            if header != last.given or exchange != last.exchange:
+                last = self._find_recent(header, exchange)
             if last is not None:
-                if self._last_head is None:
-                    self._last_head = SharedHead()
-                return TransferMessage(self._last_header, body, exchange, last, 0.0, self._last_head)
+                if last.head is None:
+                    last.head = SharedHead()
+                return TransferMessage(last.header, body, exchange, last.properties, 0.0, last.head)
         if len(header) > MAX_HEADER_BYTES:
             raise Amqp010Error(f"a header of {len(header)} bytes is larger than {MAX_HEADER_BYTES}")
         remembered = self._remembered.get(exchange, _NOTHING)
@@ -125,12 +146,31 @@ class TransferReader(PublishChecks):
         if properties.ttl is None:
             kept = encoded + others
             if times is None and properties.resume_id is None:
-                self._last_given, self._last_exchange, self._last = header, exchange, properties
-                self._last_header, self._last_head = kept, None
+                self._last = _Known(header, exchange, properties, kept)
+                if not self._pause:
+                    self._keep_recent(self._last)
             return TransferMessage(kept, body, exchange, properties, float(expiration))
         expires_at = clock() + properties.ttl / 1000
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
+
+    def _find_recent(self, header: bytes, exchange: str) -> _Known | None:
+        if self._pause:
+            self._pause -= 1
+            return None
+        known = self._recent.get(header)
+        if known is None or known.exchange != exchange:
+            return None
+        self._last = known
+        return known
+
+    def _keep_recent(self, known: _Known) -> None:
+        if len(known.given) > _MAX_REMEMBERED_BYTES:
+            return
+        if len(self._recent) == _RECENT:
+            self._recent.clear()
+            self._pause = _PAUSE
+        self._recent[known.given] = known
 
     def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
         properties = read_delivery_properties(given, exchange)

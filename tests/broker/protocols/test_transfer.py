@@ -120,6 +120,28 @@ def test_messages_with_equal_headers_are_stored_as_if_they_were_not(body: bytes 
             assert getattr(message, name) == getattr(alone, name)
 
 
+def test_headers_that_come_in_turn_are_kept_once_each() -> None:
+    """Also after many that are all different, for which they are not looked for all the time."""
+    reader = TransferReader()
+    heads = [header(routing_key=f"k{number}", delivery_mode=2) for number in range(6)]
+    for turns in (3, 50, 50):
+        *_, first, second, third = (
+            [reader.read(head[:], b"%d" % turn, "x", lambda: NOW) for head in heads] for turn in range(turns)
+        )
+        assert all(one.header is two.header for one, two in zip(first, second, strict=True))
+        assert all(one.head is two.head is not None for one, two in zip(second, third, strict=True))
+        for message in (*second, *third):
+            (parts, size, crc), (own_parts, own_size, own_crc) = (
+                each.stored_form() for each in (message, read(message.header, bytes(message.body), "x"))
+            )
+            assert (b"".join(parts), size, crc) == (b"".join(own_parts), own_size, own_crc)
+        for number in range(600):
+            reader.read(header({"correlation_id": b"%d" % number}, routing_key="a key"), b"", "x", lambda: NOW)
+        assert len(reader._recent) <= 8
+    other = [reader.read(head[:], b"", exchange, lambda: NOW) for _ in range(2) for head in heads for exchange in "yz"]
+    assert [properties(message.header)["exchange"] for message in other] == ["y", "z"] * 12
+
+
 def test_headers_that_are_equal_are_kept_once() -> None:
     reader, head = TransferReader(), header(routing_key="k")
     messages = [reader.read(head[:], b"%d" % number, "x", lambda: NOW) for number in range(4)]
