@@ -5,7 +5,9 @@
 A transaction publishes some messages of 1 KiB (ten by default), to one queue or in turn to two. Each session commits
 its next one when the last is completed; a distributed one is prepared and committed in two round trips. Each line is
 one broker on an empty data directory, with durable queues, and beside it the rate of the same transactions on transient
-ones. Syncs are counted in a run of its own, with strace if it is installed.
+ones, and the broker's processor time for a message of both. "client" is that of this process, the only client: while it
+is less than the broker's, the broker decides the rate. Syncs are counted in a run of its own, with strace if it is
+installed.
 
 Machines are noisy: read the ratios.
 """
@@ -69,6 +71,8 @@ class Row(NamedTuple):
     commits_a_second: float
     of_transient: float
     broker_us: float  # processor time for each message
+    transient_us: float
+    client_us: float  # of this process
     syncs: float | None  # for each commit
 
 
@@ -199,16 +203,16 @@ def _syncs(directory: Path, scenario: Scenario, commits: int, messages: int) -> 
 
 
 def _measure(directory: Path, scenario: Scenario, commits: int, messages: int) -> Row:
-    rates = []
+    rates, broker_us, client_us = [], [], 0.0
     for durable in (True, False):
         with _broker(directory) as broker:
             _run(broker.port, scenario, scenario.sessions, messages, durable=durable)
-            before = cpu_seconds(broker.pid)
+            before, own = cpu_seconds(broker.pid), time.process_time()
             rates.append(commits / _run(broker.port, scenario, commits, messages, durable=durable))
-            if durable:
-                broker_us = (cpu_seconds(broker.pid) - before) / commits / messages * 1e6
+            broker_us.append((cpu_seconds(broker.pid) - before) / commits / messages * 1e6)
+            client_us = max(client_us, (time.process_time() - own) / commits / messages * 1e6)
     syncs = _syncs(directory, scenario, commits, messages)
-    return Row(scenario.name, rates[0], rates[0] / rates[1], broker_us, syncs)
+    return Row(scenario.name, rates[0], rates[0] / rates[1], *broker_us, client_us, syncs)
 
 
 @click.command(help=__doc__)
@@ -225,13 +229,12 @@ def main(directory: Path, commits: int, messages: int, as_json: bool) -> None:
         return
     table = Table(title=f"transactions of {messages} durable messages of 1 KiB")
     table.add_column()
-    for column in ("commits/s", "of transient", "broker µs/message", "syncs/commit"):
+    for column in ("commits/s", "of transient", "broker µs/message", "transient µs", "client µs", "syncs/commit"):
         table.add_column(column, justify="right")
     for row in rows:
         syncs = "-" if row.syncs is None else f"{row.syncs:.2f}"
-        table.add_row(
-            row.name, f"{row.commits_a_second:,.0f}", f"{row.of_transient:.2f}", f"{row.broker_us:.1f}", syncs
-        )
+        times = (f"{each:.1f}" for each in (row.broker_us, row.transient_us, row.client_us))
+        table.add_row(row.name, f"{row.commits_a_second:,.0f}", f"{row.of_transient:.2f}", *times, syncs)
     Console(width=110).print(table)
 
 
