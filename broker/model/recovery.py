@@ -234,7 +234,7 @@ class Recovery:
         effects = self.in_doubt[stored.xid]
         if stored.state == PENDING:
             entry = queue.add_uncommitted(message, stored.rid)
-            effects.published.append((queue, entry))
+            effects.published.setdefault(queue, []).append(entry)
         else:
             entry = queue.enter(message, stored.rid)
             queue.lock(entry)

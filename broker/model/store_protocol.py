@@ -226,7 +226,7 @@ class Appends(Protocol[_JournalUsed]):
 
 
 class StoreTransactions(Protocol[_JournalUsed]):
-    """Transactions: enqueues and dequeues, each with the arguments of `Appends` as a tuple."""
+    """Transactions: messages to enqueue, by journal and in order, as for `Appends.enqueue`; and those to dequeue."""
 
     @property
     def in_doubt(self) -> list[bytes]:
@@ -234,7 +234,7 @@ class StoreTransactions(Protocol[_JournalUsed]):
 
     def commit(
         self,
-        enqueues: Sequence[tuple[_JournalUsed, Sequence[bytes], int, int]],
+        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[_JournalUsed, int]],
         done: Done,
         /,
@@ -248,7 +248,7 @@ class StoreTransactions(Protocol[_JournalUsed]):
     def prepare(
         self,
         xid: bytes,
-        enqueues: Sequence[tuple[_JournalUsed, Sequence[bytes], int, int]],
+        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[_JournalUsed, int]],
         done: Done,
         /,

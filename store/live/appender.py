@@ -160,6 +160,10 @@ class Appender:
         """A new record id."""
         return self._ids.take()
 
+    def take_ids(self, count: int) -> list[int]:
+        """As many new record ids, in ascending order."""
+        return self._ids.take_all(count)
+
     def touched(self, journal: QueueJournal, size: int = BLOCK_SIZE) -> None:
         """Note that the caller appended `size` bytes to `journal` itself."""
         self._dirty[journal] = None

@@ -115,9 +115,13 @@ class Flusher:
 
     def when_gathered(self, journals: Sequence[QueueJournal], done: Done) -> None:
         """As `when_synced`, of a transaction that was appended to several journals: the prepared list will follow."""
+        self.has_gathered(journals)
+        self._wait_for(journals, done, is_urgent=True, is_gathered=True)
+
+    def has_gathered(self, journals: Sequence[QueueJournal]) -> None:
+        """A transaction was appended to several journals, whose next flushes another one waits for already."""
         for journal in journals:
             self._gathered[journal] = self._gathered.get(journal, 0) + 1
-        self._wait_for(journals, done, is_urgent=True, is_gathered=True)
 
     def _wait_for(self, chosen: Sequence[QueueJournal], done: Done, *, is_urgent: bool, is_gathered: bool) -> None:
         barrier = SyncBarrier(done, 1 + len(chosen))
@@ -131,16 +135,22 @@ class Flusher:
         last = barrier.reached(None)
         if last is not None:
             self._due.append((last, None))
-        self._tell(journal for journal in chosen if journal.writer.failure is not None)
+        failed = [journal for journal in chosen if journal.writer.failure is not None]
+        if failed:
+            self._tell(failed)
 
-    def has_listed(self) -> None:
-        """A transaction over several journals was appended to the prepared list."""
-        self.listed += 1
+    def has_listed(self, count: int) -> None:
+        """So many transactions over several journals were appended to the prepared list."""
+        self.listed += count
 
-    def has_delisted(self) -> None:
-        """The prepared list is synced with it, or has failed."""
-        self.listed -= 1
-        self._delisted += 1
+    def has_delisted(self, count: int) -> None:
+        """The prepared list is synced with them, or has failed."""
+        self.listed -= count
+        self._delisted += count
+
+    def call_soon(self, waiting: Iterable[Done], error: Exception | None) -> None:
+        """Call each of these with `error`, after the waiter that asks for it."""
+        self._due.extend([(done, error) for done in waiting])
 
     # ---- work ----
 

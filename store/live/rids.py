@@ -50,6 +50,14 @@ class RecordIds:
         self.next = rid + 1
         return rid
 
+    def take_all(self, count: int) -> list[int]:
+        """Take several record ids, in ascending order. Raises as `take`."""
+        first = self.next
+        if first + count <= self.limit:
+            self.next = first + count
+            return list(range(first, first + count))
+        return [self.take() for _ in range(count)]
+
     def more(self) -> None:
         """Extend the limit, which is reached. Raises CatalogueError as `take`."""
         if self.next < self._reserved:

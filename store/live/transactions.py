@@ -5,7 +5,8 @@
     one                 its records and the commit, in one flush                            that flush
     several             records in all journals; when they are synced, an enqueue in the    the prepared list's
                         prepared list; when that is, commits in all journals; when they     enqueue
-                        are, a dequeue and a commit in the prepared list
+                        are, a dequeue and a commit in the prepared list. Those that share
+                        their flushes share all of this (`commit_groups`)
     distributed         prepare: records, then the prepared list's enqueue. commit or       the prepared list's
                         abort: its dequeue, flagged for commit; when that is synced,        dequeue
                         commits or aborts in all journals; when they are, its own commit
@@ -27,31 +28,25 @@ part of the new branch.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import TypeAlias
 from uuid import UUID
 
 from qstore.formats.broker_records.xids import encode_local_xid
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from qstore.store.errors import StoreError
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, twice
-from qstore.store.journal.write.write_batch import PLAIN_MESSAGE, StoredMessage
+from qstore.store.journal.write.write_batch import MessageData
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.appender import MAX_AROUND_DATA, Appender
+from qstore.store.live.appender import Appender
+from qstore.store.live.commit_groups import CommitGroup, CommitGroups
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.transaction_parts import Dequeue, Enqueue, Parts, admit, append, collect
 from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
-
-#: A message to be enqueued by a transaction: journal, and the arguments of `Appender.enqueue`.
-Enqueue: TypeAlias = tuple[QueueJournal, Sequence[bytes], int, int]
-
-#: A message to be dequeued by a transaction: journal and record id.
-Dequeue: TypeAlias = tuple[QueueJournal, int]
 
 
 class _Stage(Enum):
@@ -80,18 +75,6 @@ class _Branch:
         self.commits = False
 
 
-class _Part:
-    """What a transaction does in one journal; `rids` are those of its enqueues, and then of its dequeues."""
-
-    __slots__ = ("messages", "rids", "sizes", "targets")
-
-    def __init__(self) -> None:
-        self.rids: list[int] = []
-        self.messages: list[StoredMessage] = []
-        self.sizes: list[int] = []
-        self.targets: list[int] = []
-
-
 class Transactions:
     """The transactions of one store.
 
@@ -110,6 +93,7 @@ class Transactions:
         self._process = process
         self._count = 0
         self._branches: dict[bytes, _Branch] = {}
+        self._groups = CommitGroups()
         self.prepares = self.commits = self.aborts = 0
 
     @property
@@ -128,54 +112,81 @@ class Transactions:
             done: called when the commit is synced; or with an error if it failed or its outcome is unknown.
 
         Returns:
-            The record ids of the messages enqueued.
+            The record ids of the messages enqueued, in order.
 
         Raises:
             JournalFullError: it does not fit; JournalError: a message cannot be dequeued. Nothing was written.
         """
         self._count += 1
         xid = encode_local_xid(self._count, self._process)
-        journal = _only_journal(enqueues, dequeues)
-        if journal is not None:
-            in_one_go = self._commit_in_one_go(xid, journal, enqueues, dequeues)
-            if in_one_go is not None:
+        count, ids = self._take_ids(enqueues, dequeues)
+        if len(enqueues) == 1 and not dequeues and enqueues[0][0].compression is None:  # saves collecting
+            journal, messages = enqueues[0]
+            if self._is_committed_in_one_go(xid, journal, ids, messages, [], []):
                 self._flusher.when_synced((journal,), done)
-                return in_one_go
-        journals, rids, last = self._write(xid, enqueues, dequeues, listed=False)
-        if len(journals) <= 1:
-            for journal in journals:
-                self._outcome(xid, journal, last, commits=True)
-            self._flusher.when_synced(journals, done)
-        else:
-            self._flusher.when_gathered(journals, lambda error: self._written(xid, None, journals, done, error))
-        return rids
+                return ids[:count]
+        parts = collect(enqueues, dequeues, ids)
+        if len(parts) > 1:
+            self._commit_in_group(xid, parts, done)
+            return ids[:count]
+        for journal, part in parts.items():
+            part.check_targets(journal)
+            if not self._is_committed_in_one_go(xid, journal, ids, part.messages, part.targets, part.firsts):
+                admit(self._appender, xid, parts)
+                append(self._appender, xid, parts)
+                self._outcome(xid, journal, ids[-1], commits=True)
+        self._flusher.when_synced(parts, done)
+        return ids[:count]
 
-    def _commit_in_one_go(
-        self, xid: bytes, journal: QueueJournal, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
-    ) -> list[int] | None:
-        """Append a whole transaction of one journal. Returns its messages' record ids; None if it has to wait for room.
+    def _take_ids(self, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]) -> tuple[int, list[int]]:
+        """The number of messages that are enqueued; and record ids for these, for the dequeues, and for an outcome."""
+        count = 0
+        for _, messages in enqueues:
+            count += len(messages)
+        return count, self._appender.take_ids(count + len(dequeues) + 1)
 
-        Raises:
-            JournalError: as `commit`.
-        """
-        messages = _stored(journal, enqueues)
-        targets = [target for _, target in dequeues]
-        _check_distinct(journal, targets)
-        take_id = self._appender.take_id
-        rids = [take_id() for _ in range(len(messages) + len(targets) + 1)]
+    def _is_committed_in_one_go(
+        self,
+        xid: bytes,
+        journal: QueueJournal,
+        ids: list[int],
+        messages: list[MessageData],
+        targets: list[int],
+        firsts: list[int],
+    ) -> bool:
+        """Append a whole transaction of one journal with its commit. Returns False if it has to wait for room."""
         try:
-            if not journal.writer.append_committed(xid, rids, messages, targets):
-                return None
+            blocks = journal.writer.append_committed(xid, ids, messages, targets, firsts)
         except MemoryError:
             raise journal.out_of_memory() from None
+        if not blocks:
+            return False
         journal.transaction_enqueues += len(messages)
         journal.transaction_dequeues += len(targets)
         journal.commits += 1
-        size = 0
-        for _, size_of_data, _, _ in messages:
-            size += size_of_data
-        self._appender.touched(journal, size + MAX_AROUND_DATA * len(rids))
-        return rids[: len(messages)]
+        self._appender.touched(journal, blocks * BLOCK_SIZE)
+        return True
+
+    def _commit_in_group(self, xid: bytes, parts: Parts, done: Done) -> None:
+        """Append a transaction of several journals to the group that is open for them. Raises as `commit`."""
+        self._check_list()
+        admit(self._appender, xid, parts)
+        group = self._groups.open(xid, parts)
+        append(self._appender, group.xid, parts)
+        group.waiting.append(done)
+        if len(group.waiting) > 1:
+            self._flusher.has_gathered(group.journals)
+        else:
+            self._flusher.when_gathered(group.journals, lambda error: self._group_written(group, error))
+
+    def _group_written(self, group: CommitGroup, error: Exception | None) -> None:
+        self._groups.close(group)
+        waiting = group.waiting
+
+        def done(failure: Exception | None) -> None:
+            self._flusher.call_soon(waiting, failure)
+
+        self._written(group.xid, None, group.journals, done, error, count=len(waiting))
 
     # ---- distributed ----
 
@@ -194,11 +205,16 @@ class Transactions:
             is_over = self._branches[xid].stage is _Stage.ENDING
             what = "existed before, in a journal that has failed" if is_over else "is already prepared"
             raise StoreError(f"transaction {xid.hex()} {what}")
-        journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
+        self._check_list()
+        count, ids = self._take_ids(enqueues, dequeues)
+        parts = collect(enqueues, dequeues, ids)
+        admit(self._appender, xid, parts)
+        append(self._appender, xid, parts)
+        journals = list(parts)
         branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
         wait = self._flusher.when_gathered if len(journals) > 1 else self._flusher.when_synced
         wait(journals, lambda error: self._written(xid, branch, journals, done, error))
-        return rids
+        return ids[:count]
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
         """Commit a prepared branch; `done` is called when that is synced. Raises StoreError."""
@@ -264,66 +280,21 @@ class Transactions:
 
     # ---- steps ----
 
-    def _write(
-        self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], *, listed: bool
-    ) -> tuple[list[QueueJournal], list[int], int]:
-        """Write the records, after checking that all of them fit.
-
-        Args:
-            xid: the transaction.
-            enqueues: its messages to enqueue.
-            dequeues: its messages to dequeue.
-            listed: whether the prepared list is needed, even if there is only one journal.
-
-        Returns:
-            The journals; the messages' ids; and one more id, for an outcome.
-        """
-        parts: dict[QueueJournal, _Part] = {}
-        ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
-        number = 0
-        for journal, data, size, crc in enqueues:
-            part = parts.get(journal)
-            if part is None:
-                part = parts[journal] = _Part()
-            part.rids.append(ids[number])
-            compression = journal.compression
-            message = (data, size, crc, PLAIN_MESSAGE) if compression is None else compression.stored(data, size, crc)
-            part.messages.append(message)
-            part.sizes.append(message[1])
-            number += 1
-        for journal, target in dequeues:
-            journal.writer.check_dequeue(target)
-            part = parts.get(journal)
-            if part is None:
-                part = parts[journal] = _Part()
-            part.rids.append(ids[number])
-            part.targets.append(target)
-            number += 1
-        for journal, part in parts.items():
-            _check_distinct(journal, part.targets)
-        journals = list(parts)
-        if (listed or len(journals) > 1) and self._list.writer.failure is not None:
+    def _check_list(self) -> None:
+        if self._list.writer.failure is not None:
             raise JournalFailedError(str(self._list.writer.failure))
-        self._appender.admit_all(
-            [
-                (journal, partial(journal.writer.admit_transaction, xid, part.sizes, len(part.targets)))
-                for journal, part in parts.items()
-            ]
-        )
-        for journal, part in parts.items():
-            try:
-                journal.writer.append_admitted(xid, part.rids, part.messages, part.targets)
-            except MemoryError:
-                raise journal.out_of_memory() from None
-            journal.transaction_enqueues += len(part.messages)
-            journal.transaction_dequeues += len(part.targets)
-            self._appender.touched(journal, sum(part.sizes) + MAX_AROUND_DATA * len(part.rids))
-        return journals, ids[: len(enqueues)], ids[-1]
 
     def _written(
-        self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
+        self,
+        xid: bytes,
+        branch: _Branch | None,
+        journals: list[QueueJournal],
+        done: Done,
+        error: Exception | None,
+        *,
+        count: int = 1,
     ) -> None:
-        """The records are synced in all journals, or failed. Local transactions have no `branch`."""
+        """The records are synced in all journals, or failed; `count` local transactions have no `branch`."""
         writer, kind = self._list.writer, LOCAL if branch is None else DISTRIBUTED
         crc = extend_crc32c(0, kind)
         if error is None:
@@ -344,15 +315,19 @@ class Transactions:
         self._appender.touched(self._list)
         if branch is not None:
             branch.rid = rid
-        self._flusher.has_listed()
-        self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, branch, journals, done, failure))
+        self._flusher.has_listed(count)
+
+        def listed(failure: Exception | None) -> None:
+            self._flusher.has_delisted(count)
+            self._listed(xid, branch, journals, done, failure)
+
+        self._flusher.when_synced((self._list,), listed)
         self._flusher.start()
 
     def _listed(
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
         """The prepared list's enqueue is synced, or its state is unknown."""
-        self._flusher.has_delisted()
         if error is None:
             if branch is None:
                 self._end(xid, journals, None, commits=True)
@@ -433,34 +408,3 @@ def _prepared_list_full(prepared_list: QueueJournal) -> JournalFullError:
         f"The transaction prepared list is full: {prepared_list.open_transactions} transactions are in it. Commit or "
         f"roll back those in doubt; or stop the broker and enlarge the list: qstore-resize DATA-DIR --tpl {size}"
     )
-
-
-def _only_journal(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]) -> QueueJournal | None:
-    """The journal of all of these; None if there is none, or there are several."""
-    only: QueueJournal | None = None
-    for journal, _, _, _ in enqueues:
-        if only is None:
-            only = journal
-        elif journal is not only:
-            return None
-    for journal, _ in dequeues:
-        if only is None:
-            only = journal
-        elif journal is not only:
-            return None
-    return only
-
-
-def _stored(journal: QueueJournal, enqueues: Sequence[Enqueue]) -> list[StoredMessage]:
-    """Messages in the form in which their journal stores them."""
-    compression = journal.compression
-    if compression is None:
-        return [(parts, size, crc, PLAIN_MESSAGE) for _, parts, size, crc in enqueues]
-    return [compression.stored(parts, size, crc) for _, parts, size, crc in enqueues]
-
-
-def _check_distinct(journal: QueueJournal, targets: Sequence[int]) -> None:
-    """Raise JournalError if a transaction dequeues a message twice."""
-    if len(set(targets)) != len(targets):
-        twice = Counter(targets).most_common(1)[0][0]
-        raise JournalError(f'queue "{journal.name}": record 0x{twice:x} is dequeued twice in one transaction')

@@ -26,10 +26,11 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.journal.write.space import SIZE_MASK
 from qstore.store.journal.write.step import JournalError
+from qstore.store.journal.write.write_batch import MessageData
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.live.transaction_parts import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.unfinished import Unfinished, unfinished_stores
@@ -119,7 +120,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
             StoreError: nothing was changed.
         """
         journal = self.journal(target)
-        rids = self._commit([_enqueue(journal, data) for data in messages], [])
+        rids = self._commit(_enqueues(journal, messages), [])
         if is_redelivered:
             self._delivered.setdefault(journal.queue_id, array("Q")).extend(rids)
         return rids
@@ -212,7 +213,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         self, source: QueueJournal, rids: Sequence[int], data: Sequence[bytes], to: QueueJournal, *, removes: bool
     ) -> list[int]:
         """Copy or move messages, with their data, in one transaction."""
-        enqueues = [_enqueue(to, each) for each in data]
+        enqueues = _enqueues(to, data)
         dequeues = [(source, rid) for rid in rids] if removes else []
         new = self._commit(enqueues, dequeues)
         known = self._delivered.get(source.queue_id, array("Q"))
@@ -260,8 +261,9 @@ def _holds(rids: array[int], rid: int) -> bool:
     return at < len(rids) and rids[at] == rid
 
 
-def _enqueue(journal: QueueJournal, data: bytes) -> Enqueue:
-    return journal, (data,), len(data), data_crc((data,))
+def _enqueues(journal: QueueJournal, messages: Iterable[bytes]) -> list[Enqueue]:
+    data: list[MessageData] = [((each,), len(each), data_crc((each,))) for each in messages]
+    return [(journal, data)] if data else []
 
 
 def store_of_version_2(environment: Environment, path: str, software_version: str) -> str:

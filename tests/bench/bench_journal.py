@@ -148,7 +148,7 @@ def _transactions(store: MessageStore, journals: Sequence[QueueJournal], count: 
         while under_way >= 32:
             store.collect(None)
         dequeues = list(zip(journals, earlier.pop(0), strict=True)) if len(earlier) > 64 else []
-        enqueues = [(journal, data, size, crc) for journal in journals]
+        enqueues = [(journal, [(data, size, crc)]) for journal in journals]
         under_way += 1
         earlier.append(store.transactions.commit(enqueues, dequeues, done))
         store.start()

@@ -138,7 +138,7 @@ class GroupMachine(RuleBasedStateMachine):
     def commit_ends(self, data: st.DataObject) -> None:
         barrier, _, items = self.waits.pop(data.draw(st.integers(0, len(self.waits) - 1)))
         for item in items:
-            self.queue.commit(item.entry)
+            self.queue.commit([item.entry])
             item.state = WAITING
         self.queue.lower(barrier)
 
@@ -155,7 +155,7 @@ class GroupMachine(RuleBasedStateMachine):
         in_doubt = sorted(place for place, item in self.items.items() if item.state == IN_DOUBT)
         item = self.items[data.draw(st.sampled_from(in_doubt))]
         if commits:
-            self.queue.commit(item.entry)
+            self.queue.commit([item.entry])
             self.queue.put_back(item.entry)
             item.state = WAITING
         else:

@@ -224,7 +224,7 @@ class QueueMachine(RuleBasedStateMachine):
     def something_is_on_the_disk(self, data: st.DataObject) -> None:
         wait = self.waits.pop(data.draw(st.integers(0, len(self.waits) - 1)))
         for item, entry in zip(wait.items, wait.entries, strict=True):
-            self.queue.commit(entry)
+            self.queue.commit([entry])
             item.state = WAITING
         self.queue.lower(wait.barrier)
         assert self.queue in self.tick.ready

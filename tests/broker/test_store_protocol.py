@@ -120,7 +120,7 @@ def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
     store.flush((first,), waiting.done)
     assert waiting.wait() is None
     parts = (b"new",)
-    (rid,) = store.transactions.commit([(second, parts, 3, store.crc(parts))], [(first, old)], waiting.done)
+    (rid,) = store.transactions.commit([(second, [(parts, 3, store.crc(parts))])], [(first, old)], waiting.done)
     store.flush((), lambda _error: None)
     assert waiting.wait() is None
     assert (first.depth, second.depth, second.load(rid)) == (0, 1, b"new")

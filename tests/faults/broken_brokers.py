@@ -32,7 +32,7 @@ from qstore.broker.model.router import Router
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
-from qstore.broker.model.transactions.planned import Planned
+from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
 from qstore.formats.page_file import Extent
@@ -108,18 +108,20 @@ def _drop_rejected(
 
 def _write_one_by_one(
     self: LocalTransaction, planned: Planned, committed: Callable[[Exception | None], None]
-) -> list[int] | None:
+) -> Rids | None:
     """A transaction's records are written as if there was none."""
     store, tick = self._store, self._tick
     assert store is not None
-    rids = []
+    rids: Rids = {}
     is_written = False
-    for message, queue in planned.published:
-        stores = queue.stores(message)
-        rids.append(store.append.enqueue(queue.journal, *message.stored_form()) if stores else 0)
-        if stores:
-            is_written = True
-            tick.journals[queue.journal] = None
+    for queue, messages in planned.published.items():
+        for message in messages:
+            stores = queue.stores(message)
+            rid = store.append.enqueue(queue.journal, *message.stored_form()) if stores else 0
+            rids.setdefault(queue, []).append(rid)
+            if stores:
+                is_written = True
+                tick.journals[queue.journal] = None
     for queue, entry in planned.accepted:
         if entry.rid:
             store.append.dequeue(queue.journal, entry.rid)

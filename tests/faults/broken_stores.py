@@ -18,9 +18,11 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.journal.write.storage import create_journal, remove_journal
 from qstore.store.live.changes import Changes
+from qstore.store.live.commit_groups import CommitGroup
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue, Transactions
+from qstore.store.live.transaction_parts import Dequeue, Enqueue, admit, append, collect
+from qstore.store.live.transactions import Transactions
 from qstore.store.recovery.close_record import closed_journal
 
 
@@ -66,29 +68,46 @@ def _commit_without_list(
     self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
 ) -> list[int]:
     """The commits follow the records in each journal, whether those of the others are on the disk or not."""
-    xid = b"%24d" % self._appender.take_id()
-    journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
+    xid, journals, rids = _appended(self, enqueues, dequeues)
     self._outcomes(xid, journals, commits=True)
     self._flusher.when_synced(journals, done)
     return rids
+
+
+def _appended(
+    self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
+) -> tuple[bytes, list[QueueJournal], list[int]]:
+    """A transaction's records are in the journals. Its xid, the journals, and the messages' ids."""
+    xid = b"%24d" % self._appender.take_id()
+    count, ids = self._take_ids(enqueues, dequeues)
+    parts = collect(enqueues, dequeues, ids)
+    admit(self._appender, xid, parts)
+    append(self._appender, xid, parts)
+    return xid, list(parts), ids[:count]
 
 
 def _commit_listed_first(
     self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
 ) -> list[int]:
     """The prepared list has the transaction, and says that it commits, before its records are on the disk."""
-    xid = b"%24d" % self._appender.take_id()
-    journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
+    xid, journals, rids = _appended(self, enqueues, dequeues)
     self._written(xid, None, journals, done, None)
     return rids
 
 
 def _listed_after_commits(
-    self: Transactions, xid: bytes, branch: object, journals: list[QueueJournal], done: Done, error: Exception | None
+    self: Transactions,
+    xid: bytes,
+    branch: object,
+    journals: list[QueueJournal],
+    done: Done,
+    error: Exception | None,
+    *,
+    count: int = 1,
 ) -> None:
     """The prepared list has a local transaction only when the commits are in the journals."""
     if branch is not None or error is not None:
-        _sound_written(self, xid, branch, journals, done, error)  # type: ignore[arg-type]
+        _sound_written(self, xid, branch, journals, done, error, count=count)  # type: ignore[arg-type]
         return
     self._outcomes(xid, journals, commits=True)
 
@@ -160,6 +179,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "commit before the records of others": partial(patch.object, Transactions, "commit", _commit_without_list),
     "list before the records": partial(patch.object, Transactions, "commit", _commit_listed_first),
     "list after the commits": partial(patch.object, Transactions, "_written", _listed_after_commits),
+    "a group that stays open": partial(patch.object, CommitGroup, "is_open", property(lambda _: True)),
     "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),

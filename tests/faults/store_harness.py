@@ -22,7 +22,7 @@ from qstore.store.journal.write.step import JournalError, JournalFailedError, Jo
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transactions import Dequeue, Enqueue
+from qstore.store.live.transaction_parts import Dequeue, Enqueue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import SimulatedDisk
@@ -407,7 +407,7 @@ class StoreLife:
                 work[queue] = Operation(messages, going)
             for message in messages:
                 data = message.data
-                enqueues.append((journal_of(queue), (data,), len(data), data_crc((data,))))
+                enqueues.append((journal_of(queue), [((data,), len(data), data_crc((data,)))]))
             dequeues += [(journal_of(queue), message.rid) for message in going if message.rid is not None]
         return work, enqueues, dequeues
 

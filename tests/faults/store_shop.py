@@ -11,7 +11,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transactions import Enqueue
+from qstore.store.live.transaction_parts import Enqueue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import SimulatedDisk
@@ -72,7 +72,7 @@ class Shop:
         return self.ask(lambda done: self.store.transactions.commit(self.enqueues(data, *names), [], done))
 
     def enqueues(self, data: bytes, *names: str) -> list[Enqueue]:
-        return [(self.journals[name], (data,), len(data), data_crc((data,))) for name in names]
+        return [(self.journals[name], [((data,), len(data), data_crc((data,)))]) for name in names]
 
     def critical(self) -> list[str]:
         return [line.text for line in self.lines if line.level is Level.CRITICAL]

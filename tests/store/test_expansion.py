@@ -201,7 +201,7 @@ def test_transactions_grow_journals_too(tmp_path: Path) -> None:
     crc = data_crc((BODY,))
     calls: list[object] = []
     for _ in range(10):
-        parts = [(journal, (BODY,), len(BODY), crc) for journal in (one, two) for _ in range(60)]
+        parts = [(journal, [((BODY,), len(BODY), crc)] * 60) for journal in (one, two)]
         store.store.transactions.commit(parts, [], calls.append)
     store.wait(calls, 10)
     assert calls == [None] * 10

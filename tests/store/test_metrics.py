@@ -64,7 +64,7 @@ def test_what_they_count(tmp_path: Path) -> None:
         first, second, third = (store.append.enqueue(one, MESSAGE, size, crc) for _ in range(3))
         store.append.dequeue(one, first)
         errors: list[Exception | None] = []
-        store.transactions.commit([(other, MESSAGE, size, crc)], [(one, second)], errors.append)
+        store.transactions.commit([(other, [(MESSAGE, size, crc)])], [(one, second)], errors.append)
         store.start()
         store.transactions.prepare(b"x", [], [(one, third)], errors.append)
         store.start()

@@ -169,16 +169,17 @@ class FakeStore:
 
     def commit(
         self,
-        enqueues: Sequence[tuple[FakeJournal, Sequence[bytes], int, int]],
+        enqueues: Sequence[tuple[FakeJournal, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[FakeJournal, int]],
         done: Done,
     ) -> list[int]:
-        for journal, parts, size, _ in enqueues:
-            assert size == sum(map(len, parts))
+        for journal, messages in enqueues:
+            assert messages
+            assert all(size == sum(map(len, parts)) for parts, size, _ in messages)
             journal.check()
         for journal, _ in dequeues:
             journal.check(is_enqueue=False)
-        rids = [self._append(journal, b"".join(parts)) for journal, parts, _, _ in enqueues]
+        rids = [self._append(journal, b"".join(parts)) for journal, messages in enqueues for parts, _, _ in messages]
         for journal, rid in dequeues:
             del journal.live[rid]
         self._wait([each[0] for each in (*enqueues, *dequeues)], done)
@@ -187,7 +188,7 @@ class FakeStore:
     def prepare(
         self,
         xid: bytes,
-        enqueues: Sequence[tuple[FakeJournal, Sequence[bytes], int, int]],
+        enqueues: Sequence[tuple[FakeJournal, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[FakeJournal, int]],
         done: Done,
     ) -> list[int]:
@@ -195,7 +196,7 @@ class FakeStore:
         rids = self.commit(enqueues, (), done)
         self.prepared[xid] = (
             [(journal, rid) for journal, rid in dequeues],
-            [(journal, rid) for (journal, _, _, _), rid in zip(enqueues, rids, strict=True)],
+            list(zip([journal for journal, messages in enqueues for _ in messages], rids, strict=True)),
         )
         return rids
 

@@ -13,7 +13,7 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.store.environment import Environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Enqueue
+from qstore.store.live.transaction_parts import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 
@@ -127,4 +127,4 @@ class OpenedStore:
 
 def enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
     """A message for a transaction."""
-    return (journal, (data,), len(data), data_crc((data,)))
+    return (journal, [((data,), len(data), data_crc((data,)))])

@@ -98,7 +98,7 @@ class Lab:
         """A local transaction that comes to its end, or a branch that stays in doubt."""
         done: list[Exception | None] = []
         data = {name: self.rng.randbytes(self.rng.randint(0, 700)) for name in names}
-        enqueues = [(self.journals[name], (each,), len(each), data_crc((each,))) for name, each in data.items()]
+        enqueues = [(self.journals[name], [((each,), len(each), data_crc((each,)))]) for name, each in data.items()]
         going = [(name, self.rng.choice(self.free(name))) for name in names if self.free(name)]
         dequeues = [(self.journals[name], rid) for name, rid in going]
         if xid:

@@ -40,7 +40,7 @@ from qstore.store.journal.enqueue_map import LIVE, PENDING
 from qstore.store.journal.write.step import JournalFullError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transactions import Enqueue
+from qstore.store.live.transaction_parts import Enqueue
 from tests.support.opened_store import GEOMETRY, PARAMETERS
 
 MAX_QUEUES: Final = 5
@@ -238,7 +238,7 @@ class Child:
                 token = self.new_token()
                 data = data_of(token)
                 puts.append((name, token))
-                enqueues.append((held.journal, (data,), len(data), data_crc((data,))))
+                enqueues.append((held.journal, [((data,), len(data), data_crc((data,)))]))
             for _ in range(self.random.randint(0, 3)):
                 message = self.some_message(name)
                 if message is not None:

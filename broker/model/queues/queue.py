@@ -203,16 +203,17 @@ class Queue(Admitting):
         self.uncommitted_bytes += message.size
         return entry
 
-    def commit(self, entry: Entry) -> None:
-        """The transaction that enqueued the entry is committed."""
-        if entry.rid == 0 and not self.admits(entry.message):
-            self.withdraw(entry)
-        else:
-            entry.state = AVAILABLE
-            self.uncommitted -= 1
-            self.uncommitted_bytes -= entry.message.size
-            self.counters.txn_enqueued(entry.message.size)
-            self._arrived(entry)
+    def commit(self, entries: list[Entry]) -> None:
+        """The transaction that enqueued the entries is committed."""
+        for entry in entries:
+            if entry.rid or self.eligibility is None or self.admits(entry.message):
+                entry.state = AVAILABLE
+                self.uncommitted -= 1
+                self.uncommitted_bytes -= entry.message.size
+                self.counters.txn_enqueued(entry.message.size)
+                self._arrived(entry)
+            else:
+                self.withdraw(entry)
 
     def lock(self, entry: Entry) -> None:
         """A recovered transaction dequeues the entry."""

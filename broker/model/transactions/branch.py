@@ -285,7 +285,7 @@ class Branch:
     @property
     def message_count(self) -> int:
         """Messages that it holds on queues, since it is being prepared."""
-        return len(self._effects.published) + len(self._effects.accepted)
+        return sum(map(len, self._effects.published.values())) + len(self._effects.accepted)
 
     # ---- checks ----
 

@@ -18,23 +18,25 @@ class Effects:
     """The effects of one transaction.
 
     Attributes:
-        published: the messages that it has put on queues.
+        published: for each queue the messages that it has put there.
         accepted: the messages that it removes from queues.
     """
 
     __slots__ = ("accepted", "published")
 
     def __init__(self) -> None:
-        self.published: list[tuple[Queue, Entry]] = []
+        self.published: dict[Queue, list[Entry]] = {}
         self.accepted: list[tuple[Queue, Entry]] = []
 
     def complete(self, *, is_late: bool = False) -> None:
         """The transaction is committed; `is_late` if later messages may have been delivered already."""
-        for queue, entry in self.published:
+        for queue, entries in self.published.items():
             if not queue.is_gone:
-                queue.commit(entry)
-                if is_late and entry.state == AVAILABLE:
-                    queue.put_back(entry)
+                queue.commit(entries)
+                if is_late:
+                    for entry in entries:
+                        if entry.state == AVAILABLE:
+                            queue.put_back(entry)
         for queue, entry in self.accepted:
             if not queue.is_gone:
                 queue.counters.txn_dequeued(entry.message.size)
@@ -42,9 +44,10 @@ class Effects:
 
     def undo(self, *, releases: bool) -> None:
         """The transaction has had no effect: accepted messages are available again, or only acquired again."""
-        for queue, entry in self.published:
-            if not queue.is_gone:
-                queue.withdraw(entry)
+        for queue, entries in self.published.items():
+            for entry in entries:
+                if not queue.is_gone:
+                    queue.withdraw(entry)
         for queue, entry in self.accepted:
             if not queue.is_gone:
                 entry.state = ACQUIRED
@@ -53,6 +56,8 @@ class Effects:
 
     def leave(self) -> None:
         """The outcome is unknown: undo only what is not stored."""
-        self.published = [(queue, entry) for queue, entry in self.published if not entry.rid]
+        self.published = {
+            queue: [entry for entry in entries if not entry.rid] for queue, entries in self.published.items()
+        }
         self.accepted = [(queue, entry) for queue, entry in self.accepted if not entry.rid]
         self.undo(releases=True)

@@ -18,7 +18,7 @@ from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitE
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.transactions.effects import Effects
-from qstore.broker.model.transactions.planned import Dequeues, Enqueues, Planned
+from qstore.broker.model.transactions.planned import Dequeues, Enqueues, Planned, Rids
 from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
@@ -66,13 +66,12 @@ class LocalTransaction(Work):
             done(failure)
 
         rids = self._write(planned, committed)
-        each_queue = dict.fromkeys([queue for _, queue in planned.published])
-        barriers += [(queue, queue.raise_barrier_at_end()) for queue in each_queue]
+        barriers += [(queue, queue.raise_barrier_at_end()) for queue in planned.published]
         planned.begin(effects, rids)
         if rids is None:
             committed(None)
 
-    def _write(self, planned: Planned, committed: Callable[[Exception | None], None]) -> list[int] | None:
+    def _write(self, planned: Planned, committed: Callable[[Exception | None], None]) -> Rids | None:
         """Write the records of durable queues. Returns and raises as `Planned.write`."""
         store = self._store
         if store is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qstore.broker.model.errors import InternalError, ResourceDeletedError, ResourceLimitExceededError
+from qstore.broker.model.message import Message, StoredForm
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.transactions.effects import Effects
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
-Enqueues: TypeAlias = list[tuple[Any, Sequence[bytes], int, int]]
+Enqueues: TypeAlias = list[tuple[Any, list[StoredForm]]]
 Dequeues: TypeAlias = list[tuple[Any, int]]
 
 Write: TypeAlias = Callable[[Enqueues, Dequeues], list[int]]
-"""A transaction of the store: returns the record ids of the enqueued messages."""
+"""A transaction of the store: returns the record ids of the enqueued messages, in order."""
+
+Rids: TypeAlias = dict[Queue, list[int]]
+"""For each queue the record ids of the messages that it gets, 0 for each that is not stored."""
 
 
 class Planned:
@@ -34,7 +38,7 @@ class Planned:
         router: of the broker.
 
     Attributes:
-        published: the messages, and the queues that get them.
+        published: for each queue the messages that it gets, in order.
         accepted: the messages to remove from queues.
 
     Raises:
@@ -47,31 +51,21 @@ class Planned:
 
     def __init__(self, work: Work, router: Router) -> None:
         for place, sent in work.sent.items():
-            message, queues = work.published[place]
-            work.published[place] = sent.number(message), queues
+            work.messages[place] = sent.number(work.messages[place])
         self._work = work
-        self.published = [
-            (queue.limited(message), queue)
-            for message, queues in work.published
-            for queue in queues
-            if not queue.is_deleted
-        ]
+        self.published = _by_queue(work.messages, work.routes)
         self.accepted = [
             (queue, entry)
             for entry, queue in work.accepted.items()
             if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
         ]
-        self._check_room()
-        _check_deletions(work.accepted, router)
+        for queue, messages in self.published.items():
+            if queue.limit is not None:
+                queue.check_room_for(len(messages), sum([message.size for message in messages]))
+        if work.accepted:
+            _check_deletions(work.accepted, router)
 
-    def _check_room(self) -> None:
-        wanted: dict[Queue, list[int]] = {}
-        for message, queue in self.published:
-            wanted.setdefault(queue, []).append(message.size)
-        for queue, sizes in wanted.items():
-            queue.check_room_for(len(sizes), sum(sizes))
-
-    def write(self, store: Store, tick: Tick, write: Write, *, is_listed: bool) -> list[int] | None:
+    def write(self, store: Store, tick: Tick, write: Write, *, is_listed: bool) -> Rids | None:
         """Write the records of durable queues.
 
         Args:
@@ -81,21 +75,18 @@ class Planned:
             is_listed: whether the transaction is to be in the store even if it has no records.
 
         Returns:
-            The record id of each published message, 0 if it is not stored; None if nothing was written.
+            The record ids; None if nothing was written.
 
         Raises:
             ResourceLimitExceededError: there is no room.
             InternalError: a journal cannot be written.
         """
         enqueues: Enqueues = []
-        is_stored: list[bool] = []
-        journals = tick.journals
-        for message, queue in self.published:
-            stores = queue.stores(message)
-            is_stored.append(stores)
-            if stores:
-                parts, size, crc = message.stored_form()
-                enqueues.append((queue.journal, parts, size, crc))
+        for queue, messages in self.published.items():
+            if queue.journal is not None:
+                forms = [message.stored_form() for message in messages if queue.stores(message)]
+                if forms:
+                    enqueues.append((queue.journal, forms))
         dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
         if not enqueues and not dequeues and not is_listed:
             return None
@@ -105,31 +96,67 @@ class Planned:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
             raise InternalError(str(error)) from error
-        for journal, _, _, _ in enqueues:
+        journals = tick.journals
+        for journal, _ in enqueues:
             journals.setdefault(journal, False)
         for journal, _ in dequeues:
             journals.setdefault(journal, False)
         tick.is_urgent = True
         tick.schedule()
-        if len(written) == len(is_stored):
-            return written
-        rids = iter(written)
-        return [next(rids) if stores else 0 for stores in is_stored]
+        return self._rids_by_queue(enqueues, written)
 
-    def begin(self, effects: Effects, rids: list[int] | None) -> None:
+    def _rids_by_queue(self, enqueues: Enqueues, written: list[int]) -> Rids:
+        rids: Rids = {}
+        at = number = 0
+        for queue, messages in self.published.items():
+            count = 0
+            if number < len(enqueues) and enqueues[number][0] is queue.journal:
+                count = len(enqueues[number][1])
+                number += 1
+            if count == len(messages):
+                rids[queue] = written[at : at + count]
+            elif count:
+                stored = iter(written[at : at + count])
+                rids[queue] = [next(stored) if queue.stores(message) else 0 for message in messages]
+            at += count
+        return rids
+
+    def begin(self, effects: Effects, rids: Rids | None) -> None:
         """Begin it on the queues; `rids` are the record ids of the published messages."""
         published = effects.published
-        each_queue: dict[Queue, None] = {}
-        for number, (message, queue) in enumerate(self.published):
-            published.append((queue, queue.add_uncommitted(message, rids[number] if rids else 0)))
-            each_queue[queue] = None
-        for queue in each_queue:
+        for queue, messages in self.published.items():
+            entries = published[queue] = []
+            of_queue = None if rids is None else rids.get(queue)
+            for number, message in enumerate(messages):
+                entries.append(queue.add_uncommitted(message, of_queue[number] if of_queue else 0))
             queue.watch.update(queue)
         for _, entry in self.accepted:
             entry.state = LEAVING
         effects.accepted = self.accepted
         for place, sent in self._work.sent.items():
-            sent.keep(self._work.published[place][0])
+            sent.keep(self._work.messages[place])
+
+
+def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
+    """The messages for each queue that is not deleted, as they are put on it."""
+    published: dict[Queue, list[Message]] = {}
+    last: Queue | None = None
+    of_last: list[Message] = []
+    for message, queues in zip(messages, routes, strict=True):
+        for queue in queues:
+            if queue is not last:
+                last = queue
+                known = published.get(queue)
+                if known is None:
+                    known = published[queue] = []
+                of_last = known
+            of_last.append(message)
+    for queue in list(published):
+        if queue.is_deleted:
+            del published[queue]
+        elif queue.message_ttl is not None:
+            published[queue] = [queue.limited(message) for message in published[queue]]
+    return published
 
 
 def _check_deletions(accepted: dict[Entry, Queue], router: Router) -> None:

@@ -32,17 +32,19 @@ class Work:
         max_bytes: memory that the messages published in it may take; 0 for no limit.
 
     Attributes:
-        published: each message, and the queues for it.
-        sent: index in `published` -> the numbering of its exchange, if it has one.
+        messages: the published messages.
+        routes: for each of them the queues that it is for.
+        sent: index in `messages` -> the numbering of its exchange, if it has one.
         accepted: entry -> its queue.
         memory: bytes of memory that the published messages take.
     """
 
-    __slots__ = ("_ceiling", "_max_bytes", "_router", "accepted", "memory", "published", "sent")
+    __slots__ = ("_ceiling", "_max_bytes", "_router", "accepted", "memory", "messages", "routes", "sent")
 
     def __init__(self, router: Router, ceiling: MemoryCeiling, max_bytes: int) -> None:
         self._router, self._ceiling, self._max_bytes = router, ceiling, max_bytes
-        self.published: list[tuple[Message, Sequence[Queue]]] = []
+        self.messages: list[Message] = []
+        self.routes: list[Sequence[Queue]] = []
         self.sent: dict[int, SentMessages] = {}
         self.accepted: dict[Entry, Queue] = {}
         self.memory = 0
@@ -72,8 +74,9 @@ class Work:
         if self._max_bytes and self.memory > self._max_bytes:
             raise ResourceLimitExceededError(f"the transaction is larger than {self._max_bytes} bytes")
         if exchange.sent is not None:
-            self.sent[len(self.published)] = exchange.sent
-        self.published.append((message, route.queues))
+            self.sent[len(self.messages)] = exchange.sent
+        self.messages.append(message)
+        self.routes.append(route.queues)
         self._router.count(message, route)
 
     def accept(self, queue: Queue, entry: Entry) -> None:
@@ -94,4 +97,4 @@ class Work:
 
     def clear(self) -> None:
         """Forget it."""
-        self.published, self.sent, self.accepted, self.memory = [], {}, {}, 0
+        self.messages, self.routes, self.sent, self.accepted, self.memory = [], [], {}, {}, 0

@@ -186,7 +186,7 @@ class LiveRecords:
         for rid in transaction.enqueues:
             self.dequeued(rid)
 
-    def replaced(self, rids: Sequence[int], places: Sequence[int], targets: Sequence[int]) -> None:
+    def replaced(self, rids: list[int], places: list[int], targets: list[int]) -> None:
         """A whole transaction was appended to the current file, with its commit (`WriteBatch.append_transaction`).
 
         Args:
@@ -205,6 +205,39 @@ class LiveRecords:
             removed.append(packed)
             room += (packed & SIZE_MASK) + 1
         self.room = room
+
+    def opened(self, xid: bytes, rids: list[int], places: list[int], targets: list[int], escort_blocks: int) -> None:
+        """All records of a transaction but its outcome were appended to the current file, in one go.
+
+        Args:
+            xid: the transaction, which begins now if it is not open.
+            rids: the ids of the messages that it enqueued, and then of its dequeues.
+            places: the messages' log offsets, and that of the end of the last. `WriteBatch.placed` has the number of
+                all the records.
+            targets: the messages that it dequeues.
+            escort_blocks: blocks of each dequeue.
+        """
+        live, locked, transaction = self.live, self.locked, self._begun(xid)
+        dequeues = transaction.dequeues
+        count = len(places) - 1
+        for number in range(count):
+            place = places[number]
+            live[rids[number]] = place << SIZE_BITS | (places[number + 1] - place)
+        enqueued = rids[:count]
+        transaction.enqueues.update(dict.fromkeys(enqueued))
+        locked.update(dict.fromkeys(enqueued, xid))
+        place = places[count]
+        number = count
+        for target in targets:
+            rid = rids[number]
+            number += 1
+            live[rid] = place << SIZE_BITS | escort_blocks
+            dequeues[target] = rid
+            locked[target] = xid
+            place += escort_blocks
+        self.room -= place - places[0] + count
+        self.escorts += escort_blocks * len(targets)
+        self._escort_count += len(targets)
 
     def moved(self, rid: int, place: int, blocks: int) -> None:
         """A copy of a live record was appended, which replaces it."""

@@ -43,7 +43,7 @@ from qstore.store.journal.write.step import JournalError, JournalFailedError, Jo
 from qstore.store.journal.write.write_batch import (
     PLAIN_MESSAGE,
     JournalOwner,
-    StoredMessage,
+    MessageData,
     WriteBatch,
     transaction_blocks,
 )
@@ -185,32 +185,29 @@ class Version2Writer:
     # ---- transactions ----
 
     def append_committed(
-        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
-    ) -> bool:
+        self, xid: bytes, rids: list[int], messages: list[MessageData], targets: list[int], firsts: list[int]
+    ) -> int:
         """Append a whole transaction with its commit in one go, if it fits before the end of the fast path.
 
         Args:
             xid: the transaction, which is not open.
             rids: new record ids: of its enqueues, of its dequeues, and of its commit.
             messages: the messages that it enqueues.
-            targets: the messages that it dequeues: no message twice.
+            targets: the messages that it dequeues, after `check_dequeue`: no message twice.
+            firsts: the first word of each message's header; empty if all are PLAIN_MESSAGE.
 
         Returns:
-            Whether it was appended. If not, nothing was: append its records one by one, after `admit_transaction`.
-
-        Raises:
-            JournalError: a message does not exist, or a transaction holds it. Nothing was appended.
+            The blocks that were appended. If 0, nothing was: append its records after `admit_transaction`.
         """
-        for target in targets:
-            if self.records.where(target) is None or (self._locked and target in self._locked):
-                raise self._not_to_dequeue(target)
         batch, records = self.batch, self.records
         blocks, largest = transaction_blocks(xid, messages)
         end = batch.position + blocks + record_blocks(0, len(xid)) * (len(targets) + 1)
         if end > self._enqueue_end or blocks + len(messages) > records.room or largest > records.largest:
-            return False
-        records.replaced(rids, batch.append_transaction(xid, rids, messages, targets), targets)
-        return True
+            return 0
+        begin = batch.position
+        places = batch.append_transaction(xid, rids, messages, targets, firsts, commits=True)
+        records.replaced(rids, places, targets)
+        return batch.position - begin
 
     def enqueue_in(self, xid: bytes, rid: int, parts: Sequence[bytes], size: int, crc: int) -> None:
         """Append a message that the transaction `xid` enqueues, and begin the transaction if it is not open."""
@@ -292,7 +289,7 @@ class Version2Writer:
             self._admission.kept(blocks, 0, outcome, largest, blocks)
 
     def append_admitted(
-        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
+        self, xid: bytes, rids: list[int], messages: list[MessageData], targets: list[int], firsts: list[int]
     ) -> None:
         """Append the enqueues and dequeues of a transaction right after `admit_transaction`; it is open then.
 
@@ -301,18 +298,29 @@ class Version2Writer:
             rids: new record ids: of its enqueues, and of its dequeues.
             messages: the messages that it enqueues.
             targets: the messages that it dequeues, after `check_dequeue`: no message twice.
+            firsts: as of `append_committed`.
         """
-        append, records, size_of_xid, number = self.batch.append, self.records, len(xid), 0
-        for parts, size, crc, first in messages:
+        batch, records, size_of_xid, number = self.batch, self.records, len(xid), 0
+        escort_blocks = record_blocks(0, size_of_xid)
+        needed = transaction_blocks(xid, messages)[0] + escort_blocks * len(targets)
+        if batch.position + needed <= batch.file_end:
+            places = batch.append_transaction(xid, rids, messages, targets, firsts, commits=False)
+            records.opened(xid, rids, places, targets, escort_blocks)
+            self._set_ends()
+            return
+        append = batch.append
+        first = PLAIN_MESSAGE
+        for parts, size, crc in messages:
             rid = rids[number]
+            if firsts:
+                first = firsts[number]
             number += 1
             place = append(first, rid, xid, size, parts, size, crc)
             records.enqueued(rid, place, record_blocks(size, size_of_xid), xid)
-        blocks = record_blocks(0, size_of_xid)
         for target in targets:
             rid = rids[number]
             number += 1
-            records.escorted(rid, target, append(_DEQUEUE, rid, xid, target), blocks, xid)
+            records.escorted(rid, target, append(_DEQUEUE, rid, xid, target), escort_blocks, xid)
         self._set_ends()
 
     def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:

@@ -42,6 +42,9 @@ from qstore.store.journal.write.flushes import Flush
 #: record's header: PLAIN_MESSAGE or COMPRESSED_MESSAGE.
 StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int, int]
 
+#: As it comes: the first three of these.
+MessageData: TypeAlias = tuple[Sequence[bytes], int, int]
+
 PLAIN_MESSAGE: Final = word(Kind.ENQUEUE, 2)
 COMPRESSED_MESSAGE: Final = word(Kind.ENQUEUE, 2, COMPRESSED)
 
@@ -199,47 +202,65 @@ class WriteBatch:
         return place
 
     def append_transaction(
-        self, xid: bytes, rids: Sequence[int], messages: Sequence[StoredMessage], targets: Sequence[int]
+        self,
+        xid: bytes,
+        rids: list[int],
+        messages: list[MessageData],
+        targets: list[int],
+        firsts: list[int],
+        *,
+        commits: bool,
     ) -> list[int]:
-        """Append all records of a transaction and its commit; they fit in the current file.
+        """Append all records of a transaction; they fit in the current file.
 
         Args:
             xid: the transaction.
-            rids: record ids of its enqueues, of its dequeues, and of its commit.
+            rids: record ids of its enqueues, of its dequeues, and of its commit, if it `commits`.
             messages: the messages that it enqueues.
             targets: the messages that it dequeues.
+            firsts: the first word of each message's header; empty if all are PLAIN_MESSAGE.
+            commits: whether its commit follows. If not, its dequeues are counted in `placed` too: they are kept.
 
         Returns:
             The log offsets of the messages, and of the end of the last.
         """
-        pieces, salt, low_number, place = self.pieces, self.salt, self.low_number, self.position
-        size_of_xid, number = len(xid), 0
+        pieces, low_number, place = self.pieces, self.low_number, self.position
+        size_of_xid, number, first = len(xid), 0, PLAIN_MESSAGE
+        salt, around = self.salt, ROUND_UP + size_of_xid
         places = [place]
-        for parts, size, crc, first in messages:
+        for parts, size, crc in messages:
             rid = rids[number]
+            if firsts:
+                first = firsts[number]
             number += 1
-            blocks = (ROUND_UP + size_of_xid + size) >> BLOCK_SHIFT
+            blocks = (around + size) >> BLOCK_SHIFT
             head = HEADER_2.pack(first, rid, size_of_xid, low_number, size)
+            self.last = len(pieces)
             pieces.append(head + xid)
             pieces += parts
             padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size]
             pieces.append(TAIL.pack(extend_crc32c(crc, xid + head + salt), rid) + padding)
             place += blocks
             places.append(place)
-        blocks = (ROUND_UP + size_of_xid) >> BLOCK_SHIFT
+        blocks = around >> BLOCK_SHIFT
         padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid]
         for target in targets:
             rid = rids[number]
             number += 1
             head = HEADER_2.pack(_DEQUEUE, rid, size_of_xid, low_number, target)
             crc = extend_crc32c(0, xid + head + salt)
+            self.last = len(pieces)
             pieces.append(head + xid + TAIL.pack(crc, rid) + padding)
-        rid = rids[number]
-        head = HEADER_2.pack(_COMMIT, rid, size_of_xid, low_number, 0)
-        self.last = len(pieces)
-        pieces.append(head + xid + TAIL.pack(extend_crc32c(0, xid + head + salt), rid) + padding)
-        self.position = place + blocks * (len(targets) + 1)
         self.placed += len(messages)
+        self.position = place + blocks * len(targets)
+        if commits:
+            rid = rids[number]
+            head = HEADER_2.pack(_COMMIT, rid, size_of_xid, low_number, 0)
+            self.last = len(pieces)
+            pieces.append(head + xid + TAIL.pack(extend_crc32c(0, xid + head + salt), rid) + padding)
+            self.position += blocks
+        else:
+            self.placed += len(targets)
         return places
 
     def _fill(self, blocks: int, flags: int) -> None:
@@ -370,12 +391,13 @@ class WriteBatch:
         )
 
 
-def transaction_blocks(xid: bytes, messages: Sequence[StoredMessage]) -> tuple[int, int]:
+def transaction_blocks(xid: bytes, messages: list[MessageData]) -> tuple[int, int]:
     """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
     blocks = largest = 0
     around = ROUND_UP + len(xid)
-    for _, size, _, _ in messages:
+    for _, size, _ in messages:
         needed = (around + size) >> BLOCK_SHIFT
         blocks += needed
-        largest = max(largest, needed)
+        if needed > largest:
+            largest = needed
     return blocks, largest

@@ -132,14 +132,14 @@ class SlowStore:
 
     def commit(
         self,
-        enqueues: Sequence[tuple[object, Sequence[bytes], int, int]],
+        enqueues: Sequence[tuple[object, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[object, int]],
         done: Callable[[Exception | None], None],
     ) -> list[int]:
         for journal, target in dequeues:
             self.dequeue(journal, target)
         self.flushes.append(done)
-        return [self.enqueue(*each) for each in enqueues]
+        return [self.enqueue(journal, *message) for journal, messages in enqueues for message in messages]
 
     def flush(
         self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_idle: bool = False

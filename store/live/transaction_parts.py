@@ -1,0 +1,126 @@
+"""What one transaction does in each journal: collected, admitted to all journals at the same moment, and appended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeAlias
+
+from qstore.store.journal.write.step import JournalError
+from qstore.store.journal.write.write_batch import MessageData
+from qstore.store.live.appender import MAX_AROUND_DATA, Appender
+from qstore.store.live.queue_journal import QueueJournal
+
+#: Messages that a transaction enqueues: journal, and of each message the arguments of `Appender.enqueue`.
+Enqueue: TypeAlias = tuple[QueueJournal, list[MessageData]]
+
+#: A message to be dequeued by a transaction: journal and record id.
+Dequeue: TypeAlias = tuple[QueueJournal, int]
+
+
+class Part:
+    """What a transaction does in one journal.
+
+    Attributes:
+        messages: what it enqueues, as it is stored.
+        firsts: the first word of the record's header of each of them; empty if all are PLAIN_MESSAGE.
+        sizes: bytes of their data.
+        targets: the messages that it dequeues.
+        rids: record ids of its enqueues, and then of its dequeues.
+    """
+
+    __slots__ = ("firsts", "messages", "rids", "sizes", "targets")
+
+    def __init__(self) -> None:
+        self.messages: list[MessageData] = []
+        self.firsts: list[int] = []
+        self.sizes: list[int] = []
+        self.targets: list[int] = []
+        self.rids: list[int] = []
+
+    def add(self, journal: QueueJournal, messages: list[MessageData]) -> None:
+        """Add messages to enqueue."""
+        compression = journal.compression
+        if compression is None:
+            self.messages += messages
+            self.sizes += [size for _, size, _ in messages]
+            return
+        for parts, size, crc in messages:
+            parts, size, crc, first = compression.stored(parts, size, crc)
+            self.messages.append((parts, size, crc))
+            self.firsts.append(first)
+            self.sizes.append(size)
+
+    def check_targets(self, journal: QueueJournal) -> None:
+        """Raise JournalError if a message that it dequeues is not there, or twice."""
+        targets = self.targets
+        if not targets:
+            return
+        for target in targets:
+            journal.writer.check_dequeue(target)
+        if len(set(targets)) != len(targets):
+            twice = Counter(targets).most_common(1)[0][0]
+            raise JournalError(f'queue "{journal.name}": record 0x{twice:x} is dequeued twice in one transaction')
+
+
+Parts: TypeAlias = dict[QueueJournal, Part]
+
+
+def collect(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], ids: list[int]) -> Parts:
+    """The parts of a transaction. `ids` has an id for each enqueue and dequeue, in this order."""
+    parts: Parts = {}
+    at = 0
+    for journal, messages in enqueues:
+        part = parts.get(journal)
+        if part is None:
+            part = parts[journal] = Part()
+        part.add(journal, messages)
+        part.rids += ids[at : at + len(messages)]
+        at += len(messages)
+    for journal, target in dequeues:
+        part = parts.get(journal)
+        if part is None:
+            part = parts[journal] = Part()
+        part.targets.append(target)
+        part.rids.append(ids[at])
+        at += 1
+    return parts
+
+
+def admit(appender: Appender, xid: bytes, parts: Parts) -> None:
+    """Make room in all journals for all records of a transaction and its outcome.
+
+    Args:
+        appender: makes room.
+        xid: the transaction, or as long as its id will be.
+        parts: what it does.
+
+    Raises:
+        JournalFullError: it does not fit; JournalError: a message cannot be dequeued.
+    """
+    for journal, part in parts.items():
+        part.check_targets(journal)
+    appender.admit_all(
+        [
+            (journal, partial(journal.writer.admit_transaction, xid, part.sizes, len(part.targets)))
+            for journal, part in parts.items()
+        ]
+    )
+
+
+def append(appender: Appender, xid: bytes, parts: Parts) -> None:
+    """Append what a transaction does in each journal, right after `admit`. No journal is flushed in between.
+
+    Raises:
+        JournalFailedError: memory ran out, and a journal has failed.
+    """
+    for journal, part in parts.items():
+        try:
+            journal.writer.append_admitted(xid, part.rids, part.messages, part.targets, part.firsts)
+        except MemoryError:
+            raise journal.out_of_memory() from None
+        journal.transaction_enqueues += len(part.messages)
+        journal.transaction_dequeues += len(part.targets)
+    for journal, part in parts.items():
+        appender.touched(journal, sum(part.sizes) + MAX_AROUND_DATA * len(part.rids))

@@ -1,0 +1,100 @@
+"""The records of a transaction over several journals are appended in one go: as if they were appended one by one."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.rhm.headers import data_crc
+from qstore.store.journal.write.version_2_writer import Version2Writer
+from qstore.store.journal.write.write_batch import MessageData
+from tests.support.memory_ring import MemoryRing
+
+_TRANSACTIONS = 400
+
+
+def _append_in_one_go(ring: MemoryRing, xid: bytes, messages: list[MessageData], targets: list[int]) -> None:
+    rids = range(ring.rid + 1, ring.rid + 1 + len(messages) + len(targets))
+    ring.rid += len(rids)
+    ring.writer.append_admitted(xid, list(rids), messages, targets, [])
+
+
+def _append_one_by_one(ring: MemoryRing, xid: bytes, messages: list[MessageData], targets: list[int]) -> None:
+    for parts, size, crc in messages:
+        ring.do(lambda rid, parts=parts, size=size, crc=crc: ring.writer.enqueue_in(xid, rid, parts, size, crc))
+    for target in targets:
+        ring.dequeue_in(xid, target)
+
+
+def _state(writer: Version2Writer) -> dict[str, object]:
+    records, space, batch = writer.records, writer.space, writer.batch
+    held = Counter(space._held)  # and what is counted when the batch is flushed
+    held.update(batch._placed)
+    held[batch.index] += batch.placed
+    return {
+        "live": list(writer.live.items()),
+        "transactions": {xid: (each.enqueues, each.dequeues) for xid, each in writer.transactions.items()},
+        "locked": records.locked,
+        "sizes": (records.room, records.escorts, records.outcomes, records.messages, records.largest),
+        "held": {index: count for index, count in held.items() if count},
+        "ends": (writer.batch.position, space.oldest, writer._enqueue_end, writer._dequeue_end),
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_in_one_go_is_as_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    rings = MemoryRing(Geometry(8, 65536), seed=seed), MemoryRing(Geometry(8, 65536), seed=seed)
+    crossed, whole, file = 0, 0, rings[0].writer.space.file
+    for number in range(_TRANSACTIONS):
+        xid = b"transaction %d" % number
+        bodies = [rng.randbytes(rng.randrange(2000)) for _ in range(rng.randrange(1, 8))]
+        messages: list[MessageData] = [((body,), len(body), data_crc((body,))) for body in bodies]
+        free = rings[0].free
+        targets = rng.sample(free, min(len(free), rng.choice((0, 3, 8))))
+        first = rings[0].writer.batch.position
+        for ring in rings:
+            ring.do(
+                lambda _, ring=ring, targets=targets, bodies=bodies, xid=xid: ring.writer.admit_transaction(
+                    xid, [len(body) for body in bodies], len(targets)
+                )
+            )
+        _append_in_one_go(rings[0], xid, messages, targets)
+        _append_one_by_one(rings[1], xid, messages, targets)
+        is_within = first // file == (rings[0].writer.batch.position - 1) // file
+        whole, crossed = whole + is_within, crossed + (not is_within)
+        choices = rng.random() < 0.3, rng.random() < 0.6, rng.random() < 0.9  # flush, commit, end
+        for ring in rings:
+            if choices[0]:
+                ring.drain()
+            if choices[2]:
+                ring.end(xid, commits=choices[1])
+            if not choices[2] and number % 4 == 3:
+                for each in list(ring.writer.transactions):
+                    ring.end(each, commits=False)
+            while len(ring.free) > 60:
+                ring.dequeue(ring.free[0])
+            ring.rid = max(each.rid for each in rings)
+        assert _state(rings[0].writer) == _state(rings[1].writer)
+    for ring in rings:
+        ring.drain()
+    assert _state(rings[0].writer) == _state(rings[1].writer)
+    assert rings[0].files == rings[1].files
+    assert whole > 10 * crossed > 0
+    assert rings[0].laps > 1
+
+
+def test_the_last_record_of_a_flush_is_flagged_whichever_it_is() -> None:
+    for count in (0, 2):
+        ring, twin = MemoryRing(Geometry(8, 65536)), MemoryRing(Geometry(8, 65536))
+        for each, append in ((ring, _append_in_one_go), (twin, _append_one_by_one)):
+            for _ in range(2):
+                each.enqueue(1)
+            messages: list[MessageData] = [((b"x" * 300,), 300, data_crc((b"x" * 300,)))]
+            each.writer.admit_transaction(b"x", [300], count)
+            append(each, b"x", messages, [1, 2][:count])
+            each.drain()
+        assert ring.files == twin.files
