@@ -411,14 +411,17 @@ class Channel(DeliveringChannel[ChannelConnection]):
     def complete_received(self) -> Runs:
         """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
         confirms = self.confirms
-        return [] if confirms is None else confirms.ledger.complete_below(confirms.published + 1)
+        if confirms is None:
+            return []
+        confirms.has_more(self.broker.clock())
+        return confirms.ledger.complete_below(confirms.published + 1)
 
     def complete(self, runs: Runs) -> None:
         """The records of these messages are on the disk."""
         confirms = self.confirms
         if confirms is not None:
             confirms.ledger.complete(runs)
-            if confirms.is_all_done:
+            if confirms.is_awaited:
                 self.broker.tick.awaited[self] = None
 
     def fail(self, runs: Runs, error: Exception) -> None:
@@ -441,6 +444,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
             connection.output += frames
             connection.frames_sent += len(frames)
             connection.has_output()
+            confirms.has_told(self.broker.clock())
 
     # ---- end ----
 

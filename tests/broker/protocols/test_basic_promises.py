@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,37 @@ def test_a_stored_message_is_confirmed_when_it_is_on_the_disk(world: World, clie
     client.sync()
     world.store.end_flush()
     assert confirmed(client) == [("ack", 4, False)]
+
+
+def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world: World, client: BasicClient) -> None:
+    """What the consumer waits for comes first, unless the publisher's messages come right after their confirms."""
+    world.broker.clock = lambda: world.now
+    other = BasicClient(world).open()
+    other.call("basic.consume", queue="d", consumer_tag="c")
+    written: list[BasicClient] = []
+    for each in (client, other):
+        each.host.write = partial(_note, written, each)  # type: ignore[method-assign]
+
+    def is_confirmed_first(pause: float) -> bool:
+        world.now += pause
+        client.publish("d")
+        world.run()
+        written.clear()
+        world.store.end_flush()
+        world.run()
+        assert {*written} == {client, other}
+        return written[0] is client
+
+    seconds = [0.001, 0.0001, 0.0001, 0.001, 0.0001, 0.0001]
+    assert [is_confirmed_first(pause) for pause in seconds] == [False, True, True, False, True, True]
+    assert [is_confirmed_first(0.0001) for _ in range(20)] == [True] * 20
+    assert [is_confirmed_first(0.001) for _ in range(5)] == [True, True, True, False, False]
+    assert not any(is_confirmed_first(pause) for pause in (0.001, 0.0001, 0.0001, 0.001, 0.0001))
+
+
+def _note(written: list[BasicClient], client: BasicClient, data: bytes) -> None:
+    assert data
+    written.append(client)
 
 
 def test_others_are_confirmed_at_once(client: BasicClient) -> None:
