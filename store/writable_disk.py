@@ -48,8 +48,12 @@ class WritableFile(ReadableFile, Protocol):
     def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
         """As `write`, of many pieces, one after the other; `size` is how many bytes they are."""
 
-    def fill_ahead(self, offset: int) -> None:
-        """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change."""
+    def fill_ahead(self, offset: int) -> bool:
+        """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change.
+
+        Returns:
+            Whether anything was written, so that the next sync takes longer.
+        """
 
     def sync(self) -> None:
         """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
@@ -154,7 +158,7 @@ class OsWritableFile(OsFile):
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 
-    def fill_ahead(self, offset: int) -> None:
+    def fill_ahead(self, offset: int) -> bool:
         """Write zeros over the next blocks that are allocated, but were never written.
 
         The first write to such a block changes the file's metadata, and the next sync waits for the file system's own
@@ -164,17 +168,20 @@ class OsWritableFile(OsFile):
         as. Nobody else may write to this part of the file at the same time.
         """
         if offset < self._filled:
-            return
+            return False
         end = (offset + min(max(offset, _MIN_FILL), _MAX_FILL)) // _MIN_FILL * _MIN_FILL
         end = min(end, self._size)
         try:
             hole = os.lseek(self._descriptor, offset, os.SEEK_HOLE)
-            if hole < end:
+            is_hole = hole < end
+            if is_hole:
                 end = min(end, self._next_data(hole))
                 os.pwrite(self._descriptor, _ZEROS[: end - hole], hole)
             self._filled = max(hole, end)
         except OSError:  # the blocks stay as they are; a disk that fails reports it to the next write or sync
             self._filled = self._size
+            return False
+        return is_hole
 
     def _next_data(self, hole: int) -> int:
         """Where the data after a hole begins; the file's end if there is none."""

@@ -383,6 +383,9 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
         """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""
 
+    def fill_ahead(self) -> None:
+        """Prepare for the next small flushes. To be called when nothing waits for the disk, and all output is sent."""
+
     def read(self, journal: _JournalT, rids: Sequence[int], done: Callable[[list[bytes | Exception]], None], /) -> None:
         """Read messages, and call `done` with the data of each, or the error: at once, if that need not wait."""
 

@@ -103,7 +103,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.is_idle
-        broker.tick.ended = self.clients.busy_poll.ends
+        broker.tick.ended = self._tick_ended
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed
@@ -183,6 +183,12 @@ class Server:
         self.broker.store.collect()
         self.broker.tick.end()
         self.clients.worked()
+
+    def _tick_ended(self) -> None:
+        """A tick has ended, and nothing waits for the disk."""
+        if self.broker.store is not None:
+            self.broker.store.fill_ahead()
+        self.clients.busy_poll.ends()
 
     def _check_store(self) -> None:
         store = self.broker.store

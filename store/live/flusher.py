@@ -2,7 +2,8 @@
 
 `start` writes the next step of each idle journal that has something to write, and submits it to the sync driver;
 `collect` takes the synced steps, continues with the next ones, and calls the waiters. While a journal's flush is under
-way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`.
+way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`; and `start`
+for one sync of a fast disk, if its caller has nothing else to do (`store.sync.idle`).
 
 Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
 message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`:
@@ -60,6 +61,8 @@ class Flusher:
         failure: why nothing is synced any more: the driver has died without a successor; None if that is not so.
         listed: number of transactions over several journals that wait for the prepared list.
         synced: number of steps that were synced, or have failed.
+        synced_now: the journal that an idle caller has synced last, until someone resets it: the blocks after a small
+            step are not prepared yet (`JournalStorage.fill_ahead`).
         supervision: ensures that there is a working driver.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
     """
@@ -74,6 +77,7 @@ class Flusher:
         self.dirty: dict[QueueJournal, None] = {}
         self.awaited: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
+        self.synced_now: QueueJournal | None = None
         self.listed = self.synced = 0
         self._delisted = 0  # transactions that have left the prepared list
         self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
@@ -185,10 +189,11 @@ class Flusher:
     def _do_now(self, journal: QueueJournal) -> None:
         self._take_dirty(journal)
         self._take_gathered(journal)
-        files = journal.begin()
+        self.synced_now = journal
+        files = journal.begin(fills_ahead=False)
         while files:
             journal.finish(self._idle.sync(files))
-            files = journal.begin() if journal.must_go_on else ()
+            files = journal.begin(fills_ahead=False) if journal.must_go_on else ()
         if journal.writer.is_dirty:
             self.dirty[journal] = None
         self._tell((journal,))

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 from uuid import UUID
 
+import qstore.store.live.filling as filling
 import qstore.store.log_lines as log_lines
 import qstore.store.outage as outage
 from qstore.formats.rhm.geometry import PAGE_SIZE
@@ -333,6 +334,13 @@ class MessageStore:
         """Start, and call `done` when everything appended to `journals` is synced, or cannot be."""
         self._flusher.when_synced(journals, done)
         self._flusher.start(is_idle=is_idle)
+
+    def fill_ahead(self) -> None:
+        """Prepare files for the next small flushes (`filling`). To be called when nothing waits for the disk."""
+        journal = self._flusher.synced_now
+        if journal is not None:
+            self._flusher.synced_now = None
+            filling.fill_ahead(journal, self._environment.disk, self._background)
 
     def purge(self, journal: QueueJournal, rids: Iterable[int], done: Done) -> None:
         """Remove messages of a queue, and call `done` when that is synced."""

@@ -217,14 +217,21 @@ class QueueJournal:
         writer = self.writer
         return writer.is_dirty and (self._wanted > writer.synced or writer.is_half_flushed)
 
-    def begin(self) -> Sequence[WritableFile]:
-        """Write the next step. Returns the files to sync; none if there is nothing to do now."""
+    def begin(self, *, fills_ahead: bool = True) -> Sequence[WritableFile]:
+        """Write the next step. Returns the files to sync; none if there is nothing to do now.
+
+        Args:
+            fills_ahead: after a small step, the blocks for the next ones are prepared within this step's sync.
+        """
         try:
             step = None if self.is_deleted else self.writer.next_flush()
             if step is None:
                 return ()
             self._step = step
-            return self.storage.write(step)
+            files = self.storage.write(step)
+            if fills_ahead:
+                self.storage.fill_ahead()
+            return files
         except OSError as error:
             self.writer.failed(error)
         except MemoryError:

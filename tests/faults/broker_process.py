@@ -260,6 +260,7 @@ class BrokerProcess:
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later)
         self.broker.expiries._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
+        self.broker.tick.ended = self.store.fill_ahead
         if pages:
             self.paging_disk = FickleDisk(disk.life)
             directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)

@@ -374,6 +374,10 @@ class SimulatedFile:
 class SimulatedWritableFile(SimulatedFile):
     """An open file of a `SimulatedDisk`, to read and write."""
 
+    def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
+        super().__init__(disk, path, inode)
+        self._told = inode.failures
+
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, for every other page of the file: those are in memory."""
         self._check_open()
@@ -383,9 +387,10 @@ class SimulatedWritableFile(SimulatedFile):
         """Which are in memory does not change."""
         self._check_open()
 
-    def fill_ahead(self, offset: int) -> None:
-        """No content changes."""
+    def fill_ahead(self, offset: int) -> bool:
+        """No content changes, but it is worth a sync."""
         self._check_open()
+        return True
 
     def fileno(self) -> int:
         """-1: there is no descriptor."""
@@ -424,11 +429,16 @@ class SimulatedWritableFile(SimulatedFile):
     def finish_sync(self, token: int) -> None:
         """What was written before the `begin_sync` that gave `token` is durable now; or lost, where this fails."""
         self._check_open()
+        inode = self._inode
         code = self._disk.call("sync", self._path, _nothing)
         if code:
-            self._inode.fail(token, self._disk.rng, self._disk.tree.sector)
+            inode.fail(token, self._disk.rng, self._disk.tree.sector)
+            self._told = inode.failures
             refuse(code, self._path)
-        self._inode.sync(token)
+        inode.sync(token)
+        if self._told < inode.failures:  # of a sync by another handle: each is told once (errseq_t; fsync(2))
+            self._told = inode.failures
+            refuse(errno.EIO, self._path)
 
 
 class SimulatedLock:

@@ -397,8 +397,9 @@ class TestOperatingSystem:
         file.write(512, b"record")
         if os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 << 20:
             pytest.skip("this file system does not distinguish allocated blocks from written ones")
-        file.fill_ahead(518)
+        assert file.fill_ahead(518)
         assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 16 << 10
+        assert not file.fill_ahead(1024)
         file.write(512 << 10, b"record")
         for offset in (16 << 10, (512 << 10) - 1, (512 << 10) + 6, 1 << 20):
             file.fill_ahead(offset)
@@ -443,7 +444,7 @@ class TestOperatingSystem:
         file.write(512, b"record")
         with monkeypatch.context() as patched:
             patched.setattr(os, name, fail)
-            file.fill_ahead(518)
+            assert not file.fill_ahead(518)
         file.write(518, b"another")
         assert file.read(512, 99) == b"recordanother" + bytes(86)
         file.close()

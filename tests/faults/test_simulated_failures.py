@@ -151,6 +151,18 @@ class TestSlowSync:
 
         assert outcomes(deed, content=b"aaaa") == {b"bcaa", b"bcda"}
 
+    def test_each_handle_is_told_once_that_one_has_failed(self) -> None:
+        disk = disk_with(b"aaaa", 1)
+        failing, other = disk.open_writable("/file"), disk.open_writable("/file")
+        failing.write(0, b"b")
+        disk.fail_at = {disk.calls: errno.EIO}
+        for file in (failing, other):
+            with pytest.raises(OSError, match="/file") as caught:
+                file.sync()
+            assert caught.value.errno == errno.EIO
+        for file in (failing, other, disk.open_writable("/file")):
+            file.sync()
+
     def test_one_that_fails_leaves_later_writes_in_memory(self) -> None:
         found = set()
         for seed in range(50):

@@ -44,17 +44,18 @@ class Inode:
         durable: what a power loss leaves for certain, where nothing was written since the last sync.
         pending: the writes since then, oldest first.
         settled: how many writes this file ever had that are pending no more.
+        failures: how many syncs of it have failed.
         number: that of no other file.
     """
 
-    __slots__ = ("_shared", "content", "durable", "number", "pending", "settled")
+    __slots__ = ("_shared", "content", "durable", "failures", "number", "pending", "settled")
     _numbers = count(1)
 
     def __init__(self, size: int = 0) -> None:
         self.content = bytearray(size)
         self.durable = bytearray()
         self.pending: list[Unsynced] = [Unsynced(size, b"")] if size else []
-        self.settled = 0
+        self.settled = self.failures = 0
         self.number = next(self._numbers)
         self._shared = False
 
@@ -79,6 +80,7 @@ class Inode:
 
     def fail(self, mark: int, rng: random.Random, sector: int) -> None:
         """A sync of the writes up to `mark` failed: each sector holds any version, and so does the memory."""
+        self.failures += 1
         covered = self._covered(mark)
         versions = self._versions(covered, sector, self._touched(covered, sector))
         durable = self.durable + bytes(len(self.content) - len(self.durable))
@@ -139,6 +141,7 @@ class Inode:
         twin = Inode()
         twin.content, twin.durable = self.content, self.durable
         twin.pending, twin.settled, twin.number = self.pending.copy(), self.settled, self.number
+        twin.failures = self.failures
         self._shared = twin._shared = True
         return twin
 

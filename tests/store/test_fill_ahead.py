@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from qstore.formats.rhm.geometry import DATA_OFFSET, PAGE_SIZE
+from qstore.store.background import InlineBackground, Result
 from qstore.store.environment import tool_environment
+from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import OsWritableFile
-from tests.support.opened_store import PARAMETERS, OpenedStore
+from tests.support.opened_store import PARAMETERS, Calls, OpenedStore
 
 
 @pytest.fixture
@@ -19,9 +25,9 @@ def filled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     offsets: list[int] = []
     original = OsWritableFile.fill_ahead
 
-    def fill_ahead(file: OsWritableFile, offset: int) -> None:
+    def fill_ahead(file: OsWritableFile, offset: int) -> bool:
         offsets.append(offset)
-        original(file, offset)
+        return original(file, offset)
 
     monkeypatch.setattr(OsWritableFile, "fill_ahead", fill_ahead)
     return offsets
@@ -39,6 +45,96 @@ def test_small_flushes_fill_ahead_of_themselves(path: Path, filled: list[int]) -
     opened.flush(journal)
     assert len(filled) == 3
     opened.store.close()
+
+
+class CountedBackground(InlineBackground):
+    """Tells which work it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works: list[Callable[[], object]] = []
+
+    def run(
+        self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self.works.append(work)
+        super().run(work, done, failed)
+
+
+@pytest.fixture
+def background() -> CountedBackground:
+    return CountedBackground()
+
+
+@pytest.fixture
+def opened(path: Path, background: CountedBackground) -> Iterator[OpenedStore]:
+    environment = replace(tool_environment(), make_background=lambda: background)
+    opened = OpenedStore(environment, path)
+    yield opened
+    opened.store.close()
+
+
+def flush_now(opened: OpenedStore, journal: QueueJournal) -> None:
+    """As an idle event loop does."""
+    calls: list[Exception | None] = []
+    opened.store.flush((journal,), calls.append, is_idle=True)
+    assert calls == [None]
+
+
+def test_an_idle_loop_fills_ahead_when_nothing_waits(
+    opened: OpenedStore, background: CountedBackground, filled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened.make_queue("queue")
+    monkeypatch.setattr(OsWritableFile, "_next_data", lambda file, _: file.size)
+    monkeypatch.setattr(os, "lseek", lambda _descriptor, offset, _how: offset)  # as if no block had been written
+    before = len(background.works)
+    for number in range(3):
+        opened.enqueue(journal, b"small")
+        flush_now(opened, journal)
+        assert len(filled) == number
+        opened.store.fill_ahead()
+        assert filled[number:] == [DATA_OFFSET + 512 * (number + 1)]
+        opened.store.fill_ahead()
+        assert len(filled) == number + 1
+    assert len(background.works) == before + 1  # the sync, after the first one
+    opened.enqueue(journal, b"m" * 20_000)
+    flush_now(opened, journal)
+    opened.store.fill_ahead()
+    assert len(filled) == 3
+
+
+def test_files_that_cannot_be_synced_ahead_are_left(
+    opened: OpenedStore, background: CountedBackground, filled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that means is told by the next flush, which has a descriptor of its own."""
+    journal = opened.make_queue("queue")
+    opened.enqueue(journal, b"small")
+    flush_now(opened, journal)
+    monkeypatch.setattr(OsWritableFile, "fill_ahead", lambda _file, _offset: True)
+    before, lines = len(background.works), len(opened.lines)
+    with monkeypatch.context() as patched:
+        patched.setattr(OsWritableFile, "sync", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        opened.store.fill_ahead()
+    opened.store.collect()
+    assert len(background.works) == before + 1
+    assert journal.writer.failure is None
+    opened.enqueue(journal, b"small")
+    flush_now(opened, journal)
+    assert len(opened.lines) == lines
+
+
+def test_a_deleted_queue_is_not_filled_ahead(
+    opened: OpenedStore, background: CountedBackground, filled: list[int]
+) -> None:
+    journal = opened.make_queue("queue")
+    opened.enqueue(journal, b"small")
+    flush_now(opened, journal)
+    calls = Calls()
+    opened.store.changes.delete_queue(journal, calls)
+    opened.wait(calls)
+    before = len(background.works)
+    opened.store.fill_ahead()
+    assert (filled, len(background.works)) == ([], before)
 
 
 def test_filled_blocks_are_never_taken_for_records(path: Path, filled: list[int]) -> None:

@@ -220,6 +220,9 @@ class FakeStore:
 
     # ---- the disk ----
 
+    def fill_ahead(self) -> None:
+        """There are no files."""
+
     def start_aged(self) -> None:
         self.starts += 1
         self.has_unflushed = False

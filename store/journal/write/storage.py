@@ -141,7 +141,7 @@ class JournalStorage:
         ring: their order; 0, 1, 2 and so on by default.
     """
 
-    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open", "_ring")
+    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open", "_ring", "_small_end")
 
     def __init__(
         self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry, ring: FileRing | None = None
@@ -150,6 +150,7 @@ class JournalStorage:
         self._ring = FileRing(range(geometry.files)) if ring is None else ring
         self._file_blocks = geometry.data_size // BLOCK_SIZE
         self._open: dict[int, WritableFile] = {}
+        self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended, if it was small
 
     def write(self, step: Step) -> list[WritableFile]:
         """Do the writes of a step. Returns the files to sync. Raises OSError."""
@@ -159,9 +160,22 @@ class JournalStorage:
                 file.write_all(offset, content.pieces, content.size)
             else:
                 file.write(offset, content)
-        if len(step.writes) == 1 and len(content) <= _SMALL and offset >= DATA_OFFSET:
-            file.fill_ahead(offset + len(content))
+        is_small = len(step.writes) == 1 and len(content) <= _SMALL and offset >= DATA_OFFSET
+        self._small_end = (number, offset + len(content)) if is_small else None
         return [self.file(number) for number in step.files]
+
+    def fill_ahead(self) -> str:
+        """After a small step, prepare the blocks that follow it for others. Returns the path of the file to sync.
+
+        It is empty if nothing was written. The sync is not needed: without it, that of the next step takes longer.
+        """
+        if self._small_end is None:
+            return ""
+        (number, offset), self._small_end = self._small_end, None
+        file = self._open.get(number)
+        if file is None or not file.fill_ahead(offset):
+            return ""
+        return data_path(self._directory, self._base_name, number)
 
     def reopen(self, step: Step) -> None:
         """Reopen the files of a step at their next use, as new open file descriptions."""
