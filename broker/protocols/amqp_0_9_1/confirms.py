@@ -10,7 +10,7 @@ disk in every durable queue that it was put on, at once if it was stored nowhere
 A number is reported once, except that a later `multiple` may cover it again.
 
 **What goes first, confirm or delivery.** Whoever gets the second of them gets it some ten microseconds later, or fifty
-if the system has the first one's client run before. A consumer always waits for its message. Whether the publisher waits
+if the system has the first one's client run before. A consumer always waits for its message. Whether a publisher waits
 is not said by the protocol, but can be seen: if it does, its next message comes right after the confirm of all before.
 Each message that comes after all were confirmed is counted: one that comes within `AT_ONCE` adds one to a score, which
 is at most 8, and a later one takes two from it. While the score is positive the publisher is waiting (`is_awaited`),
