@@ -402,11 +402,7 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
         """Take a snapshot of everything appended so far, for another process; `done` gets it."""
 
     def collect(self, timeout: float | None = 0.0) -> None:
-        """Process completed disk operations, and run callbacks.
-
-        Args:
-            timeout: seconds to wait for an operation to complete, if any is under way; None for no limit.
-        """
+        """Process completed disk operations, and run callbacks. Waits `timeout` seconds for one (None: no limit)."""
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` is due; -1 if there is none."""
