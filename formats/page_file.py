@@ -5,15 +5,15 @@ times the queue's page factor. Messages are written in groups, each to a run of 
 read and verified as a whole. Numbers are little endian.
 
     offset  size  field
-         0     4  magic       "QPG1"
-         4     4  checksum    CRC-32C of the bytes from 8 to the end of the payload, as stored
+         0     4  magic       "QPG2"
+         4     4  count       messages: 1 to 4,095
          8     8  file        random, another one for each file
         16     8  number      of the extent, never used twice in a file
         24     8  size        bytes of the payload
         32     8  stored      bytes of it in the file: less than `size` if it is compressed, as one Zstandard frame
-        40     4  count       messages: 1 to 4,095
-        44        the payload: for each message u64 bytes of data and f64 expiry (seconds since 1970, 0 for never); then
-                  the data of all of them, one after another
+        40        the payload: for each message u64 bytes of data, then for each f64 expiry (seconds since 1970, 0 for
+                  never); then the data of all of them, one after another
+       end     4  checksum    CRC-32C of everything before it, so that that of the whole extent is a constant
 
 So what an earlier extent left, or another file, is never taken for the messages that should be there.
 """
@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import chain
-from typing import Final, NamedTuple
+from itertools import accumulate
+from typing import Final
 
 import zstandard
 
@@ -32,11 +32,14 @@ from qstore.formats.errors import FormatError
 
 PAGE_UNIT: Final = 4096  # bytes: a page is a multiple of it
 MAX_COUNT: Final = 4095  # messages in an extent
-_MAGIC: Final = b"QPG1"
-_HEADER: Final = struct.Struct("<4sIQQQQI")
+_MAGIC: Final = b"QPG2"
+_HEADER: Final = struct.Struct("<4sIQQQQ")
 HEADER_SIZE: Final = _HEADER.size
-_COVERED_FROM: Final = 8
-MESSAGE: Final = struct.Struct("<Qd")
+CHECKSUM_SIZE: Final = 4
+_MESSAGE_SIZE: Final = 16  # bytes of a message's size and expiry
+_VERIFIED: Final = 0x48674BC7
+"""CRC-32C of anything with its own CRC-32C after it. So what was read is verified without a copy of it."""
+_MAX_JOINED: Final = 1 << 20  # bytes of an extent that are copied to be written at once
 _LEVEL: Final = 1
 _MIN_COMPRESSED: Final = 512  # bytes of payload worth compressing
 MAX_COMPRESSED: Final = 1 << 24  # larger payloads are stored as they are
@@ -48,18 +51,30 @@ class PageFileError(FormatError):
     format_name = "paging file"
 
 
-class Paged(NamedTuple):
-    """A message in an extent.
+class Group:
+    """Messages that become an extent.
 
     Attributes:
-        parts: its data in parts.
+        parts: the data of all of them, in parts.
         size: bytes of these.
-        expires_at: seconds since 1970; 0.0 for never.
+        sizes: bytes of each message.
+        expiries: seconds since 1970; 0.0 for never.
     """
 
-    parts: Sequence[bytes]
-    size: int
-    expires_at: float
+    __slots__ = ("expiries", "parts", "size", "sizes")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.sizes: list[int] = []
+        self.expiries: list[float] = []
+
+    def add(self, parts: Sequence[bytes], size: int, expires_at: float) -> None:
+        """Add a message of so many bytes."""
+        self.parts.extend(parts)
+        self.size += size
+        self.sizes.append(size)
+        self.expiries.append(expires_at)
 
 
 class PayloadCompressor:
@@ -80,72 +95,75 @@ class PayloadCompressor:
 
 
 def encode_extent(
-    file: int, number: int, messages: Sequence[Paged], compressor: PayloadCompressor | None = None
+    file: int, number: int, group: Group, compressor: PayloadCompressor | None = None
 ) -> tuple[list[bytes], int]:
-    """An extent in parts, and the bytes of these.
+    """An extent in parts, few of them unless it is large, and the bytes of these.
 
     Args:
         file: the file's random number.
         number: the extent's.
-        messages: 1 to 4,095.
+        group: 1 to 4,095 messages.
         compressor: compresses the payload; None to store it as it is.
     """
-    assert 0 < len(messages) <= MAX_COUNT
-    table = chain.from_iterable((each.size, each.expires_at) for each in messages)
-    parts = [struct.pack(f"<{'Qd' * len(messages)}", *table), *chain.from_iterable(each.parts for each in messages)]
-    size = stored = len(parts[0]) + sum(each.size for each in messages)
+    count = len(group.sizes)
+    assert 0 < count <= MAX_COUNT
+    table = struct.pack(f"<{count}Q{count}d", *group.sizes, *group.expiries)
+    parts = [table, *group.parts]
+    size = stored = len(table) + group.size
     if compressor is not None:
         parts, stored = compressor.compress(parts, size)
-    covered = _HEADER.pack(_MAGIC, 0, file, number, size, stored, len(messages))[_COVERED_FROM:]
-    crc = extend_crc32c(0, covered)
+    parts.insert(0, _HEADER.pack(_MAGIC, count, file, number, size, stored))
+    if stored <= _MAX_JOINED:
+        parts = [b"".join(parts)]
+    crc = 0
     for part in parts:
         crc = extend_crc32c(crc, part)
-    return [_MAGIC + crc.to_bytes(4, "little") + covered, *parts], HEADER_SIZE + stored
+    parts.append(crc.to_bytes(CHECKSUM_SIZE, "little"))
+    return parts, HEADER_SIZE + stored + CHECKSUM_SIZE
 
 
 class Extent:
     """The messages of an extent that was read back, and verified.
 
     Args:
-        content: what was read, from the beginning of its first page on; more may follow.
+        content: the bytes of the extent.
         file: the file's random number.
         number: the extent's.
+
+    Attributes:
+        data: has the data of all messages, one after another.
+        ends: where the first one begins in `data`, then where each of them ends.
+        expiries: when each of them expires: seconds since 1970, 0.0 for never.
 
     Raises:
         PageFileError: it is not that extent, or damaged.
     """
 
-    __slots__ = ("_at", "_payload", "_table", "count")
+    __slots__ = ("data", "ends", "expiries")
 
     def __init__(self, content: bytes, file: int, number: int) -> None:
-        try:
-            magic, check, of_file, of_number, size, stored, self.count = _HEADER.unpack_from(content)
-        except struct.error:
-            raise PageFileError(f"{len(content)} bytes are too short for an extent") from None
-        end = HEADER_SIZE + stored
-        if magic != _MAGIC or end > len(content):
+        length = len(content)
+        if length < HEADER_SIZE + CHECKSUM_SIZE:
+            raise PageFileError(f"{length} bytes are too short for an extent")
+        magic, count, of_file, of_number, size, stored = _HEADER.unpack_from(content)
+        if magic != _MAGIC or HEADER_SIZE + stored + CHECKSUM_SIZE != length:
             raise PageFileError("no extent is here")
-        if extend_crc32c(0, content[_COVERED_FROM:end]) != check:
-            raise PageFileError("the checksum does not match", 4, fails_checksum=True)
+        if extend_crc32c(0, content) != _VERIFIED:
+            raise PageFileError("the checksum does not match", length - CHECKSUM_SIZE, fails_checksum=True)
         if (of_file, of_number) != (file, number):
             raise PageFileError(f"extent {of_number} of file {of_file:x} instead of {number} of {file:x}", 8)
-        payload = content[HEADER_SIZE:end]
+        data, at = content, HEADER_SIZE
         if stored != size:
-            payload = _restored(payload, size)
-        self._payload = payload
-        self._table = struct.unpack_from(f"<{'Qd' * self.count}", payload)
-        at, places = MESSAGE.size * self.count, []
-        for length in self._table[::2]:
-            places.append(at)
-            at += length
-        if at != size:
-            raise PageFileError(f"messages of {at} bytes in a payload of {size}", HEADER_SIZE)
-        self._at = places
-
-    def message(self, index: int) -> tuple[bytes, float]:
-        """The data of a message, and when it expires."""
-        at = self._at[index]
-        return self._payload[at : at + self._table[2 * index]], self._table[2 * index + 1]
+            data, at = _restored(content[HEADER_SIZE:-CHECKSUM_SIZE], size), 0
+        begin = at + _MESSAGE_SIZE * count
+        if begin > at + size:
+            raise PageFileError(f"{count} messages in a payload of {size} bytes", 4)
+        sizes = struct.unpack_from(f"<{count}Q", data, at)
+        self.data = data
+        self.ends: list[int] = list(accumulate(sizes, initial=begin))
+        self.expiries: tuple[float, ...] = struct.unpack_from(f"<{count}d", data, begin - 8 * count)
+        if self.ends[-1] != at + size:
+            raise PageFileError(f"messages of {self.ends[-1] - at} bytes in a payload of {size}", HEADER_SIZE)
 
 
 def _restored(frame: bytes, size: int) -> bytes:

@@ -20,6 +20,7 @@ from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
+from qstore.broker.model.message import RestoreMessage
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.expiry import Expiries
@@ -28,7 +29,7 @@ from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.quotas import Quotas
-from qstore.broker.model.recovery import Recovery, RestoreMessage
+from qstore.broker.model.recovery import Recovery
 from qstore.broker.model.replies import DirectReplies
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
@@ -25,6 +25,17 @@ MessageId: TypeAlias = str | bytes | int | UUID
 
 #: A message as it is appended to a journal: its bytes in parts, how many they are, and the store's checksum of them.
 StoredForm: TypeAlias = tuple[Sequence[bytes], int, int]
+
+
+class RestoreMessage(Protocol):
+    """Decodes stored messages."""
+
+    def __call__(self, data: bytes, begin: int = 0, end: int = -1, /) -> Message:
+        """Decode a message that was stored: the bytes from `begin` to `end`, or to the end of all if that is -1.
+
+        Raises:
+            BrokerRecordError: it cannot be decoded.
+        """
 
 
 class Handling(NamedTuple):
@@ -153,6 +164,11 @@ class Message(ABC):
     @abstractmethod
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
+
+    def stored_parts(self) -> tuple[Sequence[bytes], int]:
+        """The same bytes, and how many they are, for those who do not need the checksum of each message."""
+        parts, size, _ = self.stored_form()
+        return parts, size
 
     @abstractmethod
     def headers(self) -> TypedMap:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from logging import WARNING
-from typing import Final, TypeAlias
+from typing import Final
 
 from qstore.broker.log.logs import NOTICE, log_of
 from qstore.broker.model.events import Event, JournalRecovered, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import exchange_type
-from qstore.broker.model.message import Message
+from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
@@ -33,9 +33,6 @@ from qstore.formats.wording import printable
 _LOG: Final = log_of("Broker")
 
 _RELIEVED_AFTER: Final = 1000  # messages
-
-RestoreMessage: TypeAlias = Callable[[bytes], Message]
-"""Decodes a stored message. Raises BrokerRecordError."""
 
 
 class _Held:

@@ -10,15 +10,23 @@ from typing import Final
 
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
+_BUFFER_BYTES: Final = 1 << 17  # of a group of messages, with its table
 _WOULD_WAIT: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class OsPagingFile:
-    """An open paging file."""
+    """An open paging file.
 
-    __slots__ = ("_descriptor",)
+    Args:
+        path: its path.
+        buffer: for what is read at once; it may be shared with others, but not by threads.
+        flags: of `os.open`.
+    """
 
-    def __init__(self, path: str, flags: int = 0) -> None:
+    __slots__ = ("_buffer", "_descriptor")
+
+    def __init__(self, path: str, buffer: bytearray, flags: int = 0) -> None:
+        self._buffer = buffer
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -32,7 +40,7 @@ class OsPagingFile:
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""
-        buffer = bytearray(length)
+        buffer = memoryview(self._buffer if length <= len(self._buffer) else bytearray(length))[:length]
         try:
             got = os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
@@ -63,13 +71,16 @@ class OsPagingFile:
 
 
 class OsPagingDisk:
-    """The disk of the system."""
+    """The disk of the system. What its files read at once, they read into one buffer."""
 
-    __slots__ = ()
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(_BUFFER_BYTES)
 
     def create(self, path: str, size: int) -> OsPagingFile:
         """Create a file of `size` zero bytes, mode 0600 at most."""
-        file = OsPagingFile(path, os.O_CREAT | os.O_EXCL)
+        file = OsPagingFile(path, self._buffer, os.O_CREAT | os.O_EXCL)
         try:
             file.truncate(size)
         except OSError:
@@ -81,7 +92,7 @@ class OsPagingDisk:
 
     def open_writable(self, path: str) -> OsPagingFile:
         """Open a file for reading and writing."""
-        return OsPagingFile(path)
+        return OsPagingFile(path, self._buffer)
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory."""

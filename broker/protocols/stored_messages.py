@@ -20,7 +20,7 @@ from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, Rep
 from qstore.broker.protocols.amqp_0_9_1.copied_message import restored
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic
 from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
-from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
+from qstore.broker.protocols.amqp_0_10.restoring import restore_alike, restore_transfer
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK
 from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
 from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
@@ -32,12 +32,22 @@ from qstore.formats.values import TypedMap, TypedValue
 _MARK = bytes(MARK_BYTES)
 
 
-def restore_message(data: bytes) -> Message:
+def restore_message(data: bytes, begin: int = 0, end: int = -1, /) -> Message:
     """Decode a stored message, written by this broker or by qpidd, of any protocol.
+
+    Args:
+        data: it is in there.
+        begin: where.
+        end: where it ends; -1 for the end of `data`.
 
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
+    message = restore_alike(data, begin, len(data) if end < 0 else end)
+    if message is not None:
+        return message
+    if begin or end >= 0:
+        data = data[begin:end]
     if data.startswith(BASIC_MARK, HEADER_SIZE_BYTES):
         return restored(restore_basic(data))
     if data.startswith(_MARK, HEADER_SIZE_BYTES):

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
+from itertools import pairwise
+
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.formats.checksum import independent_crc32c
 from qstore.formats.page_file import (
     HEADER_SIZE,
     MAX_COUNT,
     Extent,
-    Paged,
+    Group,
     PageFileError,
     PayloadCompressor,
     encode_extent,
 )
 
-MESSAGES = [Paged((b"abc", b"", b"defg"), 7, 0.0), Paged((), 0, 12.5), Paged((b"x" * 1000,), 1000, 0.0)]
+MESSAGES = [((b"abc", b"", b"defg"), 7, 0.0), ((), 0, 12.5), ((b"x" * 1000,), 1000, 0.0)]
 DATA = [(b"abcdefg", 0.0), (b"", 12.5), (b"x" * 1000, 0.0)]
 
 
+def group_of(messages: Iterable[tuple[tuple[bytes, ...], int, float]]) -> Group:
+    group = Group()
+    for message in messages:
+        group.add(*message)
+    return group
+
+
 def encoded(number: int = 5, compressor: PayloadCompressor | None = None, file: int = 77) -> bytes:
-    parts, size = encode_extent(file, number, MESSAGES, compressor)
+    parts, size = encode_extent(file, number, group_of(MESSAGES), compressor)
     content = b"".join(parts)
     assert len(content) == size
     return content
@@ -30,29 +42,47 @@ def encoded(number: int = 5, compressor: PayloadCompressor | None = None, file: 
 
 def read(content: bytes) -> list[tuple[bytes, float]]:
     extent = Extent(content, 77, 5)
-    return [extent.message(index) for index in range(extent.count)]
+    parts = [extent.data[begin:end] for begin, end in pairwise(extent.ends)]
+    return list(zip(parts, extent.expiries, strict=True))
 
 
 @pytest.mark.parametrize("compressor", [None, PayloadCompressor()])
 def test_messages_come_back(compressor: PayloadCompressor | None) -> None:
     content = encoded(compressor=compressor)
-    assert read(content) == read(content + b"what was there before") == DATA
+    assert read(content) == DATA
     assert (len(content) < 300) is (compressor is not None)
 
 
 def test_where_everything_is() -> None:
     content = encoded()
-    assert content[:4] == b"QPG1"
+    assert content[:4] == b"QPG2"
+    assert int.from_bytes(content[4:8], "little") == 3
     assert [int.from_bytes(content[at : at + 8], "little") for at in (8, 16, 24, 32)] == [77, 5, 1055, 1055]
-    assert int.from_bytes(content[40:44], "little") == 3
-    assert HEADER_SIZE == 44
-    assert len(content) == 44 + 3 * 16 + 1007
+    assert [int.from_bytes(content[at : at + 8], "little") for at in (40, 48, 56)] == [7, 0, 1000]
+    assert struct.unpack("<3d", content[64:88]) == (0.0, 12.5, 0.0)
+    assert HEADER_SIZE == 40
+    assert len(content) == 40 + 3 * 16 + 1007 + 4
+    assert int.from_bytes(content[-4:], "little") == independent_crc32c(content[:-4])
+
+
+def test_the_checksum_of_a_large_extent_is_that_of_its_parts() -> None:
+    parts, size = encode_extent(77, 5, group_of([((b"x" * (1 << 20), b"y" * 100), (1 << 20) + 100, 3.5)]))
+    assert max(map(len, parts)) == 1 << 20  # it is not copied
+    assert size == sum(map(len, parts))
+    assert read(b"".join(parts)) == [(b"x" * (1 << 20) + b"y" * 100, 3.5)]
 
 
 def test_as_many_messages_as_possible() -> None:
-    parts, _ = encode_extent(1, 1, [Paged((b"m",), 1, 0.0)] * MAX_COUNT)
-    extent = Extent(b"".join(parts), 1, 1)
-    assert (extent.count, extent.message(MAX_COUNT - 1)) == (MAX_COUNT, (b"m", 0.0))
+    parts, _ = encode_extent(77, 5, group_of([((b"m",), 1, 0.0)] * MAX_COUNT))
+    assert read(b"".join(parts)) == [(b"m", 0.0)] * MAX_COUNT
+
+
+def test_damage_with_a_sound_checksum() -> None:
+    for at, value, why in ((4, 70, "70 messages in a payload of 1055 bytes"), (48, 1, "messages of 1056 bytes")):
+        content = encoded()[:-4]
+        content = content[:at] + bytes((value,)) + content[at + 1 :]
+        with pytest.raises(PageFileError, match=why):
+            read(content + independent_crc32c(content).to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +91,7 @@ def test_as_many_messages_as_possible() -> None:
         (b"", "0 bytes are too short"),
         (bytes(4096), "no extent is here"),
         (encoded()[:-1], "no extent is here"),
+        (encoded() + b"x", "no extent is here"),
         (encoded(number=4), "extent 4 of file 4d instead of 5 of 4d"),
         (encoded(file=78), "extent 5 of file 4e instead of 5 of 4d"),
     ],

@@ -49,14 +49,13 @@ from qstore.broker.model.queues.self_destruct import SelfDestruct
 from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.page_file import PageFile
-from qstore.broker.model.residency.paging_directory import PagingDirectory
+from qstore.broker.model.residency.paging_directory import PagingDirectory, cannot_restore
 from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.stretch import PORTIONS, Portions
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
+    from qstore.broker.model.message import RestoreMessage
     from qstore.broker.model.queues.dead_letter import DeadLetter
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
@@ -88,7 +87,6 @@ class QueueFactory:
         default_bytes: `max_bytes`.
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
-        restore: decodes a stored message; needed to create queues with a journal.
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
@@ -110,7 +108,7 @@ class QueueFactory:
         self._tick, self._store, self.default_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
         self._queue_memory = queue_memory or sys.maxsize
-        self.restore: Callable[[bytes], Message] = _cannot_restore
+        self._restore: RestoreMessage = cannot_restore
         self.paging: PagingDirectory | None = None
         self._max_paging_bytes = self.staging_bytes = 0
         self.self_destruct: Callable[[str], None] = lambda _name: None
@@ -121,8 +119,19 @@ class QueueFactory:
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
         """Let messages of queues go to paging files, each of at most `max_bytes`, 0 for no limit."""
-        directory.restore = lambda data: self.restore(data)
+        directory.restore = self._restore
         self.paging, self._max_paging_bytes = directory, max_bytes
+
+    @property
+    def restore(self) -> RestoreMessage:
+        """Decodes a stored message; needed to create queues with a journal."""
+        return self._restore
+
+    @restore.setter
+    def restore(self, restore: RestoreMessage) -> None:
+        self._restore = restore
+        if self.paging is not None:
+            self.paging.restore = restore
 
     def read(self, name: str, arguments: TypedMap) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
@@ -268,7 +277,3 @@ class QueueFactory:
 def _eligibility(parsed: QueueArguments) -> Eligibility | None:
     no_local = _NO_LOCAL if parsed.no_local else None
     return no_local if parsed.filter is None else Filtering(parsed.filter, no_local)
-
-
-def _cannot_restore(_data: bytes) -> Message:
-    raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)

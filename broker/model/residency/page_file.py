@@ -24,7 +24,7 @@ from qstore.broker.model.residency.page_space import PageSpace
 from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory
 from qstore.broker.model.residency.paging_disk import PagingFile
 from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Paged, PageFileError, encode_extent
+from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Group, PageFileError, encode_extent
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.entry import Entry
@@ -35,7 +35,6 @@ _INDEX_BITS: Final = 12
 _INDEX_MASK: Final = (1 << _INDEX_BITS) - 1
 assert MAX_COUNT == _INDEX_MASK  # indices count from 1, so that no key is 0
 _UNLIMITED: Final = 1 << 48  # pages
-_MAX_JOINED: Final = 1 << 20  # bytes of an extent that are copied to be written at once
 _MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
 _CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
 
@@ -112,8 +111,8 @@ class PageFile:
         keys: list[int] = []
         try:
             for group in _groups(entries):
-                first = self._write(group)
-                keys.extend(first << _INDEX_BITS | index for index in range(1, len(group) + 1))
+                key = self._write(group) << _INDEX_BITS
+                keys += range(key + 1, key + len(group.sizes) + 1)
             self.has_failed = False
             self._directory.worked()
         except OSError as error:
@@ -122,7 +121,7 @@ class PageFile:
         keys.extend([0] * (len(entries) - len(keys)))
         return keys
 
-    def _write(self, group: Sequence[Paged]) -> int:
+    def _write(self, group: Group) -> int:
         """Write an extent. Returns its first page. Raises OSError."""
         directory, pages = self._directory, self._pages
         if pages is None:
@@ -138,11 +137,14 @@ class PageFile:
             raise OSError(0, f"its paging file would be larger than its limit of {limit:,} bytes")
         pages.length = max(pages.length, first + count)
         try:
-            _write_all(file, first * self._page_size, parts, size)
+            offset = first * self._page_size
+            for part in parts:
+                file.write(offset, part)
+                offset += len(part)
         except OSError:
             pages.space.give_back(first, count)
             raise
-        pages.extents[first] = _ExtentPlace(pages.number, count, size, len(group))
+        pages.extents[first] = _ExtentPlace(pages.number, count, size, len(group.sizes))
         return first
 
     # ---- back in ----
@@ -229,15 +231,15 @@ class PageFile:
             self._directory.unreadable(self._name, len(indices), first, extent)
             return [None] * len(indices)
         found: Loaded = []
+        restore, data, ends, expiries = self._directory.restore, extent.data, extent.ends, extent.expiries
         for index in indices:
-            data, expires_at = extent.message(index - 1)
             try:
-                message = self._directory.restore(data)
+                message = restore(data, ends[index - 1], ends[index])
             except BrokerRecordError as error:
                 self._directory.unreadable(self._name, 1, first, error.what)
                 found.append(None)
             else:
-                message.expires_at = expires_at
+                message.expires_at = expiries[index - 1]
                 found.append(message)
         return found
 
@@ -294,29 +296,17 @@ class PageFile:
             self._directory.cached = None
 
 
-def _write_all(file: PagingFile, offset: int, parts: Sequence[bytes], size: int) -> None:
-    """Write parts one after another; in one go, if that needs no large copy. Raises OSError."""
-    if size <= _MAX_JOINED:
-        file.write(offset, b"".join(parts))
-        return
-    for part in parts:
-        file.write(offset, part)
-        offset += len(part)
-
-
-def _groups(entries: Sequence[Entry]) -> Iterator[list[Paged]]:
+def _groups(entries: Sequence[Entry]) -> Iterator[Group]:
     """The messages in groups, each of which becomes an extent."""
-    group: list[Paged] = []
-    room = GROUP_BYTES
+    group = Group()
     for entry in entries:
         message = entry.message
-        parts, size, _ = message.stored_form()
-        if group and (size > room or len(group) == MAX_COUNT):
+        parts, size = message.stored_parts()
+        if group.sizes and (group.size + size > GROUP_BYTES or len(group.sizes) == MAX_COUNT):
             yield group
-            group, room = [], GROUP_BYTES
-        group.append(Paged(parts, size, message.expires_at))
-        room -= size
-    if group:
+            group = Group()
+        group.add(parts, size, message.expires_at)
+    if group.sizes:
         yield group
 
 

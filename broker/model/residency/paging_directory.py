@@ -24,7 +24,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.page_file import Extent, PayloadCompressor
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
+    from qstore.broker.model.message import Message, RestoreMessage
 
 _LOG: Final = log_of("Broker")
 
@@ -79,7 +79,7 @@ class PagingDirectory:
 
     Attributes:
         path, run, random_bits: as above.
-        restore: decodes a stored message. Raises BrokerRecordError.
+        restore: decodes a stored message.
         cached: what was read last: by whom, where, and the extent there.
     """
 
@@ -93,7 +93,7 @@ class PagingDirectory:
     ) -> None:
         self.path, self.run = path, run
         self.random_bits = random_bits or _random_bits
-        self.restore: Callable[[bytes], Message] = _cannot_restore
+        self.restore: RestoreMessage = cannot_restore
         self.cached: tuple[object, int, Extent] | None = None
         self._compressor: PayloadCompressor | None = None
         self._unreadable = LogBudget(_LOG, ERROR, "parts of paging files that cannot be read back")
@@ -207,7 +207,8 @@ class PagingDirectory:
         return self._compressor
 
 
-def _cannot_restore(_data: bytes) -> Message:
+def cannot_restore(_data: bytes, _begin: int = 0, _end: int = -1, /) -> Message:
+    """The `RestoreMessage` of a broker that was not told of any protocol."""
     raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)
 
 

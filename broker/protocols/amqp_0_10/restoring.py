@@ -21,6 +21,7 @@ from qstore.broker.protocols.amqp_0_10.transfer import (
     split_header,
     without_times,
 )
+from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.commands import decode_struct
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import FRAME, LAST_SEGMENT
@@ -41,9 +42,11 @@ class _Beginning:
         header_at, header_end: where the structs of their headers begin and end.
         may_lack_body: whether they have no body segment if nothing follows the header.
         exchange, properties: as of each of them.
+        header: the structs of the last one.
+        head: of those with the same header as the last one.
     """
 
-    __slots__ = ("encoded", "exchange", "header_at", "header_end", "may_lack_body", "properties")
+    __slots__ = ("encoded", "exchange", "head", "header", "header_at", "header_end", "may_lack_body", "properties")
 
     def __init__(
         self,
@@ -52,11 +55,13 @@ class _Beginning:
         header_end: int,
         exchange: str,
         properties: DeliveryProperties,
+        header: bytes,
         *,
         may_lack_body: bool,
     ) -> None:
-        self.encoded, self.header_at, self.header_end = encoded, header_at, header_end
+        self.encoded, self.header_at, self.header_end, self.header = encoded, header_at, header_end, header
         self.exchange, self.properties, self.may_lack_body = exchange, properties, may_lack_body
+        self.head: SharedHead | None = None if may_lack_body else SharedHead()
 
 
 class _Recent:
@@ -66,7 +71,7 @@ class _Recent:
 
     def __init__(self) -> None:
         nothing = DeliveryProperties(b"", "", False, Handling(), None, 0)
-        self.beginning = _Beginning(b"", 0, sys.maxsize, "", nothing, may_lack_body=False)
+        self.beginning = _Beginning(b"", 0, sys.maxsize, "", nothing, b"", may_lack_body=False)
 
 
 _RECENT: Final = _Recent()
@@ -78,13 +83,30 @@ def restore_transfer(data: bytes) -> TransferMessage:
     Raises:
         BrokerRecordError: it cannot be decoded.
     """
+    return restore_alike(data, 0, len(data)) or _restore_any(data)
+
+
+def restore_alike(data: bytes, begin: int, end: int) -> TransferMessage | None:
+    """Decode a stored 0-10 message that begins as the last one did; None if it does not, or may be damaged.
+
+    Args:
+        data: it is in there.
+        begin: where it begins.
+        end: where it ends.
+    """
     known = _RECENT.beginning
-    if data.startswith(known.encoded):
-        at, end, size = len(known.encoded), known.header_end, len(data)
-        if end <= size and (at == end or (at + 8 <= end and at + 4 + _u32(data, at)[0] == end)):
-            body = None if known.may_lack_body and end == size else data[end:]
-            return TransferMessage(data[known.header_at : end], body, known.exchange, known.properties, 0.0)
-    return _restore_any(data)
+    header_end = begin + known.header_end
+    if header_end > end or not data.startswith(known.encoded, begin):
+        return None
+    header, at = known.header, begin + len(known.encoded)
+    if at != header_end and not data.startswith(header, begin + known.header_at):
+        if at + 8 > header_end or at + 4 + _u32(data, at)[0] != header_end:
+            return None
+        known.header = header = data[begin + known.header_at : header_end]
+        if known.head is not None:
+            known.head = SharedHead()
+    body = None if known.may_lack_body and header_end == end else data[header_end:end]
+    return TransferMessage(header, body, known.exchange, known.properties, 0.0, known.head)
 
 
 def _restore_any(data: bytes) -> TransferMessage:
@@ -106,8 +128,15 @@ def _restore_any(data: bytes) -> TransferMessage:
     if times is not None:
         encoded, expiration = times.put_into(encoded), times.expiration
     elif not expiration and encoded + others == data[header_at:header_end]:
+        header = encoded + others
         _RECENT.beginning = _Beginning(
-            data[: header_at + len(encoded)], header_at, header_end, exchange, properties, may_lack_body=may_lack_body
+            data[: header_at + len(encoded)],
+            header_at,
+            header_end,
+            exchange,
+            properties,
+            header,
+            may_lack_body=may_lack_body,
         )
     return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
 

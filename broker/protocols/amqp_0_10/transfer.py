@@ -16,7 +16,7 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -123,30 +123,30 @@ class TransferMessage(Message):
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
-        header, body, head = self.header, self.body, self.head
+        body, head = self.body, self.head
         if head is not None and head.encoded and not isinstance(body, LargeContent):
             if self._crc < 0:
                 self._crc = extend_crc32c(head.crc, body)
             return (head.encoded, body), len(head.encoded) + len(body), self._crc
-        prefix = _prefix(self.exchange, len(header), not self.has_body)
-        if head is not None:
-            head.encode(prefix + header)
-        if isinstance(body, LargeContent):
-            return self._large_stored_form(prefix, body)
-        crc = self._crc
-        if crc < 0:
-            crc = extend_crc32c(extend_crc32c(extend_crc32c(0, prefix), header), body)
-            self._crc = crc
-        return (prefix, header, body), len(prefix) + len(header) + len(body), crc
-
-    def _large_stored_form(self, prefix: bytes, body: LargeContent) -> StoredForm:
-        parts = (prefix, self.header, *body.pieces)
+        parts, size = self.stored_parts()
         if self._crc < 0:
             crc = 0
             for part in parts:
                 crc = extend_crc32c(crc, part)
             self._crc = crc
-        return parts, len(prefix) + len(self.header) + len(body), self._crc
+        return parts, size, self._crc
+
+    def stored_parts(self) -> tuple[Sequence[bytes], int]:
+        """As `Message.stored_parts`."""
+        header, body, head = self.header, self.body, self.head
+        if head is not None:
+            if not head.encoded:
+                head.encode(_prefix(self.exchange, len(header), not self.has_body) + header)
+            if not isinstance(body, LargeContent):
+                return (head.encoded, body), len(head.encoded) + len(body)
+        prefix = _prefix(self.exchange, len(header), not self.has_body)
+        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
+        return (prefix, header, *pieces), len(prefix) + len(header) + len(body)
 
     def headers(self) -> TypedMap:
         """Its application headers."""

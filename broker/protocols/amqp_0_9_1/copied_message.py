@@ -54,6 +54,10 @@ class CopiedMessage(BasicMessage):
         """The bytes that a journal stores."""
         return self._whole.stored_form()
 
+    def stored_parts(self) -> tuple[Sequence[bytes], int]:
+        """The same bytes."""
+        return self._whole.stored_parts()
+
     def expiring_at(self, moment: float) -> BasicMessage:
         """As `Message.expiring_at`."""
         return with_keys(self._whole.expiring_at(moment))

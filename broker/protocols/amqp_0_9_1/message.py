@@ -12,7 +12,7 @@ A stored message is `u32 header size | u32 mark | u64 expiration | exchange | ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -70,22 +70,30 @@ class BasicMessage(Message):
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
-        header, body, head = self.header, self.body, self.head
-        if head is not None and not head.encoded:
-            head.encode(encode_begin(0, self.routed, len(header)) + header)
-        if head is not None and isinstance(body, bytes):
+        body, head = self.body, self.head
+        if head is not None and head.encoded and not isinstance(body, LargeContent):
             if self._crc < 0:
                 self._crc = extend_crc32c(head.crc, body)
             return (head.encoded, body), len(head.encoded) + len(body), self._crc
-        begin = encode_begin(ceil(self.expires_at * 1000), self.routed, len(header))
-        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
-        parts = (begin, header, *pieces)
+        parts, size = self.stored_parts()
         if self._crc < 0:
             crc = 0
             for part in parts:
                 crc = extend_crc32c(crc, part)
             self._crc = crc
-        return parts, len(begin) + len(header) + len(body), self._crc
+        return parts, size, self._crc
+
+    def stored_parts(self) -> tuple[Sequence[bytes], int]:
+        """As `Message.stored_parts`."""
+        header, body, head = self.header, self.body, self.head
+        if head is not None:
+            if not head.encoded:
+                head.encode(encode_begin(0, self.routed, len(header)) + header)
+            if not isinstance(body, LargeContent):
+                return (head.encoded, body), len(head.encoded) + len(body)
+        begin = encode_begin(ceil(self.expires_at * 1000), self.routed, len(header))
+        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
+        return (begin, header, *pieces), len(begin) + len(header) + len(body)
 
     def basic_properties(self) -> Properties:
         """Its properties as AMQP 0-9-1 has them; empty if they cannot be decoded."""

@@ -79,6 +79,9 @@ def test_what_is_stored_is_restored(properties: Properties, body: bytes, expires
     ):
         assert getattr(found, name) == getattr(message, name), name
     assert stored(found) == data
+    within = restore_message(b"before" + data + b"after", 6, 6 + len(data))
+    parts, size = within.stored_parts()
+    assert (b"".join(parts), size) == (data, len(data))
 
 
 def test_large_content_is_stored_in_pieces() -> None:

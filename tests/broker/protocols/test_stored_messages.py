@@ -90,6 +90,7 @@ def test_a_message_is_kept_as_it_came() -> None:
     assert (b"".join(form[0]), form[1], message.size) == (FULL, len(FULL), len(FULL))
     assert (message.is_persistent, message.handling.priority, message.routing_key) == (True, 7, "news")
     assert restore_message(b"".join(form[0])).stored_form() == form
+    assert restore_message(b"before" + FULL + b"after", 6, 6 + len(FULL)).stored_parts() == form[:2]
 
 
 def test_its_properties_are_neutral() -> None:

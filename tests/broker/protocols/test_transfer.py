@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tracemalloc
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.message import Message
 from qstore.broker.protocols.amqp_0_10 import restoring
 from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
 from qstore.broker.protocols.amqp_0_10.transfer import (
@@ -25,6 +27,7 @@ from qstore.broker.protocols.amqp_0_10.transfer import (
     without_times,
 )
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import decode_struct
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
@@ -368,16 +371,24 @@ def stored_like(kind: int, body: bytes, place: int, value: int) -> bytes:
     st.lists(st.tuples(st.integers(0, 29), st.binary(max_size=3), st.integers(0, 150), st.integers(0, 30)), max_size=9)
 )
 def test_messages_that_begin_alike_are_read_as_each_by_itself(kinds: list[tuple[int, bytes, int, int]]) -> None:
-    def seen(restore: Callable[[bytes], TransferMessage], data: bytes) -> object:
+    def seen(restore: Callable[[Any], Message], data: bytes | tuple[int, int]) -> object:
         try:
             found = restore(data)
         except BrokerRecordError:
             return None
+        assert isinstance(found, TransferMessage)
         names = ("header", "body", "has_body", "exchange", "routing_key", "handling", "is_persistent", "expires_at")
-        return [getattr(found, name) for name in names]
+        parts, size = found.stored_parts()
+        form = found.stored_form()
+        assert (b"".join(parts), size) == (b"".join(form[0]), form[1])
+        return [b"".join(parts), form[2], *(getattr(found, name) for name in names)]
 
     stored = [stored_like(*kind) for kind in kinds]
-    assert [seen(restore_transfer, data) for data in stored] == [seen(restoring._restore_any, data) for data in stored]
+    whole = b"".join(stored)
+    ends = [0, *accumulate(map(len, stored))]
+    within = [seen(lambda data: restore_message(whole, *data), place) for place in pairwise(ends)]
+    each = [seen(restoring._restore_any, data) for data in stored]
+    assert [seen(restore_transfer, data) for data in stored] == within == each
 
 
 def test_a_message_without_delivery_properties_that_qpidd_left() -> None:
