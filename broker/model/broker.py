@@ -238,7 +238,7 @@ class Broker:
             restore: decodes a stored message.
             progress: is told how far it is.
         """
-        self.queue_factory.restore = restore
+        self.queue_factory.use_restore(restore)
         if self.store is not None:
             recovery = Recovery(
                 self.store,

@@ -87,6 +87,7 @@ class QueueFactory:
         default_bytes: `max_bytes`.
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
+        restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
@@ -108,7 +109,7 @@ class QueueFactory:
         self._tick, self._store, self.default_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
         self._queue_memory = queue_memory or sys.maxsize
-        self._restore: RestoreMessage = cannot_restore
+        self.restore: RestoreMessage = cannot_restore
         self.paging: PagingDirectory | None = None
         self._max_paging_bytes = self.staging_bytes = 0
         self.self_destruct: Callable[[str], None] = lambda _name: None
@@ -119,17 +120,12 @@ class QueueFactory:
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
         """Let messages of queues go to paging files, each of at most `max_bytes`, 0 for no limit."""
-        directory.restore = self._restore
+        directory.restore = self.restore
         self.paging, self._max_paging_bytes = directory, max_bytes
 
-    @property
-    def restore(self) -> RestoreMessage:
-        """Decodes a stored message; needed to create queues with a journal."""
-        return self._restore
-
-    @restore.setter
-    def restore(self, restore: RestoreMessage) -> None:
-        self._restore = restore
+    def use_restore(self, restore: RestoreMessage) -> None:
+        """Have stored messages decoded so: needed before there are any."""
+        self.restore = restore
         if self.paging is not None:
             self.paging.restore = restore
 
@@ -196,7 +192,7 @@ class QueueFactory:
         stored, others = None, None
         if journal is not None:
             assert self._store is not None
-            stored = JournalSource(self._store, journal, name, lambda data: self.restore(data))
+            stored = JournalSource(self._store, journal, name, self.restore)
         if self.paging is not None:
             others = PageFile(
                 self.paging,

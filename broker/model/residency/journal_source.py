@@ -16,7 +16,7 @@ from qstore.broker.log.logs import log_of
 from qstore.formats.broker_records.errors import BrokerRecordError
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
+    from qstore.broker.model.message import RestoreMessage
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.residency.source import Loaded
     from qstore.broker.model.store_protocol import Store
@@ -31,12 +31,12 @@ class JournalSource:
         store: the store.
         journal: the queue's, of a type the store chooses.
         name: the queue's.
-        restore: decodes a stored message. Raises BrokerRecordError.
+        restore: decodes a stored message.
     """
 
     __slots__ = ("_budget", "_errors", "_is_closed", "_journal", "_name", "_restore", "_store")
 
-    def __init__(self, store: Store, journal: Any, name: str, restore: Callable[[bytes], Message]) -> None:
+    def __init__(self, store: Store, journal: Any, name: str, restore: RestoreMessage) -> None:
         self._store, self._journal, self._name, self._restore = store, journal, name, restore
         self._errors: tuple[type[Exception], ...] = (*store.errors, OSError)
         self._is_closed = False
@@ -55,14 +55,13 @@ class JournalSource:
 
     def load(self, keys: Sequence[int]) -> Loaded:
         """Read messages now."""
-        found: Loaded = []
+        found: list[bytes | Exception] = []
         for rid in keys:
             try:
-                data: bytes | Exception = self._journal.load(rid)
+                found.append(self._journal.load(rid))
             except self._errors as error:
-                data = error
-            found.append(self._message(rid, data))
-        return found
+                found.append(error)
+        return self._messages(keys, found)
 
     def fetch(self, keys: Sequence[int], done: Callable[[Loaded], None]) -> None:
         """Read messages without waiting for the disk."""
@@ -70,17 +69,26 @@ class JournalSource:
 
     def _read(self, keys: Sequence[int], done: Callable[[Loaded], None], found: Sequence[bytes | Exception]) -> None:
         if not self._is_closed:
-            done([self._message(rid, data) for rid, data in zip(keys, found, strict=True)])
+            done(self._messages(keys, found))
 
-    def _message(self, rid: int, data: bytes | Exception) -> Message | None:
-        if isinstance(data, bytes):
-            try:
-                return self._restore(data)
-            except BrokerRecordError as error:
-                data = error
+    def _messages(self, keys: Sequence[int], found: Sequence[bytes | Exception]) -> Loaded:
+        messages: Loaded = []
+        restore = self._restore
+        for number, data in enumerate(found):
+            if isinstance(data, bytes):
+                try:
+                    messages.append(restore(data))
+                except BrokerRecordError as error:
+                    self._unreadable(keys[number], error)
+                    messages.append(None)
+            else:
+                self._unreadable(keys[number], data)
+                messages.append(None)
+        return messages
+
+    def _unreadable(self, rid: int, error: Exception) -> None:
         text = 'Queue "%s": record 0x%x cannot be read back, so its message is not delivered; it stays stored: %s'
-        self._budget.write(time.monotonic(), text, self._name, rid, data)
-        return None
+        self._budget.write(time.monotonic(), text, self._name, rid, error)
 
     def will_need(self, keys: Sequence[int]) -> None:
         """Have the system read ahead."""

@@ -287,7 +287,12 @@ class Residency(Tally):
 
     def _keys_of(self, run: list[Entry], source: ContentSource, *, is_stored: bool) -> Sequence[int]:
         """The keys of messages that go out, some of which may be out already."""
-        if is_stored or not any(isinstance(entry.message, Reference) for entry in run):
+        if is_stored:
+            return source.keep(run)
+        for entry in run:
+            if isinstance(entry.message, Reference):
+                break
+        else:
             return source.keep(run)
         keys = []
         for entry in run:
@@ -433,7 +438,8 @@ class Residency(Tally):
         self.memory_out -= came + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * count
         self.memory_out -= (REFERENCE_BYTES - BYTES_PER_MESSAGE) * len(missing)
         if count and (source := self._stored if is_stored else self._others) is not None:
-            source.forget([key for number, key in enumerate(stretch.keys) if number not in missing])
+            keys = stretch.keys
+            source.forget([key for number, key in enumerate(keys) if number not in missing] if missing else keys)
         return messages
 
     def revive(self, former: Entry) -> None:

@@ -120,17 +120,21 @@ class Stretch(Entry):
         first, last = entries[0].position, entries[-1].position
         if last - first != self.count - 1:
             self._offsets = array("I", [entry.position - first for entry in entries])
-        expiries = [entry.message.expires_at for entry in entries]
-        if any(expiries):
-            self.expiries = array("d", expiries)
+        is_stored, can_expire, have_flags = self.is_stored, False, False
+        for entry in entries:
+            message = entry.message
+            if message.expires_at:
+                can_expire = True
+            if entry.is_redelivered or message.is_persistent is not is_stored:
+                have_flags = True
+        if can_expire:
+            self.expiries = expiries = array("d", [entry.message.expires_at for entry in entries])
             self.first_expiry = min(each for each in expiries if each)
-        is_stored = self.is_stored
-        flags = bytearray(
-            REDELIVERED * entry.is_redelivered + ATYPICAL * (entry.message.is_persistent is not is_stored)
-            for entry in entries
-        )
-        if any(flags):
-            self._flags = flags
+        if have_flags:
+            self._flags = bytearray(
+                REDELIVERED * entry.is_redelivered + ATYPICAL * (entry.message.is_persistent is not is_stored)
+                for entry in entries
+            )
 
     def extend(self, other: Stretch) -> None:
         """Take over the messages of another stretch, which are later, and in the same place."""
