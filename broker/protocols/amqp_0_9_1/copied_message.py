@@ -1,7 +1,8 @@
 """A message with further routing keys, in its headers CC and BCC (`model/sender_keys`).
 
 Consumers get its content header without BCC. It is stored with BCC, so that a dead letter is routed by these keys after
-a restart, too.
+a restart, too. Its size is that of what is stored. The keys are decoded when they are needed, because they take many
+times the memory of the header.
 """
 
 from __future__ import annotations
@@ -23,17 +24,16 @@ class CopiedMessage(BasicMessage):
     Args:
         whole: the message with all its headers.
         header: its content header without BCC.
-        keys: the further keys.
     """
 
-    __slots__ = ("_keys", "_whole")
+    __slots__ = ("_whole",)
 
-    def __init__(self, whole: BasicMessage, header: bytes, keys: tuple[str, ...]) -> None:
+    def __init__(self, whole: BasicMessage, header: bytes) -> None:
         super().__init__(
             header, whole.body, whole.exchange, whole.routing_key, whole.routed, whole.is_persistent, whole.handling,
             whole.expires_at,
         )  # fmt: skip
-        self._whole, self._keys = whole, keys
+        self._whole, self.size = whole, whole.size
 
     def under_further_keys(self) -> Sequence[Message]:
         """As `Message.under_further_keys`."""
@@ -42,13 +42,13 @@ class CopiedMessage(BasicMessage):
                 self.header, self.body, self.exchange, key, self.routed, self.is_persistent, self.handling,
                 self.expires_at,
             )
-            for key in self._keys
+            for key in self.keys
         ]  # fmt: skip
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The further keys."""
-        return self._keys
+        return _keys(self._whole.headers())
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
@@ -84,14 +84,17 @@ def with_keys(message: BasicMessage) -> BasicMessage:
     headers = properties.headers
     if headers is None:
         return message
-    keys = (*selected_keys(headers, CC), *selected_keys(headers, BCC))
-    header = message.header
+    keys, header = _keys(headers), message.header
     if headers.get(BCC) is not None:
         entries = tuple(entry for entry in headers.entries if entry[0] != BCC)
         header = encode_header(size, properties._replace(headers=TypedMap(entries)))
     elif not keys:
         return message
-    return CopiedMessage(message, header, keys)
+    return CopiedMessage(message, header)
+
+
+def _keys(headers: TypedMap) -> tuple[str, ...]:
+    return *selected_keys(headers, CC), *selected_keys(headers, BCC)
 
 
 def restored(message: BasicMessage) -> BasicMessage:

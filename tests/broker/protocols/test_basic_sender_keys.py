@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -163,3 +164,17 @@ def test_a_stored_message_keeps_its_keys() -> None:
     damaged = encode_header(1, keyed(CC="b"))
     stored = BasicMessage(damaged, b"x", "", "a", routed, True, Handling(priority=0), 0.0).stored_form()
     assert restore_message(b"".join(stored[0])).under_further_keys() == ()
+
+
+def test_its_size_is_that_of_all_its_headers() -> None:
+    """What consumers do not see counts against the limits of a queue and of memory as well; and keys take no more."""
+    header = encode_header(1, keyed(CC=["b"], BCC=[f"{number:>0100}" for number in range(MAX_KEYS)]))
+    whole = BasicMessage(header, b"x", "", "a", encode_routed("", "a"), True, Handling(priority=0), 0.0)
+    tracemalloc.start()
+    message = with_keys(whole)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    again = restore_message(b"".join(message.stored_form()[0]))
+    assert [each.size for each in (message, message.expiring_at(5.0), again)] == [len(header) + 1] * 3
+    assert len(message.header) < 100
+    assert held < 10_000
