@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import NotFoundError
+from qstore.broker.model.errors import NotAllowedError, NotFoundError
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.broker.model.replies import REPLY_TO
@@ -195,9 +195,19 @@ def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
 
 
 def _bind(channel: Channel, values: _Values, payload: bytes) -> None:
-    queue, name, key, arguments = _bound(channel, values)
-    work = channel.broker.topology.bind(queue, name, key, arguments, caller=channel.connection)
-    _run(channel, _ignoring_result(work), "queue.bind-ok", values, payload)
+    _run(channel, _bind_in_turn(channel, values, _bound(channel, values)), "queue.bind-ok", values, payload)
+
+
+async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str, str, TypedMap]) -> None:
+    """Bind a queue after all changes that were under way."""
+    bind = partial(channel.broker.topology.bind, caller=channel.connection)
+    try:
+        await bind(*bound)
+    except NotAllowedError:  # unless one of them has taken the key, with other arguments
+        again = _bound(channel, values)
+        if again == bound:
+            raise
+        await bind(*again)
 
 
 def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:

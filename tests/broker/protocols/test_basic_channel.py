@@ -203,6 +203,19 @@ def test_bindings_with_one_key_and_different_headers(world: World, client: Basic
     assert world.broker.exchanges["amq.match"].binding_count.value == 0
 
 
+def test_such_bindings_of_several_clients_at_once(world: World, client: BasicClient) -> None:
+    """Each finds the key free, and its binding comes about in turn."""
+    client.call("queue.declare", queue="h")
+    clients = [client, *(BasicClient(world).open() for _ in range(2))]
+    for value, each in enumerate(clients):
+        arguments = {"x-match": "all", "a": value}
+        each.method("queue.bind", queue="h", exchange="amq.headers", routing_key="", arguments=arguments)
+    for each in clients:
+        each.sync()
+        assert each.last(1).name == "queue.bind-ok"
+    assert world.broker.exchanges["amq.match"].binding_count.value == 3
+
+
 def test_declared_exchanges_must_agree(client: BasicClient) -> None:
     assert client.call("exchange.declare", exchange="e", type="topic").name == "exchange.declare-ok"
     assert client.call("exchange.declare", exchange="e", type="topic").name == "exchange.declare-ok"
