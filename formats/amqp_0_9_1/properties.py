@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error, ContentClassError
 from qstore.formats.amqp_0_9_1.fields import READERS, encode_value, make_fields, read_short_text
 from qstore.formats.amqp_0_9_1.tables import check_table
 from qstore.formats.values import TypedMap
@@ -91,12 +91,15 @@ def body_size(payload: bytes) -> int:
     """Bytes of the body, from a content header.
 
     Raises:
-        Amqp091Error: it is too short, of another class, or has flags that class basic does not define.
+        ContentClassError: it is of another class.
+        Amqp091Error: it is too short, or has flags that class basic does not define.
     """
     if len(payload) < HEADER.size:
         raise Amqp091Error(f"a content header of {len(payload)} bytes is too short")
     content_class, weight, size, flags = HEADER.unpack_from(payload)
     if content_class != BASIC or weight or flags & _UNDEFINED:
+        if content_class != BASIC:
+            raise ContentClassError(f"a content header of class {content_class}, not {BASIC}")
         raise Amqp091Error(f"not a content header of class basic: {payload[: HEADER.size].hex(' ')}")
     return int(size)
 

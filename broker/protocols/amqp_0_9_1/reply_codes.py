@@ -1,4 +1,4 @@
-"""The AMQP 0-9-1 reply codes of the model's errors.
+"""The AMQP 0-9-1 reply codes of the model's errors, and of bytes that cannot be decoded.
 
     UnauthorizedError              403 access-refused
     NotAllowedError                403 access-refused: reserved names, standard exchanges, as RabbitMQ answers
@@ -15,6 +15,9 @@
     CommandInvalidError            406 precondition-failed
     InternalError                  541 internal-error; closes the connection, all others close the channel
 
+    Amqp091Error                   502 syntax-error; closes the connection, and so does
+    ContentClassError              505 unexpected-frame
+
 Source: the AMQP 0-9-1 specification as XML, `<constant>`; RabbitMQ, "Channels" and "Queues" (which codes its clients
 expect).
 """
@@ -26,6 +29,7 @@ from typing import Final
 from qstore.broker.model import errors
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, ProtocolError, SoftError
 from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error, ContentClassError
 
 _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
     errors.UnauthorizedError: ReplyCode.ACCESS_REFUSED,
@@ -43,6 +47,12 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
     errors.CommandInvalidError: ReplyCode.PRECONDITION_FAILED,
     errors.InternalError: ReplyCode.INTERNAL_ERROR,
 }
+
+
+def malformed(error: Amqp091Error) -> HardError:
+    """Bytes of a client that cannot be decoded."""
+    is_frame = isinstance(error, ContentClassError)
+    return HardError(ReplyCode.UNEXPECTED_FRAME if is_frame else ReplyCode.SYNTAX_ERROR, str(error))
 
 
 def missing(kind: str, name: str) -> SoftError:

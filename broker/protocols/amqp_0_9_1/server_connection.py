@@ -37,7 +37,7 @@ from qstore.broker.protocols.amqp_0_9_1.methods import do_method
 from qstore.broker.protocols.amqp_0_9_1.negotiation import Limits, Negotiation
 from qstore.broker.protocols.amqp_0_9_1.publish import publish
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
-from qstore.broker.protocols.amqp_0_9_1.reply_codes import protocol_error
+from qstore.broker.protocols.amqp_0_9_1.reply_codes import malformed, protocol_error
 from qstore.broker.protocols.amqp_0_9_1.sending import Phase, SendingConnection
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.machine import ConnectionCounts, Host, Peer, SessionAction
@@ -234,7 +234,7 @@ class ServerConnection(SendingConnection):
         """The client's bytes are not valid, and nothing after them can be parsed."""
         self._is_deaf = True
         if isinstance(error, Amqp091Error):
-            error = HardError(ReplyCode.SYNTAX_ERROR, str(error))
+            error = malformed(error)
         if self.phase is Phase.CLOSING:
             self.closed()
         else:
@@ -272,7 +272,7 @@ class ServerConnection(SendingConnection):
             except (ProtocolError, ModelError) as error:
                 self.fail(found, error, payload)
             except Amqp091Error as error:
-                self.fail(found, HardError(ReplyCode.SYNTAX_ERROR, str(error)), payload)
+                self.fail(found, malformed(error), payload)
             return
         try:
             self._do_own_method(channel, payload)
@@ -292,7 +292,7 @@ class ServerConnection(SendingConnection):
         except (ProtocolError, ModelError) as error:
             self.fail(found, error, payload)
         except Amqp091Error as error:
-            self.fail(found, HardError(ReplyCode.SYNTAX_ERROR, str(error)), payload)
+            self.fail(found, malformed(error), payload)
 
     def begins(self, channel: int) -> bool:
         """As `Receiver.begins`."""

@@ -66,3 +66,21 @@ def test_an_empty_body_has_no_frame(world: World, is_whole: bool) -> None:
     client.sync()
     assert client.last(0).values["reply_code"] == 505
     assert world.broker.queues["q"].message_count == 1
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(
+    ("begin", "code"),
+    [(b"\0\x32\0\0", 505), (b"\0\0\0\0", 505), (b"\0\x32\0\1", 505), (b"\0\x3c\0\1", 502)],
+)  # fmt: skip
+def test_a_content_header_of_another_class_is_an_unexpected_frame(
+    world: World, is_whole: bool, begin: bytes, code: int
+) -> None:
+    """Whether the message comes in one piece or frame by frame; a weight that is not 0 is a syntax error."""
+    client = BasicClient(world).open()
+    header = begin + encode_header(1, Properties())[4:]
+    frames = [encode_frame(METHOD, 1, PUBLISH), encode_frame(HEADER, 1, header), encode_frame(BODY, 1, b"x")]
+    for data in [b"".join(frames)] if is_whole else frames:
+        client.send(data)
+    client.sync()
+    assert client.last(0).values["reply_code"] == code
