@@ -9,8 +9,8 @@ it goes. A crash in between leaves it at both places, never at none. Queues that
 not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
 exchange as well.
 
-    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so. One
-                     that a full queue has refused goes on to where that one's dead letters go, if it asks for that
+    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so. But if
+                     the full queue asks for that, they go on to where its own dead letters go (`MAX_REFUSALS`)
     a failed disk    the message stays on its queue, and is there after the next start
 
 Source: RabbitMQ, "Dead Letter Exchanges".
@@ -19,6 +19,7 @@ Source: RabbitMQ, "Dead Letter Exchanges".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
@@ -40,7 +41,11 @@ _LOG: Final = log_of("Model")
 
 _TOLD_EVERY: Final = 60.0  # seconds
 
+MAX_REFUSALS: Final = 32
+"""Full queues that refuse a dead message one after the other; each makes its headers longer."""
+
 Done = Callable[[Exception | None], None]
+Put = Callable[[Message, Alternate[Queue]], None]
 
 
 class DeadLetters:
@@ -79,43 +84,70 @@ class DeadLetters:
             InvalidArgumentError: its headers are too large to tell of one more death.
             ModelError: see `Router.publish`. Then it is still acquired.
         """
-        exchange = self._exchanges.get(to.exchange)
         if entry.state != ACQUIRED:  # it is on its way, or gone
-            self._router.move(queue, entry, self._exchanges[""] if exchange is None else exchange, done)
+            self._router.move(queue, entry, self._exchanges[""], done)
             return
-        if exchange is None:
-            if queue.dequeue(entry):
-                self._tick.when_synced(done)
-            else:
-                done(None)
-            return
-        dead, deaths = self._died(entry.message.whole(), queue, reason, exchange, to.routing_key)
-        destination: Alternate[Queue] = exchange
-        if reason != REJECTED:
-            destination = _WithoutCycles(self._router, exchange, deaths, to)
+        put = partial(self._move_to, queue, entry, done)
+        if not self._send(entry.message.whole(), queue, reason, to, put):
+            self._leave(queue, entry, done)
+
+    def _leave(self, queue: Queue, entry: Entry, done: Done) -> None:
+        """A dead message leaves its queue, and goes nowhere."""
+        if queue.dequeue(entry):
+            self._tick.when_synced(done)
+        else:
+            done(None)
+
+    def _move_to(self, queue: Queue, entry: Entry, done: Done, dead: Message, destination: Alternate[Queue]) -> None:
         self._router.move(queue, entry, destination, done, dead)
 
     def refused(self, queue: Queue, message: Message, to: QueueDeadLetter) -> None:
         """Put a message that a full queue has refused on the queues of an exchange, with the headers of its death.
 
-        If one of these is full as well, it goes to where its own dead letters go.
+        Raises:
+            ModelError, MemoryError: it is on no queue.
+        """
+        self._send(message, queue, MAXLEN, to, self._put)
+
+    def _put(self, dead: Message, destination: Alternate[Queue]) -> None:
+        route = self._router.route(dead, destination)
+        self._router.put(dead, route.queues)
+        self._router.count(dead, route)
+
+    def _send(self, message: Message, queue: Queue, reason: str, to: QueueDeadLetter, put: Put) -> bool:
+        """Put a dead message where it goes; from a full queue that asks for that it goes on, with one more death.
+
+        Args:
+            message: the message as it died.
+            queue: where it died.
+            reason: of its death.
+            to: where it goes.
+            put: puts it on the queues of an exchange, or raises an error.
+
+        Returns:
+            False if there is no such exchange.
 
         Raises:
             ModelError, MemoryError: it is on no queue.
         """
-        while (exchange := self._exchanges.get(to.exchange)) is not None:
-            message, deaths = self._died(message, queue, MAXLEN, exchange, to.routing_key)
-            route = self._router.route(message, _WithoutCycles(self._router, exchange, deaths, to))
+        for _ in range(MAX_REFUSALS):
+            exchange = self._exchanges.get(to.exchange)
+            if exchange is None:
+                return False
+            message, deaths = self._died(message, queue, reason, exchange, to.routing_key)
+            destination: Alternate[Queue] = exchange
+            if reason != REJECTED:
+                destination = _WithoutCycles(self._router, exchange, deaths, to)
             try:
-                self._router.put(message, route.queues)
+                put(message, destination)
             except QueueOverflowError as error:
-                queue = error.queue
+                queue, reason = error.queue, MAXLEN
                 if not error.is_dead or not isinstance(queue.dead_letter, QueueDeadLetter):
                     raise
                 to = queue.dead_letter
             else:
-                self._router.count(message, route)
-                return
+                return True
+        raise ResourceLimitExceededError(f"{MAX_REFUSALS} full queues in a row have refused it")
 
     def _died(
         self, message: Message, queue: Queue, reason: str, exchange: Exchange, routing_key: str | None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.model.dead_letters import MAX_REFUSALS
 from qstore.broker.model.death_headers import deaths_of
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.queues.counters import QueueTotals
@@ -180,6 +181,50 @@ def test_refused_messages_go_on_from_one_full_queue_to_the_next(world: World, cl
     client.publish("circle")
     assert totals(world, "circle").messages == 1
     assert client.call("basic.get", queue="dead").name == "basic.get-empty"
+
+
+def test_they_go_on_from_a_limited_number_of_full_queues(
+    world: World, client: BasicClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each makes the headers longer: a message that passes hundreds would hold up the broker for seconds."""
+    names = [f"q{number}" for number in range(MAX_REFUSALS + 1)]
+    for name, following in zip(names, [*names[1:], "dead"], strict=True):
+        to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": following}
+        client.call("queue.declare", queue=name, arguments={**to, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+        client.publish(name, b"here before")
+    client.publish("q0", b"beyond")
+    client.sync()
+    assert totals(world, "dead").messages == 0
+    assert f'"q0": 1 message was dropped, which cannot go to the dead-letter exchange "": {MAX_REFUSALS}' in caplog.text
+    client.publish("q1", b"within")
+    assert got(client, "dead").body == b"within"
+
+
+@pytest.mark.parametrize("reason", ["rejected", "expired", "maxlen"])
+def test_dead_messages_go_on_from_a_full_queue_that_asks_for_them(
+    world: World, client: BasicClient, reason: str
+) -> None:
+    """As those that their publisher sends there; without reject-publish-dlx they do not."""
+    client.call("queue.declare", queue="full", arguments={**TO_DEAD, "x-max-length": 1, "x-overflow": DEAD_OVERFLOW})
+    client.publish("full", b"here before")
+    own = {"rejected": {}, "expired": {"x-message-ttl": 1000}, "maxlen": {"x-max-length": 1}}[reason]
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"}
+    client.call("queue.declare", queue="q", arguments={**to, **own})
+    client.publish("q", b"first")
+    if reason == "rejected":
+        client.call("basic.get", queue="q")
+        client.method("basic.nack", **NACK)
+    elif reason == "expired":
+        client.sync()
+        expire(world, "q", 2.0)
+    else:
+        client.publish("q", b"second")
+    found = got(client, "dead")
+    assert found.body == b"first"
+    deaths = headers_of(found)["x-death"]
+    assert [(each["reason"], each["queue"]) for each in deaths] == [("maxlen", "full"), (reason, "q")]
+    assert totals(world, "q").messages == (reason == "maxlen")
+    assert client.take("channel.close") == []
 
 
 @pytest.mark.parametrize("overflow", ["reject-publish", DEAD_OVERFLOW])
