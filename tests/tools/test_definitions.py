@@ -207,6 +207,46 @@ def test_a_virtual_host_is_chosen(tmp_path: Path, file: Path) -> None:
     assert "there are several virtual hosts (a, b): choose one (--vhost)" in bring(file, tmp_path / "c").output
 
 
+def headers_definitions() -> bytes:
+    def binding(source: str, key: str = "", **arguments: Any) -> dict[str, Any]:
+        arguments = {name.replace("_", "-"): value for name, value in arguments.items()}
+        return {"source": source, "destination": "q", "destination_type": "queue", "routing_key": key,
+                "arguments": arguments}  # fmt: skip
+
+    queue = {"name": "q", "durable": True, "arguments": {"x-dead-letter-exchange": "amq.headers"}}
+    exchange = {"name": "h", "type": "headers", "durable": True, "arguments": {"alternate-exchange": "amq.headers"}}
+    fanout = {"name": "f", "type": "fanout", "durable": True, "arguments": {}}
+    onward = {**binding("amq.headers", x_match="any", a=5), "destination": "f", "destination_type": "exchange"}
+    bindings = [
+        binding("amq.headers", a=1), binding("amq.headers", x_match="all", a=2), binding("amq.match", "k", a=1),
+        binding("h", a=1), binding("h", x_match="any", a=1, b=2), onward,
+    ]  # fmt: skip
+    return json.dumps({"queues": [queue], "exchanges": [exchange, fanout], "bindings": bindings}).encode()
+
+
+def test_bindings_to_headers_exchanges_are_those_that_clients_would_have_declared(tmp_path: Path) -> None:
+    """With one key and different arguments, without x-match, and under RabbitMQ's name of the standard exchange."""
+    (tmp_path / "headers.json").write_bytes(headers_definitions())
+    assert bring(tmp_path / "headers.json", tmp_path / "store", "--strict").exit_code == 0
+    found = topology(tmp_path / "store")
+    assert found["queue"][0]["arguments"] == {"x-dead-letter-exchange": "amq.match"}
+    assert {line["name"]: line.get("alternate_exchange") for line in found["exchange"]}["h"] == "amq.match"
+    bound = [(line["exchange"], line["key"].partition("#")[0], line["arguments"]) for line in found["binding"]]
+    wanted = [
+        ("amq.match", "", {"a": 1, "x-match": "all"}), ("amq.match", "", {"a": 2, "x-match": "all"}),
+        ("amq.match", "k", {"a": 1, "x-match": "all"}),
+        ("h", "", {"a": 1, "x-match": "all"}), ("h", "", {"a": 1, "b": 2, "x-match": "any"}),
+    ]  # fmt: skip
+    assert all(bound.count(each) == 1 for each in wanted)
+    assert len({(line["exchange"], line["key"]) for line in found["binding"]}) == len(bound) == len(wanted)
+    (onward,) = found["exchange_binding"]
+    assert (onward["source"], onward["destination"], onward["arguments"]) == (
+        "amq.match",
+        "f",
+        {"x-match": "any", "a": 5},
+    )
+
+
 class _Nothing:
     """Takes everything."""
 
@@ -244,6 +284,17 @@ def test_arguments_of_the_wrong_kind_are_refused(key: str) -> None:
     for arguments in ([1], [[1, 2]], ["ab"], "x", 5):
         content = json.dumps({key: [{**entry, "arguments": arguments}]}).encode()
         with pytest.raises(InterchangeError, match="the arguments are not an object"):
+            read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
+
+
+@pytest.mark.parametrize("key", [5, None, ["k"], {"k": 1}, "k" * 300, "\ud800"])
+def test_hostile_bindings_to_headers_exchanges(key: Any) -> None:
+    """Two with one key and other arguments, also such that no client of AMQP 0-9-1 can send."""
+    fields = {"source": "amq.match", "destination": "q", "routing_key": key}
+    for argument in ({"a": 1 << 63}, {"a": 1 << 70}, {"n" * 300: 1}, {"a": None}, {"\ud800": "\ud800"}):
+        bindings = [{**fields, "arguments": {}}, {**fields, "arguments": argument}]
+        content = json.dumps({"bindings": bindings}).encode()
+        with contextlib.suppress(InterchangeError):
             read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
 
 

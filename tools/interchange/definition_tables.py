@@ -21,6 +21,7 @@
     fanout, headers
     binding from an exchange to a       the same; x-match is all or any
     queue, or to an exchange
+    exchange amq.headers                amq.match, which is the same one
 
 A queue that was declared with the names on the left keeps them, and is written with them.
 
@@ -46,6 +47,7 @@ from qstore.broker.model.queues.classic_arguments import (
     SINGLE_ACTIVE,
 )
 from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.tools.interchange.items import InterchangeError
 
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
@@ -119,6 +121,7 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
         unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
     if _is_name(rest.get(DEAD_EXCHANGE)):
         arguments |= {key: rest.pop(key) for key in (DEAD_EXCHANGE, DEAD_KEY) if _is_name(rest.get(key))}
+        arguments[DEAD_EXCHANGE] = exchange_name(arguments[DEAD_EXCHANGE])
     for key, value in rest.items():
         unmapped.add("queue", name, f"{key} {value} is not known")
     return arguments

@@ -19,6 +19,7 @@ from uuid import UUID
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
@@ -47,6 +48,7 @@ from qstore.tools.interchange.definition_tables import (
     queue_arguments_to_qstore,
     queue_arguments_to_rabbitmq,
 )
+from qstore.tools.interchange.headers_bindings import HeadersBindings
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport
 from qstore.tools.interchange.policies import Policies
 
@@ -190,7 +192,7 @@ class _Reader:
             for key, value in arguments.items():
                 self._unmapped.add("exchange", name, f"{key} {value} is not known")
             exchange = Exchange(
-                name, True, kind, TypedMap(), alternate if isinstance(alternate, str) else "",
+                name, True, kind, TypedMap(), exchange_name(alternate) if isinstance(alternate, str) else "",
                 each.get("auto_delete") is True,
             )  # fmt: skip
             if self._is_valid("exchange", name, lambda exchange=exchange: encode_exchange(exchange)):
@@ -218,14 +220,17 @@ class _Reader:
                 left_out.add(f"queue {name}")
 
     def _bindings(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
-        used = {each.get("source", "") for each in self._of("bindings", vhost)}
+        used = {exchange_name(each.get("source", "")) for each in self._of("bindings", vhost)}
         to_exchanges = (each for each in self._of("bindings", vhost) if each.get("destination_type") == "exchange")
-        used |= {each.get("destination", "") for each in to_exchanges}
+        used |= {exchange_name(each.get("destination", "")) for each in to_exchanges}
+        kinds = {each.get("name", ""): each.get("type") for each in self._of("exchanges", vhost)}
+        headers = HeadersBindings(name for name, kind in kinds.items() if kind == "headers")
         for name in sorted(used & STANDARD.keys()):  # a store may not have them yet
             sink.exchange(Exchange(name, True, STANDARD[name]))
         for each in self._of("bindings", vhost):
-            source, target = each.get("source", ""), each.get("destination", "")
+            source, target = exchange_name(each.get("source", "")), each.get("destination", "")
             is_exchange = each.get("destination_type") == "exchange"
+            target = exchange_name(target) if is_exchange else target
             if source in left_out or (target if is_exchange else f"queue {target}") in left_out or not source:
                 continue  # listed above; the default exchange has bindings by itself
             key, arguments = each.get("routing_key", ""), each["arguments"]
@@ -241,7 +246,8 @@ class _Reader:
                 self._unmapped.add("binding", shown, f"x-match {arguments['x-match']} is not known: it is left out")
                 continue
             try:
-                table = typed_map(arguments)
+                table = headers.arguments(source, typed_map(arguments))
+                key = key if is_exchange else headers.key(source, target, key, table)
             except (TypeError, ValueError, RecursionError) as error:
                 self._unmapped.add("binding", shown, f"{error}: it is left out")
                 continue

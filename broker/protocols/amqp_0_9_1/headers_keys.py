@@ -21,14 +21,15 @@ _MAX_KEY: Final = 255  # bytes
 
 def headers_key(exchange: HeadersExchange, queue: Queue, key: str, arguments: TypedMap) -> str:
     """The key under which a queue is bound, or to be bound, with this key and these arguments."""
-    own = _own_key(key, arguments)
+    own = own_key(key, arguments)
     if exchange.find_binding(queue, own) is not None:
         return own
     binding = exchange.find_binding(queue, key)
     return key if binding is None or exchange.is_equivalent(binding, arguments) else own
 
 
-def _own_key(key: str, arguments: TypedMap) -> str:
+def own_key(key: str, arguments: TypedMap) -> str:
+    """The key of a further binding with this key, which has other arguments."""
     ordered = TypedMap(tuple(sorted(arguments.entries, key=lambda entry: entry[0])))
     digest = sha256(key.encode("utf-8", "surrogateescape") + encode_value("table", ordered)).hexdigest()[:_DIGITS]
     kept = key.encode("utf-8", "surrogateescape")[: _MAX_KEY - _DIGITS - 1].decode("utf-8", "ignore")
