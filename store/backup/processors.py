@@ -1,7 +1,8 @@
 """The processors of the machine: how many there are for this process, and how many of them have nothing to do.
 
-A control group may have a quota of processor time (`cpu.max` in version 2; `cpu.cfs_quota_us` and `cpuacct.usage` in
-version 1), as containers often do: then what is left of the quota counts, if that is less than what is idle.
+Those that this process is kept off do not count, by taskset(1) or a control group (cpuset). A control group may have a
+quota of processor time (`cpu.max` in version 2; `cpu.cfs_quota_us` and `cpuacct.usage` in version 1), as containers
+often do: then what is left of the quota counts, if that is less than what is idle.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -79,7 +81,8 @@ class LinuxMachine:
     """The machine that this process runs on."""
 
     def __init__(self) -> None:
-        self._count = float(os.cpu_count() or 1)
+        self._allowed = os.sched_getaffinity(0)
+        self._count = float(len(self._allowed))
         self._quota = min(_quotas(), default=None)
         self._last = self._counted()
 
@@ -107,7 +110,7 @@ class LinuxMachine:
         return self._count if self._quota is None else min(self._count, self._quota.processors)
 
     def idle(self) -> float | None:
-        """From the first line of /proc/stat, where waiting for a disk does not count as idle, and from the quota."""
+        """From /proc/stat, where waiting for a disk does not count as idle, and from the quota."""
         before, after = self._last, self._counted()
         if after.at <= before.at:
             return None
@@ -123,16 +126,24 @@ class LinuxMachine:
 
     def _counted(self) -> _Counted:
         used = None if self._quota is None else self._quota.seconds()
-        return _Counted(self.now(), _machine_time(), used)
+        return _Counted(self.now(), _machine_time(self._allowed), used)
 
 
-def _machine_time() -> tuple[int, int] | None:
+def _machine_time(processors: Collection[int]) -> tuple[int, int] | None:
+    """Of these processors; of all, if the kernel does not tell of each one by its number, as in some containers."""
+    wanted = {b"cpu%d" % number for number in processors}
     try:
         with _STATISTICS.open("rb") as file:
-            numbers = [int(number) for number in file.readline().split()[1 : 1 + _SEVERAL]]
-        return numbers[_IDLE], sum(numbers)
+            total, *each = (line.split() for line in takewhile(lambda line: line.startswith(b"cpu"), file))
+        lines = [line for line in each if line[0] in wanted]
+        numbers = [_numbers(line) for line in (lines if len(lines) == len(wanted) else [total])]
+        return sum(line[_IDLE] for line in numbers), sum(map(sum, numbers))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _numbers(line: Sequence[bytes]) -> list[int]:
+    return [int(number) for number in line[1 : 1 + _SEVERAL]]
 
 
 def _quotas() -> Iterator[Quota]:

@@ -45,7 +45,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
     monkeypatch.setattr(processors, "_SCHEDULED", tmp_path / "schedstat")
     monkeypatch.setattr(processors, "_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(processors, "_GROUP_ROOT", tmp_path / "groups")
-    monkeypatch.setattr(processors.os, "cpu_count", lambda: COUNT)
+    monkeypatch.setattr(processors.os, "sched_getaffinity", lambda _pid: set(range(COUNT)))
     monkeypatch.setattr(LinuxMachine, "now", lambda _self: found.time)
     found.passes(10, idle=COUNT)
     return found
@@ -59,6 +59,24 @@ def test_without_control_groups(kernel: Kernel) -> None:
     kernel.passes(1, idle=7)
     assert machine.idle() == pytest.approx(7)
     assert machine.idle() is None, "no time has passed"
+
+
+def test_only_the_processors_of_this_process_count(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of eight: the idle ones of others are of no use to it."""
+
+    def lines(*idle: int) -> str:
+        each = [f"cpu{number} {1000 - at} 0 0 {at} 0 0 0 0 0 0" for number, at in enumerate(idle)]
+        return "\n".join(
+            [f"cpu  {1000 * len(idle) - sum(idle)} 0 0 {sum(idle)} 0 0 0 0 0 0", *each, "intr 7", "cpu9 1"]
+        )
+
+    monkeypatch.setattr(processors.os, "sched_getaffinity", lambda _pid: {1, 6})
+    kernel.write("stat", lines(*[0] * COUNT).replace("1000", "0"))
+    machine = LinuxMachine()
+    assert machine.processors() == 2
+    kernel.time += 10
+    kernel.write("stat", lines(1000, 100, 1000, 1000, 1000, 1000, 400, 1000))
+    assert machine.idle() == pytest.approx(0.5)
 
 
 def test_a_quota_of_version_2(kernel: Kernel) -> None:
