@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.sender_keys import route_by_all
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
@@ -117,7 +118,7 @@ def _publish_at_commit(channel: Channel, target: Target, message: BasicMessage, 
 def _return(target: Target, exchange: Exchange, message: BasicMessage) -> bytes:
     """The basic.return of a message without a queue."""
     code, text = ReplyCode.NO_ROUTE, "NO_ROUTE"
-    if target.is_immediate and exchange.route(message).queues:
+    if target.is_immediate and route_by_all(message, exchange).queues:
         code, text = ReplyCode.NO_CONSUMERS, "NO_CONSUMERS"
     return encode_method(
         "basic.return", reply_code=code, reply_text=text, exchange=target.named, routing_key=target.routing_key
