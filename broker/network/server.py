@@ -29,6 +29,7 @@ from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.heap import Heap
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.network.work import Work
@@ -101,6 +102,7 @@ class Server:
         self.listening: dict[int, str] = {}
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._heap = Heap()
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.is_idle
         broker.tick.ended = self._tick_ended
@@ -216,6 +218,7 @@ class Server:
             self.agent.on_timer()
         if self._status is not None:
             self._status.write_left_out()
+        self._heap.look()
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()

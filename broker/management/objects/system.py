@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.management.objects.allocator import Allocated, allocated
 from qstore.broker.management.objects.broker import started
 from qstore.broker.management.objects.element import ManagedClass, always, prop
 from qstore.broker.management.objects.names import (
@@ -25,6 +24,7 @@ from qstore.broker.management.objects.names import (
     VHOST,
     VHOST_KEY,
 )
+from qstore.broker.model.allocator import Allocated, allocated
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker

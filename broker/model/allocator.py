@@ -1,7 +1,9 @@
-"""What the C library's allocator tells of this process: `mallinfo2` of glibc 2.33 and later, `mallinfo` of older ones.
+"""The C library's allocator: what it tells of this process, and how it returns free memory to the system.
+
+It tells with `mallinfo2` in glibc 2.33 and later, and with `mallinfo` in older ones; other libraries have neither.
 
 Python keeps small objects in arenas of its own, which it maps without the allocator: they are not in these numbers.
-Source: glibc, malloc.h and mallinfo(3).
+Source: glibc, malloc.h, mallinfo(3) and malloc_trim(3).
 """
 
 from __future__ import annotations
@@ -54,3 +56,10 @@ def _function() -> Callable[[], Any] | None:
             function.argtypes, function.restype = (), result
             return function  # type: ignore[no-any-return]
     return None
+
+
+def trim() -> None:
+    """Return all free pages to the system, also those between others that are in use; nothing if the library cannot."""
+    function = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if function is not None:
+        function(ctypes.c_size_t(0))
