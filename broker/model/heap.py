@@ -8,11 +8,12 @@ It blocks the event loop, for about 0.07 ms for each MiB returned, and so does `
 for 0.13 us for each free chunk. So both are called seldom, and take little of the time, measured as processor time of
 this thread:
 
-    step        when                                                             then not again for
-    ----------  ---------------------------------------------------------------  ------------------------------
-    resident    each look                                                        -
-    allocated   `STEP` more is resident than was at the least                    5,000 times as long as it took
-    trim        `STEP` more is free than was at the least since the last trim    100 times as long as it took
+    step        when                                                                      then not again for
+    ----------  ------------------------------------------------------------------------  ------------------------------
+    resident    each look                                                                 -
+    allocated   `STEP` more is resident than was at the least                             5,000 times as long as it took
+    trim        `STEP` is free, and so much more is resident without being in use than    100 times as long as it took
+                was at the least since the last trim
 
 A trim that returned little, because what is free is in pieces smaller than a page, counts as the second.
 """
@@ -26,7 +27,7 @@ from typing import Final
 from qstore.broker.model.allocator import Allocated, allocated, trim
 from qstore.broker.model.memory import resident_bytes
 
-STEP: Final = 32 << 20
+STEP: Final = 16 << 20
 """Bytes that are worth it."""
 
 _PAUSE_ALLOCATED: Final = 5000
@@ -44,7 +45,16 @@ class Heap:
         cost: returns seconds of processor time.
     """
 
-    __slots__ = ("_clock", "_cost", "_give_back", "_least_free", "_least_resident", "_not_before", "_resident", "_told")
+    __slots__ = (
+        "_clock",
+        "_cost",
+        "_give_back",
+        "_least_resident",
+        "_least_unused",
+        "_not_before",
+        "_resident",
+        "_told",
+    )
 
     def __init__(
         self,
@@ -56,7 +66,7 @@ class Heap:
     ) -> None:
         self._resident, self._told, self._give_back, self._clock, self._cost = resident, told, give_back, clock, cost
         self._least_resident = resident()
-        self._least_free = 0  # so much of what is free was returned already
+        self._least_unused = self._unused(told(), self._least_resident)
         self._not_before = clock()
 
     def look(self) -> bool:
@@ -66,20 +76,23 @@ class Heap:
         if resident - self._least_resident < STEP or self._clock() < self._not_before:
             return False
         began = self._cost()
-        free = self._told().fordblks
-        if free is None:
-            self._not_before = float("inf")
-            return False
-        self._least_free = min(self._least_free, free)
-        if free - self._least_free < STEP:
+        known = self._told()
+        unused = self._unused(known, resident)
+        self._least_unused = min(self._least_unused, unused)
+        if min(known.fordblks or 0, unused - self._least_unused) < STEP:
             self._pause(began, _PAUSE_ALLOCATED)
             return False
         began = self._cost()
         self._give_back()
-        self._least_free = self._told().fordblks or 0
-        has_helped = resident - self._resident() >= STEP // 2
-        self._pause(began, _PAUSE_TRIM if has_helped else _PAUSE_ALLOCATED)
+        left = self._resident()
+        self._least_unused = self._unused(self._told(), left)
+        self._pause(began, _PAUSE_TRIM if resident - left >= STEP // 2 else _PAUSE_ALLOCATED)
         return True
+
+    @staticmethod
+    def _unused(known: Allocated, resident: int) -> int:
+        """Resident bytes that are not in use by what the allocator knows: free ones, and those of others."""
+        return resident - (known.uordblks or 0) - (known.hblkhd or 0)
 
     def _pause(self, began: float, factor: int) -> None:
         self._not_before = self._clock() + (self._cost() - began) * factor
