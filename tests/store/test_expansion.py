@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import posixpath
 from collections.abc import Iterator
@@ -132,6 +133,30 @@ def test_files_are_given_back(tmp_path: Path, impatient: None) -> None:
     assert len(again.recovered_data()["q"]) == len(kept)
     assert again.journal("q").geometry.files == 4
     again.store.close()
+
+
+def test_few_files_are_given_back_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all journals together, and none has to wait for the others to be done."""
+    monkeypatch.setattr(expansion, "_MAX_REMOVED", 6)
+    store = opened(tmp_path)
+    journals = [store.make_queue(name) for name in "abc"]
+    for journal in journals:
+        for rid in fill(store, journal):
+            store.store.append.dequeue(journal, rid)
+        store.flush(journal)
+    look(store, expansion._IDLE_LOOKS)
+    files = [journal.geometry.files for journal in journals]
+    assert min(files) >= 30
+    counts, said = [files], len(store.texts)
+    while sum(counts[-1]) > 3 * 4:
+        store.store.look()
+        store.store.collect()
+        counts.append([len(data_files(journal)) for journal in journals])
+        assert len(counts) < 100
+    assert max(sum(before) - sum(after) for before, after in itertools.pairwise(counts)) <= 6
+    assert max(max(each) - min(each) for each in counts) <= 2 * 6
+    assert sum("files now" in text for text in store.texts[said:]) == 3
+    store.store.close()
 
 
 def test_files_are_given_back_after_a_snapshot_though_the_queue_is_idle(tmp_path: Path, impatient: None) -> None:
