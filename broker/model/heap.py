@@ -12,7 +12,7 @@ this thread:
     ----------  ------------------------------------------------------------------------  ------------------------------
     resident    each look                                                                 -
     allocated   `STEP` more is resident than was at the least                             5,000 times as long as it took
-    trim        `STEP` is free, and so much more is resident without being in use than    100 times as long as it took
+    trim        `STEP` is free, and so much more is resident without being in use than    300 times as long as it took
                 was at the least since the last trim
 
 A trim that returned little, because what is free is in pieces smaller than a page, counts as the second.
@@ -31,7 +31,7 @@ STEP: Final = 16 << 20
 """Bytes that are worth it."""
 
 _PAUSE_ALLOCATED: Final = 5000
-_PAUSE_TRIM: Final = 100
+_PAUSE_TRIM: Final = 300
 
 
 class Heap:

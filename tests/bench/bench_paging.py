@@ -13,19 +13,23 @@
     queues    --queues queues with 100 messages each, so                                 -
     slow      a queue of --bytes with consumers that take their time, so                 -
     large     one message of --bytes, so                                                 -
+    idle      --queues durable queues that nobody uses: their creation, disk, memory,    -
+              and a start with them
 
-The last four run under `ulimit -v`: the broker must take everything, or refuse clearly, and give all of it back, or go
-on. Sizes: the issue's are `--messages 5000000 --queues 50000 --bytes 2147483647`. A run on small sizes shows ratios.
+`backlog`, `queues`, `slow` and `large` run in a control group of `--memory`, or with so much address space if this
+process may not make one (`memory_limit`): the broker must take everything, or refuse clearly, and give all of it back,
+or go on. Sizes: the issue's are `--messages 5000000 --queues 50000 --bytes 2147483647`. A run on small sizes shows
+ratios.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -36,6 +40,8 @@ from rich.console import Console
 
 from tests.bench.backlog import drain, files_below, fill, peak_bytes
 from tests.bench.bench_broker import Generator
+from tests.bench.idle_queues import idle_queues
+from tests.bench.memory_limit import memory_limit
 from tests.support.large_messages import checksum_of, publish_large, receive_large
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
 from tests.support.raw_peer import RawPeer, SessionEndedError
@@ -84,15 +90,21 @@ class Finding(NamedTuple):
     values: dict[str, float | int | str]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _broker(sizes: Sizes, *options: str, is_limited: bool = False) -> Iterator[RunningBroker]:
     """A broker on an empty data directory; not started yet."""
     directory = Path(tempfile.mkdtemp(prefix="qstore-paging-", dir=sizes.directory))
     broker = RunningBroker(directory, "--default-queue-limit", "0", *options)
-    limit = ("prlimit", f"--as={sizes.memory}") if is_limited else ()
-    broker.program = (*limit, sys.executable, *_MODULE)
+    broker.program = (sys.executable, *_MODULE)
     try:
-        yield broker
+        if not is_limited:
+            yield broker
+            return
+        with memory_limit(sizes.memory) as limit, contextlib.closing(broker):
+            broker.program = limit.program(*broker.program)
+            print(f"limit: {limit.kind} of {sizes.memory >> 20} MiB", file=sys.stderr)
+            yield broker
+            assert limit.kills == 0, "the system has ended the broker"
     finally:
         broker.close()
         shutil.rmtree(directory)
@@ -347,6 +359,12 @@ def _large(sizes: Sizes) -> Iterator[Finding]:
             )
 
 
+def _idle(sizes: Sizes) -> Iterator[Finding]:
+    with _broker(sizes) as broker:
+        broker.start()
+        yield Finding("idle", idle_queues(broker, sizes.queues))
+
+
 def _limited(name: str, broker: RunningBroker, values: dict[str, float | int | str]) -> Finding:
     """It must still be there, serve another client, and stop cleanly."""
     _declare(broker, "other", durable=True)
@@ -369,14 +387,15 @@ _MEASURES: Final[dict[str, Callable[[Sizes], Iterator[Finding]]]] = {
     "queues": _queues,
     "slow": _slow,
     "large": _large,
+    "idle": _idle,
 }
 
 
 @click.command()
 @click.option("--messages", default=100_000, show_default=True, help="Messages of 1 KiB, a multiple of 100.")
-@click.option("--queues", default=1000, show_default=True, help="Of `queues`.")
+@click.option("--queues", default=1000, show_default=True, help="Of `queues` and `idle`.")
 @click.option("--bytes", "size", default=256 << 20, show_default=True, help="Of `slow` and `large`.")
-@click.option("--memory", default=512 << 20, show_default=True, help="Limit of the address space of the last four.")
+@click.option("--memory", default=512 << 20, show_default=True, help="Limit of a broker that may have little.")
 @click.option("--seconds", default=3.0, show_default=True, help="That each line of `plain` is measured.")
 @click.option("--only", multiple=True, type=click.Choice(list(_MEASURES)), help="May be given more than once.")
 @click.option("--directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"))

@@ -150,6 +150,17 @@ def test_an_allocation_that_fails_closes_that_connection_alone(
     assert lines[0].exc_info is None
 
 
+def test_freed_memory_is_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(server_module.Heap, "look", lambda _heap: looks.append(None))
+
+    async def test() -> None:
+        async with served() as found:
+            await found.until(lambda: len(looks) >= 3)
+
+    run(test())
+
+
 def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was completed, and told to whom, is not known then: nothing is believed, and nothing goes on."""
 
