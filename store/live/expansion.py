@@ -8,9 +8,8 @@
     pinned      the same, because a snapshot pins files: if there cannot be more files, the pin is broken; if only they
                 make room run low, the journal is not tight
     idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
-                needed, and never below the number with which the journal was created. At most 64 at a time, of all
-                journals together: what hundreds of files free at once makes other syncs wait for some 450 ms, if the
-                disk is mounted with `discard`
+                needed, and never below the number with which the journal was created; from the disk little by little
+                (`spare_files`)
 
 A journal grows up to its own limit, and as long as the disk keeps the share free that the option disk-free-limit says.
 Beyond that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
@@ -30,6 +29,7 @@ from qstore.store.journal.write.growth import RingChange
 from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.spare_files import SpareFiles
 from qstore.store.log_lines import LogLine, journal_has_files
 from qstore.store.outage import Outage, advice
 from qstore.store.parameters import ParameterError, StoreParameters
@@ -38,7 +38,6 @@ from qstore.store.writable_disk import WritableDisk
 
 MIN_STEP: Final = 4  # files added at once ...
 MAX_STEP: Final = 64
-_MAX_REMOVED: Final = 64
 _IDLE_LOOKS: Final = 10  # looks at which files were not needed before they are removed
 _SPARE_FILES: Final = 4  # that a ring has in addition to what its live records need
 
@@ -60,7 +59,9 @@ class Expansion:
         log: receives log lines.
     """
 
-    __slots__ = ("_background", "_disk", "_flusher", "_grown", "_log", "_outage", "_parameters", "_path", "_results")
+    __slots__ = (
+        "_background", "_disk", "_flusher", "_grown", "_log", "_outage", "_parameters", "_path", "_results", "_spare",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Expansion:
     ) -> None:
         self._disk, self._path, self._parameters = disk, path, parameters
         self._background, self._flusher, self._log = background, flusher, log
+        self._spare = SpareFiles(disk, background)
         self._outage = Outage("journals cannot grow", "journals can grow again", log)
         self._grown: dict[QueueJournal, int] = {}  # and for how many looks half of the ring was not needed
         self._results: dict[QueueJournal, Exception | None] = {}  # of changes made, that the writer has not heard of
@@ -124,22 +126,22 @@ class Expansion:
         return None if error is None else f"Its journal cannot grow: {error}"
 
     def look(self) -> None:
-        """Begin to remove files that are not needed. Call it about every half second."""
-        left = 0 if any(_is_removing(journal) for journal in self._grown) else _MAX_REMOVED
+        """Begin to give back files that are not needed. Call it about every half second."""
         for journal, looks in list(self._grown.items()):
             spare = journal.geometry.files - _files_kept(journal)
             if journal.is_deleted or journal.writer.failure is not None:
                 del self._grown[journal]
-            elif _is_removing(journal):
-                continue
             elif spare <= 0 or journal.writer.growth.change is not None or journal.writer.space.is_pinned:
                 self._grown[journal] = 0
             elif looks < _IDLE_LOOKS:
                 self._grown[journal] = looks + 1
-            elif left:
-                change = journal.writer.growth.begin_removal(min(spare, left))
-                left -= 0 if change is None else len(change.removed)
-                self._begin(journal, change)
+            else:
+                self._begin(journal, journal.writer.growth.begin_removal(spare))
+        self._spare.look()
+
+    def will_close(self) -> None:
+        """Remove all files that were given back: the store is about to be closed."""
+        self._spare.remove_all()
 
     # ---- one change ----
 
@@ -154,6 +156,7 @@ class Expansion:
         if change is None:
             return
         journal.writer.ring_changed()
+        self._spare.taken(journal, change.added)
         make = partial(make_ring_change, self._disk, journal.directory, journal.base_name, change)
 
         def work() -> None:
@@ -196,16 +199,18 @@ class Expansion:
 
     def _changed(self, journal: QueueJournal, change: RingChange) -> None:
         journal.storage.forget(change.removed)
+        if change.removed:
+            self._spare.add(journal, change.removed)
         files = len(change.after)
         journal.geometry = Geometry(files, journal.geometry.data_size)
-        self._grown.pop(journal, None)
         if files > journal.initial_files:
-            self._grown[journal] = _IDLE_LOOKS if change.removed else 0  # after the others: now it is their turn
+            self._grown[journal] = 0
+        else:
+            self._grown.pop(journal, None)
         _set_low_room(journal)
         if change.added:
             self._outage.worked()
-        if change.added or files <= _files_kept(journal):
-            self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
+        self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
 
     def _short_of_disk(self, journal: QueueJournal) -> str | None:
         """Why the disk has no room for more files; None if it has, or does not say."""
@@ -221,15 +226,11 @@ class Expansion:
         journal.is_tight = is_short and not needs_none
         if not is_short:
             return None
+        self._spare.remove_all()
         reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
         if not needs_none:
             self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")
         return f"Consume messages: its journal cannot grow: {reason}"
-
-
-def _is_removing(journal: QueueJournal) -> bool:
-    change = journal.writer.growth.change
-    return change is not None and bool(change.removed)
 
 
 def _files_kept(journal: QueueJournal) -> int:

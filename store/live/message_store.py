@@ -471,6 +471,7 @@ class MessageStore:
     def _finish(self) -> None:
         """Wait until nothing is under way any more, callbacks of callbacks included."""
         everything = (*self.journals.values(), self.prepared_list)
+        self._expansion.will_close()
         while True:
             self._background.wait()
             self._reads.wait()

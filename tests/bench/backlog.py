@@ -6,6 +6,7 @@ comes twice or out of order, and every byte is as it was.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import time
 from collections.abc import Callable, Container
@@ -158,5 +159,9 @@ def _status(pid: int, name: str) -> int:
 
 def files_below(directory: Path) -> tuple[int, int]:
     """How many regular files are there, and the bytes they take on the disk."""
-    sizes = [path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file()]
+    sizes = []
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # it was just removed
+            if path.is_file():
+                sizes.append(path.stat().st_blocks * 512)
     return len(sizes), sum(sizes)

@@ -18,8 +18,8 @@
 
 `cycles`, `backlog`, `queues`, `slow` and `large` run in a control group of `--memory`, or with so much address space if
 this process may not make one (`memory_limit`): the broker must take everything, or refuse clearly, and give all of it
-back, or go on. Sizes: the issue's are `--messages 5000000 --queues 50000 --bytes 2147483647`. A run on small sizes shows
-ratios.
+back, or go on. Sizes: the issue's are `--messages 5000000 --queues 50000 --bytes 2147483647`. A run on small sizes
+shows ratios.
 """
 
 from __future__ import annotations

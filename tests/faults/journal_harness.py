@@ -24,7 +24,7 @@ from qstore.store.journal.write.assembly import open_writer
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.resumption import state_of
-from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change, settle_ring
+from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change, remove_spare, settle_ring
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
 from qstore.store.journal.write.storage import JournalStorage, create_journal
@@ -307,6 +307,7 @@ class JournalLife:
         growth.end(is_made=True)
         self.writer.ring_changed()
         self.storage.forget(change.removed)
+        remove_spare(self.disk, DIRECTORY, DEFAULT_BASE_NAME, change.removed)
         self.geometry = Geometry(len(change.after), self.geometry.data_size)
         self.counts["files added"] += len(change.added)
         self.counts["files added in the middle"] += len(change.added) if change.anchor != UNENTERED else 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import qstore.store.live.expansion as expansion
+import qstore.store.live.spare_files as spare_files
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.values import typed_map
@@ -135,27 +136,83 @@ def test_files_are_given_back(tmp_path: Path, impatient: None) -> None:
     again.store.close()
 
 
-def test_few_files_are_given_back_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all journals together, and none has to wait for the others to be done."""
-    monkeypatch.setattr(expansion, "_MAX_REMOVED", 6)
-    store = opened(tmp_path)
-    journals = [store.make_queue(name) for name in "abc"]
+def emptied(path: Path, *names: str) -> tuple[OpenedStore, list[QueueJournal]]:
+    """A store whose journals have grown, and need only few of their files any more."""
+    store = opened(path)
+    journals = [store.make_queue(name) for name in names]
     for journal in journals:
         for rid in fill(store, journal):
             store.store.append.dequeue(journal, rid)
         store.flush(journal)
-    look(store, expansion._IDLE_LOOKS)
-    files = [journal.geometry.files for journal in journals]
-    assert min(files) >= 30
-    counts, said = [files], len(store.texts)
-    while sum(counts[-1]) > 3 * 4:
-        store.store.look()
-        store.store.collect()
-        counts.append([len(data_files(journal)) for journal in journals])
-        assert len(counts) < 100
-    assert max(sum(before) - sum(after) for before, after in itertools.pairwise(counts)) <= 6
-    assert max(max(each) - min(each) for each in counts) <= 2 * 6
-    assert sum("files now" in text for text in store.texts[said:]) == 3
+        assert journal.geometry.files >= 30
+    return store, journals
+
+
+def test_few_files_are_removed_at_a_time(tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all journals together."""
+    monkeypatch.setattr(spare_files, "MAX_REMOVED", 6)
+    store, journals = emptied(tmp_path, "a", "b", "c")
+    look(store, 2)
+    assert [journal.geometry.files for journal in journals] == [4, 4, 4]
+    counts = [sum(len(data_files(journal)) for journal in journals)]
+    while counts[-1] > 3 * 4:
+        look(store, 1)
+        counts.append(sum(len(data_files(journal)) for journal in journals))
+        assert counts[-1] < counts[-2]
+    assert max(before - after for before, after in itertools.pairwise(counts)) == 6
+    store.store.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_not_removed_yet(tmp_path: Path, impatient: None, is_killed: bool) -> None:
+    """A store that is closed removes it, and otherwise the next start."""
+    store, (journal,) = emptied(tmp_path, "q")
+    store.store.look()
+    store.store.collect()  # the ring is smaller
+    assert journal.geometry.files == 4
+    assert len(data_files(journal)) >= 30
+    assert not open_journal(OsWritableDisk(), journal.directory).damage
+    if is_killed:
+        store.store._opened.close()
+    else:
+        store.store.close()
+        assert len(data_files(journal)) == 4
+    again = opened(tmp_path)
+    assert len(data_files(journal)) == 4
+    assert not [line for line in again.lines if line.level in ("critical", "warning")]
+    again.store.close()
+
+
+def test_a_ring_that_grows_again_before_its_files_are_removed(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare_files, "MAX_REMOVED", 1)
+    store, (journal,) = emptied(tmp_path, "q")
+    for _ in range(3):
+        look(store, 3)
+    assert journal.geometry.files == 4
+    rids = fill(store, journal)
+    look(store, 60)
+    assert journal.geometry.files >= 30
+    assert len(data_files(journal)) == journal.geometry.files
+    store.store._opened.close()
+    again = opened(tmp_path)
+    assert len(again.recovered_data()["q"]) == len(rids)
+    again.store.close()
+
+
+def test_files_are_removed_at_once_if_the_disk_is_short(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare_files, "MAX_REMOVED", 1)
+    store, (journal, other) = emptied(tmp_path, "q", "other")
+    look(store, 2)
+    assert len(data_files(journal)) >= 28
+    monkeypatch.setattr(OsWritableDisk, "space", lambda _disk, _path: (0, 100 << 30))
+    with pytest.raises(ThresholdError):
+        fill(store, other)
+    store.store.collect()
+    assert len(data_files(journal)) == 4
     store.store.close()
 
 

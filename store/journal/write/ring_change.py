@@ -6,7 +6,8 @@ The info file tells which files belong to the ring, and in which order. It is re
               2  they are created and synced                               2  the info file has the new ring, and lists
               3  the info file has the new ring                               the removed files as spare
               4  so has its copy                                           3  so has its copy
-                                                                           4  they are removed
+                                                                           4  they are removed, little by little
+                                                                              (`remove_spare`)
 
 The copy is read if the info file is lost, since nothing else tells the order of the files.
 
@@ -63,7 +64,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
         _write(disk, path + _NEW, _changed(info, change))
         boundary = _boundary(disk, directory, info, change)
     except BaseException:
-        _remove(disk, directory, base_name, change.added)
+        remove_spare(disk, directory, base_name, change.added)
         raise
     try:
         if boundary is not None:
@@ -72,7 +73,6 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
     except OSError as error:
         raise RingUnknownError(error) from error
     _copy(disk, path, _changed(info, change))
-    _remove(disk, directory, base_name, change.removed)
 
 
 def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
@@ -103,7 +103,16 @@ def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
     """
     if info.has_changed_ring:
         disk.sync_directory(directory)
-        _remove(disk, directory, info.base_name, info.spare)
+        remove_spare(disk, directory, info.base_name, info.spare)
+
+
+def remove_spare(disk: WritableDisk, directory: str, base_name: str, numbers: Iterable[int]) -> None:
+    """Remove files that do not belong to the ring, if they are there and the disk allows it."""
+    for number in numbers:
+        path = data_path(directory, base_name, number)
+        with contextlib.suppress(OSError):
+            if disk.is_file(path):
+                disk.remove(path)
 
 
 def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> None:
@@ -152,14 +161,6 @@ def _write_header(disk: WritableDisk, directory: str, base_name: str, header: Fi
     with contextlib.closing(disk.open_writable(data_path(directory, base_name, header.file_number))) as file:
         file.write(header.slot * SLOT_SIZE, encode_header_slot(header))
         file.sync()
-
-
-def _remove(disk: WritableDisk, directory: str, base_name: str, numbers: Iterable[int]) -> None:
-    for number in numbers:
-        path = data_path(directory, base_name, number)
-        with contextlib.suppress(OSError):
-            if disk.is_file(path):
-                disk.remove(path)
 
 
 def _replace(disk: WritableDisk, path: str, info: JournalInfo) -> None:
