@@ -307,7 +307,7 @@ class _SlowConsumers:
         self.taken, self._next = 0, 0.0
         self._peers = [RawPeer(port) for _ in range(4)]
         for peer in self._peers:
-            peer.subscribe("q", messages=10)
+            peer.subscribe("q", window=False, messages=10)
 
     def take(self) -> None:
         """Each accepts one, if it has any and it is time."""
@@ -318,6 +318,7 @@ class _SlowConsumers:
             peer.process(0)
             if peer.deliveries:
                 peer.accept([peer.deliveries.popleft()])
+                peer.send_command("message.flow", destination="d", unit=0, value=1)
                 self.taken += 1
 
     def close(self) -> None:
