@@ -8,6 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pika
+import pika.exceptions
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,14 +108,11 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
     assert [line.removeprefix("notice: ") for line in result.stderr.splitlines()] == LISTED
     found = topology(tmp_path / "store")
     assert {line["name"]: line["arguments"] for line in found["queue"]} == {
-        "orders": {
-            "qpid.max_count": 1000, "qpid.max_size": 1 << 20, "qpid.policy_type": "reject",
-            "qpid.flow_stop_count": 0, "qpid.flow_stop_size": 0, "x-dead-letter-exchange": "dead",
-            "x-dead-letter-routing-key": "order",
-        },
-        "urgent": {"qpid.max_count": 10, "qpid.policy_type": "ring", "x-max-priority": 4},
-        "quorum": {"x-expires": 1000}, "short": {"x-message-ttl": 0},
-    }  # fmt: skip
+        "orders": DEFINITIONS["queues"][0]["arguments"],
+        "urgent": DEFINITIONS["queues"][1]["arguments"],
+        "quorum": {"x-expires": 1000},
+        "short": {"x-message-ttl": 0},
+    }
     assert {(line["name"], line["type"]) for line in found["exchange"]} >= {("events", "topic"), ("sized", "headers")}
     assert {(line["exchange"], line["queue"], line["key"]) for line in found["binding"]} == {
         ("events", "orders", "order.#"), ("amq.topic", "orders", "a.*"), ("sized", "urgent", ""),
@@ -125,10 +124,9 @@ def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: P
     written = json.loads(back.read_bytes())
     queues = {each["name"]: each["arguments"] for each in written["queues"]}
     wanted = {each["name"]: dict(each["arguments"]) for each in DEFINITIONS["queues"]}
-    del wanted["orders"]["x-queue-mode"], wanted["orders"]["x-queue-type"]
     assert queues == {
         "orders": wanted["orders"],
-        "urgent": wanted["urgent"] | {"x-overflow": "drop-head"},
+        "urgent": wanted["urgent"],
         "quorum": {"x-expires": 1000},
         "short": {"x-message-ttl": 0},
     }
@@ -189,6 +187,21 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
     assert {each["name"] for each in written["exchanges"]} == {"dead", "events", "sized"}
     onward = [each for each in written["bindings"] if each["destination_type"] == "exchange"]
     assert [(each["source"], each["destination"], each["routing_key"]) for each in onward] == [("events", "sized", "#")]
+
+
+def test_clients_of_rabbitmq_find_what_they_declare(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
+    """A second declaration with the same arguments is not refused."""
+    broker = make_broker().start()
+    assert bring(file, f"amqp://127.0.0.1:{broker.port}").exit_code == 1
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        channel = connection.channel()
+        for queue in DEFINITIONS["queues"][:2]:
+            channel.queue_declare(queue["name"], durable=True, arguments=queue["arguments"])
+        for exchange in (DEFINITIONS["exchanges"][0], {**DEFINITIONS["exchanges"][1], "internal": False}):
+            name, kind, arguments = exchange["name"], exchange["type"], exchange["arguments"]
+            channel.exchange_declare(name, kind, durable=True, internal=exchange["internal"], arguments=arguments)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="PRECONDITION_FAILED"):
+            channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 4, "x-max-length": 11})
 
 
 def test_stores_of_qpidd_have_definitions(tmp_path: Path, local: StoreFixture) -> None:

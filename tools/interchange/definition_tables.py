@@ -2,28 +2,26 @@
 
     queue, RabbitMQ                     queue, qstore
     ----------------------------------  ---------------------------------------------------------------------------
-    x-max-length, x-max-length-bytes    qpid.max_count, qpid.max_size
-    x-overflow: drop-head (default)     qpid.policy_type: ring
-    x-overflow: reject-publish          qpid.policy_type: reject (default), without flow control before it
-    x-overflow: reject-publish-dlx      the same, with x-max-length and x-max-length-bytes
+    x-max-length, x-max-length-bytes,   the same; from qpid.max_count, qpid.max_size and qpid.policy_type, if the queue
+    x-overflow                          was declared with these: ring is drop-head, reject is reject-publish
     x-message-ttl, x-expires,           the same
-    x-max-priority,
     x-single-active-consumer
-    x-max-priority                      qpid.priorities (only from there to RabbitMQ): one more than this one
+    x-max-priority                      the same; from qpid.priorities, which is one more
     x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
     x-dead-letter-routing-key           is no other
-    x-queue-type: classic               a durable queue; of others, a note says what they lose
-    x-queue-mode, x-queue-version and   nothing: where and how a queue is kept does not change what it does
-    other arguments of placement
+    x-queue-type: classic               the same; of other types, a note says what they lose
+    x-queue-mode, x-queue-version,      the same, without effect: where and how a queue is kept does not change what it
+    x-queue-master-locator              does
+    other arguments of placement        nothing
 
-    exchange: alternate-exchange        the alternate exchange
+    exchange: alternate-exchange        the same, and the alternate exchange
     exchange types direct, topic,       the same
     fanout, headers
     binding from an exchange to a       the same; x-match is all or any
     queue, or to an exchange
     exchange amq.headers                amq.match, which is the same one
 
-A queue that was declared with the names on the left keeps them, and is written with them.
+So what clients of RabbitMQ declare again is what is there.
 
 Everything else is listed as not known by the other side. Sources: RabbitMQ documentation, "Schema Definition Export and
 Import", "Queue Length Limit", "Priority Queue Support", "Dead Letter Exchanges", "Alternate Exchanges"; for the other
@@ -47,23 +45,27 @@ from qstore.broker.model.queues.classic_arguments import (
     SINGLE_ACTIVE,
 )
 from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
-from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name, is_supported
 from qstore.tools.interchange.items import InterchangeError
 
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
+_CLASSIC: Final = "classic"
+_TYPE: Final = "x-queue-type"
 TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
-DECLARED: Final = (*LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY)
+WITHOUT_EFFECT: Final = (_TYPE, "x-queue-mode", "x-queue-version", "x-queue-master-locator")
+DECLARED: Final = (
+    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, *WITHOUT_EFFECT,
+)  # fmt: skip
 """Arguments that a queue keeps as it was declared with them."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
-SAME: Final = (HIGHEST_PRIORITY, SINGLE_ACTIVE)
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
 _MAX_NAME: Final = 255  # bytes
 PLACEMENT: Final = frozenset(
     (
-        "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-queue-leader-locator",
-        "x-quorum-initial-group-size", "x-quorum-target-group-size", "x-initial-cluster-size",
+        *WITHOUT_EFFECT[1:], "x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size",
+        "x-initial-cluster-size",
     )
 )  # fmt: skip
 JOURNAL: Final = frozenset(
@@ -99,31 +101,21 @@ def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:
 
 def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
     """The arguments of a queue of RabbitMQ."""
-    arguments: dict[str, Any] = {}
-    rest = {key: value for key, value in given.items() if key not in PLACEMENT}
-    for key, own in LIMITS.items():
-        if _is_count(rest.get(key)) and rest[key]:  # a queue that keeps no message is not known
-            arguments[own] = rest.pop(key)
-    overflow = rest.pop(OVERFLOW, "drop-head")
-    if overflow == REJECT_DEAD:  # only under RabbitMQ's names
-        arguments = {key: given[key] for key, own in LIMITS.items() if own in arguments} | {OVERFLOW: overflow}
-    elif arguments or overflow != "drop-head":
-        policy = OVERFLOWS.get(str(overflow))
-        if policy is None:
-            unmapped.add("queue", name, f"x-overflow {overflow}: publishers are refused instead")
-        arguments["qpid.policy_type"] = policy or "reject"
-    if arguments.get("qpid.policy_type") == "reject":
-        arguments |= {FLOW_STOPS[key]: 0 for key, own in LIMITS.items() if own in arguments}
-    arguments |= {key: rest.pop(key) for key in TIMES if _is_time(key, rest.get(key))}
-    arguments |= {key: rest.pop(key) for key in SAME if _is_declared(key, rest.get(key))}
-    kind = rest.pop("x-queue-type", "classic")
-    if kind != "classic":
-        unmapped.add("queue", name, f"x-queue-type {kind}: it is a durable queue, without replicas and streaming")
-    if _is_name(rest.get(DEAD_EXCHANGE)):
-        arguments |= {key: rest.pop(key) for key in (DEAD_EXCHANGE, DEAD_KEY) if _is_name(rest.get(key))}
+    kind = given.get(_TYPE, _CLASSIC)
+    arguments = {key: given[key] for key in DECLARED if _is_declared(key, given.get(key))}
+    if kind != _CLASSIC:
+        unmapped.add("queue", name, f"{_TYPE} {kind}: it is a durable queue, without replicas and streaming")
+    overflow = given.get(OVERFLOW, "drop-head")
+    if OVERFLOW in given and OVERFLOW not in arguments:
+        unmapped.add("queue", name, f"{OVERFLOW} {overflow}: publishers are refused instead")
+        arguments[OVERFLOW] = "reject-publish"
+    if DEAD_EXCHANGE in arguments:
         arguments[DEAD_EXCHANGE] = exchange_name(arguments[DEAD_EXCHANGE])
-    for key, value in rest.items():
-        unmapped.add("queue", name, f"{key} {value} is not known")
+    else:
+        arguments.pop(DEAD_KEY, None)
+    for key, value in given.items():
+        if key not in arguments and key not in PLACEMENT and key != _TYPE:
+            unmapped.add("queue", name, f"{key} {value} is not known")
     return arguments
 
 
@@ -173,7 +165,9 @@ def _is_time(key: str, value: object) -> bool:
 def _is_declared(key: str, value: object) -> bool:
     """Whether this is an argument of RabbitMQ that the broker has accepted."""
     if key == OVERFLOW:
-        return isinstance(value, str) and value in OVERFLOWS
+        return isinstance(value, str) and value in (*OVERFLOWS, REJECT_DEAD)
+    if key in WITHOUT_EFFECT:
+        return is_supported(key, value)
     if key == SINGLE_ACTIVE:
         return isinstance(value, bool)
     if key == HIGHEST_PRIORITY:

@@ -19,7 +19,7 @@ from uuid import UUID
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
-from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
+from qstore.broker.protocols.amqp_0_9_1.arguments import ALTERNATE, exchange_name
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
@@ -186,13 +186,14 @@ class _Reader:
                 left_out.add(name)
                 continue
             arguments = policies.of_exchange(name, each["arguments"])
-            alternate = arguments.pop("alternate-exchange", None)
+            alternate = arguments.pop(ALTERNATE, "")
+            alternate = exchange_name(alternate) if isinstance(alternate, str) else ""
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
             for key, value in arguments.items():
                 self._unmapped.add("exchange", name, f"{key} {value} is not known")
             exchange = Exchange(
-                name, True, kind, TypedMap(), exchange_name(alternate) if isinstance(alternate, str) else "",
+                name, True, kind, typed_map({ALTERNATE: alternate} if alternate else {}), alternate,
                 each.get("auto_delete") is True,
             )  # fmt: skip
             if self._is_valid("exchange", name, lambda exchange=exchange: encode_exchange(exchange)):
@@ -319,9 +320,11 @@ class DefinitionsWriter:
             self._left_out.add(name)
             return
         for key, value in _plain(exchange.arguments).items():
+            if key == ALTERNATE and value == exchange.alternate_exchange:
+                continue
             self.unmapped.add("exchange", name, f"{key} {value} is not known")
         has_alternate = self._has_alternate("exchange", name, exchange.alternate_exchange)
-        arguments = {"alternate-exchange": exchange.alternate_exchange} if has_alternate else {}
+        arguments = {ALTERNATE: exchange.alternate_exchange} if has_alternate else {}
         self._add(
             "exchanges", name=name, type=exchange.type, durable=exchange.durable,
             auto_delete=bool(exchange.auto_delete), internal=False, arguments=arguments,

@@ -59,6 +59,12 @@ _QUEUE: Final[dict[str, Callable[[object], bool]]] = {
 }
 
 
+def is_supported(name: str, value: object) -> bool:
+    """Whether a queue can have this argument of RabbitMQ with this value, as far as it is checked here."""
+    found = _QUEUE.get(name)
+    return found is not None and found(value)
+
+
 def queue_arguments(arguments: TypedMap) -> TypedMap:
     """The arguments of a queue, with the name that its dead-letter exchange has here.
 
@@ -68,10 +74,10 @@ def queue_arguments(arguments: TypedMap) -> TypedMap:
     for name, typed in arguments.entries:
         if not name.startswith(_FEATURE) or name.startswith(_OF_QPID):
             continue
-        is_supported, value = _QUEUE.get(name), as_text(typed.value)
-        if is_supported is None:
+        value = as_text(typed.value)
+        if name not in _QUEUE:
             raise InvalidArgumentError(f"queue argument '{name}' is not supported")
-        if not is_supported(value):
+        if not is_supported(name, value):
             raise InvalidArgumentError(f"queue argument '{name}' with value {shown(value)} is not supported")
     return with_exchange_name(arguments, DEAD_EXCHANGE)
 
