@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.compressed import Decompressor
@@ -112,10 +111,10 @@ def _spans(journal: QueueJournal, rids: Sequence[int]) -> list[Span]:
     """The records that are on the disk, neighbours of one file together."""
     writer = journal.writer
     file, synced = writer.space.file, writer.unsynced_place
-    where = writer.records.where_all(rids)
-    order: Sequence[int] = range(len(where))
-    if any(before > after for before, after in pairwise(where)):  # compaction has moved some
-        order = sorted(order, key=where.__getitem__)
+    where, ids = list(writer.records.where_all(rids)), list(rids)
+    order = list(range(len(where)))
+    if where != sorted(where):  # compaction has moved some
+        order.sort(key=where.__getitem__)
     spans: list[Span] = []
     span = Span(0, b"")
     limit = file_end = 0  # the span's next record ends before the one, and begins before the other
@@ -131,7 +130,7 @@ def _spans(journal: QueueJournal, rids: Sequence[int]) -> list[Span]:
             file_end = (place // file + 1) * file
             limit = max(end, place + _MAX_SPAN_BLOCKS)
         span.numbers.append(number)
-        span.rids.append(rids[number])
+        span.rids.append(ids[number])
         span.places.append(place)
         span.end = end
     return spans
@@ -180,8 +179,10 @@ def _take_span(span: Span, content: bytes, found: list[bytes | Exception | None]
         found[numbers[index]] = data
 
 
-def _complete(journal: QueueJournal, rids: Sequence[int], found: Sequence[bytes | Exception | None]) -> MessageData:
+def _complete(journal: QueueJournal, rids: Sequence[int], found: list[bytes | Exception | None]) -> MessageData:
     """Read by itself what is still missing."""
+    if None not in found:
+        return cast("MessageData", found)
     return [_alone(journal, rid) if each is None else each for rid, each in zip(rids, found, strict=True)]
 
 

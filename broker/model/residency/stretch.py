@@ -168,14 +168,15 @@ class Stretch(Entry):
 
     def entries(self, messages: Sequence[Message]) -> list[Entry]:
         """Entries for all its messages, in order: available, and not linked yet."""
-        keys, position, is_stored, offsets, flags = self.keys, self.position, self.is_stored, self._offsets, self._flags
+        position, offsets, flags = self.position, self._offsets, self._flags
+        rids = list(self.keys) if self.is_stored else [0] * self.count
         entries: list[Entry] = []
         for number, message in enumerate(messages):
             entry = Entry()
             entry.message = message
             entry.position = position + (number if offsets is None else offsets[number])
             entry.state = AVAILABLE
-            entry.rid = keys[number] if is_stored else 0
+            entry.rid = rids[number]
             entry.is_redelivered = flags is not None and flags[number] & REDELIVERED != 0
             entries.append(entry)
         return entries
