@@ -39,6 +39,7 @@ def test_a_copy_is_the_store_at_the_cut_while_work_goes_on() -> None:
     with tiny_rid_blocks():
         for seed in today(range(160), 40):
             life = begin_again(seed, seed % 5 * 60, max(0, seed % 8 - 4))
+            make_rare(seed % 5, life)
             snapshot = life.take(seed % 3 * 15)
             if seed % 4 == 3:
                 life.quiesce()
@@ -77,6 +78,16 @@ def test_a_copy_is_the_store_at_the_cut_while_work_goes_on() -> None:
         if seen[name] < 1
     ]
     assert not missed, seen
+
+
+def make_rare(which: int, life: SnapshotLife) -> None:
+    """Bring about what chance seldom does: a journal without live messages, or a queue that is being created."""
+    if which == 1:
+        for _ in range(10):
+            life.purge()
+        life.quiesce()
+    elif which == 2:
+        life.create_queue()
 
 
 def note(seen: Counter[str], life: SnapshotLife, snapshot: Snapshot) -> None:
