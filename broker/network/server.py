@@ -219,6 +219,8 @@ class Server:
         if self._status is not None:
             self._status.write_left_out()
         self._heap.look()
+        if self.broker.queue_factory.paging is not None:
+            self.broker.queue_factory.paging.look()
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()

@@ -81,6 +81,8 @@ class OsPagingDisk:
     def create(self, path: str, size: int) -> OsPagingFile:
         """Create a file of `size` zero bytes, mode 0600 at most."""
         file = OsPagingFile(path, self._buffer, os.O_CREAT | os.O_EXCL)
+        if not size:  # ext4 writes a file that was ever cut off to 0 bytes when it is closed: the event loop would wait
+            return file
         try:
             file.truncate(size)
         except OSError:
@@ -107,9 +109,17 @@ class OsPagingDisk:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).mkdir(_DIRECTORY_MODE)
 
+    def size_of(self, path: str) -> int:
+        """The size of a file, in bytes."""
+        return os.lstat(path).st_size
+
     def remove(self, path: str) -> None:
         """Remove a file."""
         Path(path).unlink()
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        Path(path).rmdir()
 
     def space(self, path: str) -> tuple[int, int]:
         """Bytes that are free on the disk of the directory `path`, and in all."""

@@ -1,4 +1,4 @@
-"""The directory for paging files of a broker process: locked, emptied at the start, and removed from at the end."""
+"""The directory for paging files of a broker process: locked, and the threads that read there and remove files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PagingError(Exception):
 
 
 class Paging:
-    """The directory, and the threads that read from it.
+    """The directory, and the threads that work there.
 
     Args:
         path: the directory, created if it does not exist.
@@ -52,17 +52,17 @@ class Paging:
             self.directory.prepare()
         except OSError as error:
             self._lock.release(remove=True)
-            raise PagingError(f"{shown}: the paging directory cannot be emptied: {error.strerror}") from error
+            raise PagingError(f"{shown}: the paging directory cannot be used: {error.strerror}") from error
 
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def finished(future: Future[Any]) -> None:
-            if not self._loop.is_closed():
+            if not future.cancelled() and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(done, future.result())
 
         self._threads.submit(work).add_done_callback(finished)
 
     def close(self) -> None:
-        """Remove all files, and unlock the directory."""
+        """Remove files, as long as that does not take long, and unlock the directory."""
         self._threads.shutdown(cancel_futures=True)
         self.directory.close()
         self._lock.release(remove=True)

@@ -5,7 +5,8 @@ the result or the error. A second queue, exchange or general object with the sam
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
     delete_queue    pending work is finished, the journal is marked; the batch (the queue and its bindings) is the
-                    commit point; then the journal's directory is removed, unless a snapshot holds it
+                    commit point; then the journal's directory is removed, unless a snapshot holds it, or little by
+                    little (`held_directories`)
     all others      the batch alone
 """
 
@@ -79,10 +80,8 @@ class Changes:
         expansion: lets journals grow.
         compression: compresses their messages.
         journals: queue id -> journal; updated here.
-        log: receives log lines.
-
-    Attributes:
         held: removes the directories of deleted queues.
+        log: receives log lines.
     """
 
     def __init__(
@@ -97,6 +96,7 @@ class Changes:
         expansion: Expansion,
         compression: Compression,
         journals: dict[int, QueueJournal],
+        held: HeldDirectories,
         log: Callable[[LogLine], None],
     ) -> None:
         self._environment, self._directory, self._parameters = environment, directory, parameters
@@ -105,7 +105,7 @@ class Changes:
         self._journals, self._log = journals, log
         self._names = names
         self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
-        self.held = HeldDirectories(environment.disk, log)
+        self._held = held
         what = "queue journals cannot be created or removed"
         self._outage = Outage(what, "queue journals can be created or removed again", log)
 
@@ -175,7 +175,7 @@ class Changes:
                 unmark_deleted(self._environment.disk, journal.directory)
                 raise
             self._names.remove(Kind.QUEUE, journal.queue_id)
-            self.held.remove(journal.directory)
+            self._held.remove(journal.directory)
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)

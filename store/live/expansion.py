@@ -28,6 +28,7 @@ from qstore.store.background import Background
 from qstore.store.journal.write.growth import RingChange
 from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change
 from qstore.store.live.flusher import Flusher
+from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.spare_files import SpareFiles
 from qstore.store.log_lines import LogLine, journal_has_files
@@ -56,6 +57,7 @@ class Expansion:
         parameters: the store's options.
         background: makes the changes.
         flusher: flushes journals.
+        held: has the directories of deleted queues.
         log: receives log lines.
     """
 
@@ -70,11 +72,12 @@ class Expansion:
         parameters: StoreParameters,
         background: Background,
         flusher: Flusher,
+        held: HeldDirectories,
         log: Callable[[LogLine], None],
     ) -> None:
         self._disk, self._path, self._parameters = disk, path, parameters
         self._background, self._flusher, self._log = background, flusher, log
-        self._spare = SpareFiles(disk, background)
+        self._spare = SpareFiles(disk, background, held)
         self._outage = Outage("journals cannot grow", "journals can grow again", log)
         self._grown: dict[QueueJournal, int] = {}  # and for how many looks half of the ring was not needed
         self._results: dict[QueueJournal, Exception | None] = {}  # of changes made, that the writer has not heard of
@@ -140,8 +143,8 @@ class Expansion:
         self._spare.look()
 
     def will_close(self) -> None:
-        """Remove all files that were given back: the store is about to be closed."""
-        self._spare.remove_all()
+        """Remove the files that are waiting for that: the store is about to be closed."""
+        self._spare.will_close()
 
     # ---- one change ----
 

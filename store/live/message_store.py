@@ -46,6 +46,7 @@ from qstore.store.live.compression import Compression
 from qstore.store.live.delivered import read_delivered, remove_delivered, write_delivered
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
+from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.reading import MessageData, read_messages, will_read
 from qstore.store.live.rids import RecordIds
@@ -228,28 +229,28 @@ class MessageStore:
         self._opened.callback(self._background.close)
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
-        self._flusher = Flusher(driver.take(), self._log)
-        self._flusher.moved = self._driver_moved
-        self._opened.callback(self._flusher.close)
+        disk, log = self._environment.disk, self._log
+        flusher = self._flusher = Flusher(driver.take(), log)
+        flusher.moved = self._driver_moved
+        self._opened.callback(flusher.close)
         self._ids = self._record_ids(started, catalogue)
-        self._expansion = Expansion(
-            self._environment.disk, self.directory.path, self.parameters, self._background, self._flusher, self._log
-        )
+        held = HeldDirectories(disk, log, self._environment.clock, started.remains)
+        self._expansion = Expansion(disk, self.directory.path, self.parameters, self._background, flusher, held, log)
         compression = Compression()
         for queue in started.queues:
             self._expansion.adopt(queue.journal, queue.record.arguments)
             queue.journal.compression = compression.of(queue.record.arguments)
-        self.append = Appender(self._ids, self._flusher, self._expansion, self._log)
+        self.append = Appender(self._ids, flusher, self._expansion, log)
         process = UUID(int=self._environment.random_bits(128), version=4)
-        self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
+        self.transactions = Transactions(self.append, flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
             self._environment, self.directory, self.parameters, catalogue, TakenNames(self.topology), self._background,
-            self._flusher, self._expansion, compression, self.journals, self._log,
+            flusher, self._expansion, compression, self.journals, held, log,
         )  # fmt: skip
         self._snapshots = Snapshots(
-            self._environment.disk, self.directory, catalogue, self._background, self._flusher,
-            self.journals, self.prepared_list, self.changes.held,
+            disk, self.directory, catalogue, self._background, flusher,
+            self.journals, self.prepared_list, held,
         )  # fmt: skip
         self._shared = SharedSnapshots(self._environment, self.directory, self._snapshots, self._background)
 

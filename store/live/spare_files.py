@@ -1,23 +1,23 @@
-"""Removes the files that journals have given back: few at a time, in the background.
+"""Removes the files that journals have given back, or that deleted queues had: few at a time, in the background.
 
 Hundreds of files that are removed at once stop the syncs of all others for some 450 ms on a disk that is mounted with
-`discard`. So at most 64 go at each look, and all of them only if the disk is short of room, or the store is closed.
+`discard`. So at most 64 go at each look, and all of them only if the disk is short of room. When the store is closed,
+those that were given back go too; those of deleted queues as far as two seconds are enough.
 
-Until then they are listed as spare in the info file of their journal (`ring_change`). After a kill the next start
-removes them, and a ring that grows meanwhile may take their numbers: then they are its files again.
+Until then those that were given back are listed as spare in the info file of their journal (`ring_change`). After a
+kill the next start removes them, and a ring that grows meanwhile may take their numbers: then they are its files again.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import partial
-from typing import Final
 
 from qstore.store.background import Background
 from qstore.store.journal.write.ring_change import remove_spare
+from qstore.store.live.held_directories import MAX_REMOVED, HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import WritableDisk
-
-MAX_REMOVED: Final = 64
 
 
 class SpareFiles:
@@ -26,12 +26,13 @@ class SpareFiles:
     Args:
         disk: where they are.
         background: removes them, in the order of the other changes of journals.
+        held: has the directories of deleted queues.
     """
 
-    __slots__ = ("_background", "_disk", "_is_removing", "_waiting")
+    __slots__ = ("_background", "_disk", "_held", "_is_removing", "_waiting")
 
-    def __init__(self, disk: WritableDisk, background: Background) -> None:
-        self._disk, self._background = disk, background
+    def __init__(self, disk: WritableDisk, background: Background, held: HeldDirectories) -> None:
+        self._disk, self._background, self._held = disk, background, held
         self._waiting: dict[QueueJournal, list[int]] = {}
         self._is_removing = False
 
@@ -53,7 +54,12 @@ class SpareFiles:
 
     def remove_all(self) -> None:
         """Begin to remove all of them: their room is needed."""
+        self._remove(sys.maxsize)
+
+    def will_close(self) -> None:
+        """Begin to remove what is left: the store is about to be closed."""
         self._remove(sum(map(len, self._waiting.values())))
+        self._background.run(self._held.remove_for_a_while, self._removed, self._removed)
 
     def _remove(self, most: int) -> None:
         parts = []
@@ -64,6 +70,8 @@ class SpareFiles:
                 del self._waiting[journal]
             parts.append(partial(remove_spare, self._disk, journal.directory, journal.base_name, chosen))
             most -= len(chosen)
+        if most and self._held.has_long:
+            parts.append(partial(self._held.remove_some, most))
         if parts:
             self._is_removing = True
             self._background.run(lambda: [part() for part in parts], self._removed, self._removed)

@@ -30,6 +30,7 @@ from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError
+from qstore.store.journal.directory import DELETED
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
 from qstore.store.journal.write.ring_change import settle_ring
@@ -41,6 +42,7 @@ from qstore.store.journal.write.storage import (
     withdraw_journal,
 )
 from qstore.store.key_value import CatalogueError
+from qstore.store.live.held_directories import MAX_REMOVED
 from qstore.store.live.queue_journal import TPL_NAME, QueueJournal
 from qstore.store.live.taking_up import journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
@@ -118,6 +120,7 @@ class _Start:
         self._log, self._progress = log, progress
         self._opened = opened  # closes everything opened so far if the start fails
         self._damage: list[Damage] = []
+        self._remains: list[str] = []
         self._highest_rid = 0
 
     def apply(self) -> StartedStore:
@@ -138,7 +141,7 @@ class _Start:
         for queue in plan.lost:
             self._catalogue.create_queue(queue.entry)
             queues.append(self._take_up_queue(queue, outcomes))
-        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid)
+        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid, self._remains)
 
     def _sync_moves(self) -> None:
         """Sync the directories in which an earlier process may have removed or moved names."""
@@ -262,7 +265,11 @@ class _Start:
         for path in found.kept:
             unmark_deleted(disk, path)
         for path in found.removed:
-            remove_journal(disk, path)
+            names = disk.names(path)
+            if DELETED in names and len(names) > MAX_REMOVED:
+                self._remains.append(path)
+            else:
+                remove_journal(disk, path)
         if found.removed:
             disk.sync_directory(parent)
         for aside in found.aside:

@@ -146,6 +146,7 @@ class StartedStore(NamedTuple):
         queues: the queues: the catalogue's by number, then those that only their journals knew.
         damage: the damage found.
         highest_rid: the highest record id in any journal.
+        remains: directories of deleted queues' journals, with many files, that are still to be removed.
     """
 
     prepared_list: QueueJournal
@@ -153,3 +154,4 @@ class StartedStore(NamedTuple):
     queues: list[StartedQueue]
     damage: list[Damage]
     highest_rid: int
+    remains: list[str]

@@ -297,14 +297,19 @@ def test_a_start_removes_what_a_crash_left(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o700
     file = PageFile(directory, "q")
     keys = keep(file, numbered(2000))
-    (made,) = path.iterdir()
+    (made,) = path.glob("*/*")
     assert made.stat().st_mode & 0o777 == 0o600
     found: list[Any] = []
     file.will_need(keys)
     file.fetch(keys, found.append)
     assert bodies(found.pop()) == bodies(numbered(2000))
     (path / "notes").write_text("of somebody else")
-    PagingDirectory(OsPagingDisk(), str(path)).prepare()
+    again = PagingDirectory(OsPagingDisk(), str(path))
+    again.prepare()
+    assert made.exists()
+    again.look()
+    assert sorted(each.name for each in path.iterdir()) == ["2.run", "notes"]
+    again.close()
     assert [each.name for each in path.iterdir()] == ["notes"]
 
 
@@ -314,7 +319,7 @@ def test_a_real_file_gives_its_space_back(tmp_path: Path) -> None:
     directory.prepare()
     file = PageFile(directory, "q")
     parts = [keep(file, [message_of(b"x" * (1 << 20))]) for _ in range(40)]
-    (made,) = (tmp_path / "paging").iterdir()
+    (made,) = (tmp_path / "paging").glob("*/*")
     assert made.stat().st_size > 40 << 20
     for keys in parts[2:]:
         file.forget(keys)

@@ -264,6 +264,7 @@ class BrokerProcess:
         if pages:
             self.paging_disk = FickleDisk(disk.life)
             directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)
+            directory.prepare()
             self.broker.queue_factory.use_paging(directory, 0)
         self.sessions, self.basic = SessionRegistry(self.broker), Shared(self.broker)
         try:

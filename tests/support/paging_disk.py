@@ -90,6 +90,8 @@ class MemoryPagingDisk:
     def create(self, path: str, size: int) -> MemoryPagingFile:
         if path in self.contents:
             raise FileExistsError(path)
+        if path.rpartition("/")[0] not in self.directories:
+            raise FileNotFoundError(path)
         self.contents[path] = bytearray(size)
         return self.open_writable(path)
 
@@ -101,16 +103,31 @@ class MemoryPagingDisk:
         return file
 
     def names(self, directory: str) -> list[str]:
-        return [path.rpartition("/")[2] for path in self.contents if path.rpartition("/")[0] == directory]
+        paths = (*self.contents, *self.directories)
+        return [path.rpartition("/")[2] for path in paths if path.rpartition("/")[0] == directory]
 
     def is_directory(self, path: str) -> bool:
         return path in self.directories
 
     def make_directory(self, path: str) -> None:
+        if path in self.directories:
+            raise FileExistsError(path)
         self.directories.add(path)
 
+    def size_of(self, path: str) -> int:
+        if path not in self.contents:
+            raise FileNotFoundError(path)
+        return len(self.contents[path])
+
     def remove(self, path: str) -> None:
+        if path not in self.contents:
+            raise FileNotFoundError(path)
         del self.contents[path]
+
+    def remove_directory(self, path: str) -> None:
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self.directories.remove(path)
 
     def space(self, _path: str) -> tuple[int, int]:
         return self.capacity - self.size, self.capacity

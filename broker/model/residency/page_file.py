@@ -37,6 +37,7 @@ assert MAX_COUNT == _INDEX_MASK  # indices count from 1, so that no key is 0
 _UNLIMITED: Final = 1 << 48  # pages
 _MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
 _CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
+_MAX_CUT_BYTES: Final = 1 << 27  # and so much goes at once, at most
 
 
 class _ExtentPlace:
@@ -281,9 +282,10 @@ class PageFile:
             return
         if (pages.length - pages.space.end) * self._page_size < _CUT_BYTES or pages.file.readers:
             return
+        length = max(pages.space.end, pages.length - _MAX_CUT_BYTES // self._page_size)
         with contextlib.suppress(OSError):  # the next time
-            self._directory.opened(pages.file).truncate(pages.space.end * self._page_size)
-            pages.length = pages.space.end
+            self._directory.opened(pages.file).truncate(length * self._page_size)
+            pages.length = length
 
     def close(self) -> None:
         """Remove the file."""

@@ -1,7 +1,11 @@
 """The directory with the paging files of a broker: `<data directory>/paging`, or that of --paging-dir.
 
-Its files are worthless to another process: a start removes those that a crash has left, and a stop its own. They are
-never synced. At most so many are open; the file that was used longest ago is closed for another one.
+    <number>.run/           of one process; the number is higher than that of any other directory that is there
+        <number>.pages      the messages of one queue
+
+The files are worthless to another process, and never synced. A stop removes its own, as many as it can in a short
+while; what it leaves, or a crash, the next process removes little by little (`removal`), while it is working already.
+At most so many files are open; the one that was used longest ago is closed for another one.
 
 A share of the disk stays free. If that is reached, or the disk fails, messages stay in memory, where the broker's
 ceiling applies (`memory`): one line says so in the log, and another when it is over.
@@ -15,11 +19,12 @@ import posixpath
 import time
 from collections.abc import Callable
 from logging import ERROR
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.residency.paging_disk import PagingDisk, PagingFile
+from qstore.broker.model.residency.removal import Removal, Run, run_here
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.page_file import Extent, PayloadCompressor
 
@@ -29,20 +34,11 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Broker")
 
 SUFFIX: Final = ".pages"
+RUN_SUFFIX: Final = ".run"
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, as for journals by default
 MAX_OPEN: Final = 128
-
-
-class Run(Protocol):
-    """Runs blocking work in a thread."""
-
-    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
-        """Call `done` in the event loop with the result of `work`, which never raises."""
-
-
-def run_here(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-    """A `Run` that does the work at once."""
-    done(work())
+STOP_SECONDS: Final = 2.0
+"""How long a stop removes files; it takes as much longer as the last portion of them does."""
 
 
 class OpenFile:
@@ -76,6 +72,7 @@ class PagingDirectory:
         run: runs blocking work.
         random_bits: returns so many random bits.
         max_open: how many files are open at the same time.
+        clock: seconds.
 
     Attributes:
         path, run, random_bits: as above.
@@ -90,6 +87,7 @@ class PagingDirectory:
         run: Run = run_here,
         random_bits: Callable[[int], int] | None = None,
         max_open: int = MAX_OPEN,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.run = path, run
         self.random_bits = random_bits or _random_bits
@@ -97,35 +95,53 @@ class PagingDirectory:
         self.cached: tuple[object, int, Extent] | None = None
         self._compressor: PayloadCompressor | None = None
         self._unreadable = LogBudget(_LOG, ERROR, "parts of paging files that cannot be read back")
-        self._disk, self._max_open = disk, max_open
+        self._disk, self._max_open, self._clock = disk, max_open, clock
+        self._removal = Removal(disk, SUFFIX, run)
+        self._own = ""  # the directory of this process
         self._serial = 0
         self._open: dict[OpenFile, None] = {}  # the one used longest ago first
         self._problem = ""
 
     def prepare(self) -> None:
-        """Create the directory, or remove the files that a crash has left in it. Raises OSError."""
-        if not self._disk.is_directory(self.path):
-            self._disk.make_directory(self.path)
-        self._wipe()
+        """Make the directory of this process; what others have left goes later. Raises OSError."""
+        disk, path = self._disk, self.path
+        if not disk.is_directory(path):
+            disk.make_directory(path)
+        names = disk.names(path)
+        former = [name for name in names if _run_number(name)]
+        own = posixpath.join(path, f"{max(map(_run_number, former), default=0) + 1}{RUN_SUFFIX}")
+        disk.make_directory(own)
+        self._own = own
+        for name in former:
+            self._removal.add_directory(posixpath.join(path, name))
+        for name in names:
+            if name.endswith(SUFFIX):  # earlier versions had all files here
+                self._removal.add(posixpath.join(path, name))
+
+    def look(self) -> None:
+        """Begin to remove some of what is to be removed. To be called about every half second."""
+        if self._removal.is_waiting:
+            is_short = False
+            with contextlib.suppress(OSError):
+                is_short = self._is_short(2)
+            self._removal.look(hurries=is_short)
 
     def close(self) -> None:
-        """Remove all files, as far as that is possible."""
+        """Remove all files, as far as that is possible in a short while: the next process removes the others."""
         for each in list(self._open):
             self._close(each)
-        with contextlib.suppress(OSError):
-            self._wipe()
-
-    def _wipe(self) -> None:
-        for name in self._disk.names(self.path):
-            if name.endswith(SUFFIX):
-                self._disk.remove(posixpath.join(self.path, name))
+        if self._own:
+            self._removal.add_directory(self._own)
+            self._own = ""
+        if self._removal.finish(self._clock, STOP_SECONDS):
+            _LOG.notice("%s: paging files are left, and the next start removes them", self.path)
 
     # ---- files ----
 
     def create(self) -> OpenFile:
         """A new, empty file. Raises OSError."""
         self._serial += 1
-        path = posixpath.join(self.path, f"{self._serial}{SUFFIX}")
+        path = posixpath.join(self._own, f"{self._serial}{SUFFIX}")
         made = OpenFile(path, self._disk.create(path, 0))
         self._note_used(made)
         return made
@@ -152,20 +168,11 @@ class PagingDirectory:
             file.file = None
 
     def remove(self, file: OpenFile) -> None:
-        """Remove a file: outside of the event loop, since that takes long for a large one."""
+        """Close a file, and remove it in one of the next looks, outside of the event loop."""
         file.is_removed = True
-        if file.readers:
-            return
-        self._open.pop(file, None)
-        opened, file.file = file.file, None
-
-        def work() -> None:
-            with contextlib.suppress(OSError):
-                self._disk.remove(file.path)
-            if opened is not None:
-                opened.close()
-
-        self.run(work, lambda _: None)
+        if not file.readers:
+            self._close(file)
+            self._removal.add(file.path)
 
     def has_read(self, file: OpenFile) -> None:
         """A thread has read it."""
@@ -177,9 +184,14 @@ class PagingDirectory:
 
     def check_room(self, size: int) -> None:
         """Raise OSError if the disk would have too little left after `size` more bytes."""
-        free, total = self._disk.space(self.path)
-        if free - size < total // FREE_SHARE:
+        if self._is_short(1, size):
+            self._removal.look(hurries=True)
             raise OSError(0, f"less than {100 // FREE_SHARE} % of the disk are free", self.path)
+
+    def _is_short(self, shares: int, size: int = 0) -> bool:
+        """Whether so many times the share that stays free would not be free after `size` more bytes."""
+        free, total = self._disk.space(self.path)
+        return free - size < shares * total // FREE_SHARE
 
     def failed(self, queue: str, problem: str) -> None:
         """Messages of a queue cannot go out: logged when it begins."""
@@ -210,6 +222,12 @@ class PagingDirectory:
 def cannot_restore(_data: bytes, _begin: int = 0, _end: int = -1, /) -> Message:
     """The `RestoreMessage` of a broker that was not told of any protocol."""
     raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)
+
+
+def _run_number(name: str) -> int:
+    """The number in the name of a process's directory; 0 if it is none."""
+    number = name.removesuffix(RUN_SUFFIX)
+    return int(number) if number != name and number.isdecimal() and number.isascii() and len(number) < 19 else 0
 
 
 def _random_bits(count: int) -> int:

@@ -45,8 +45,14 @@ class PagingDisk(Protocol):
     def make_directory(self, path: str) -> None:
         """Create a directory, mode 0700."""
 
+    def size_of(self, path: str) -> int:
+        """The size of a file, in bytes."""
+
     def remove(self, path: str) -> None:
         """Remove a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
 
     def space(self, path: str) -> tuple[int, int]:
         """Bytes that are free on the disk of the directory `path`, and in all."""
