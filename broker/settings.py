@@ -75,6 +75,8 @@ class BrokerSettings:
         paging_directory: where those are that no journal has; None to keep them in memory.
         max_paging_bytes: limit of the size of each paging file; 0 for no limit.
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
+        deliver_before_sync: whether queues deliver a stored message before its record is on the disk, unless their
+            declaration tells.
         enable_timestamp: whether each message gets its time of arrival.
         tcp_nodelay: whether to disable Nagle's algorithm, so that data is sent without delay.
         queue_purge_seconds: interval between purges of expired messages from all queues; 0 to disable.
@@ -131,6 +133,7 @@ class BrokerSettings:
     paging_directory: str | None = None
     max_paging_bytes: int = 0
     staging_bytes: int = 0
+    deliver_before_sync: bool = False
     enable_timestamp: bool = False
     tcp_nodelay: bool = True
     queue_purge_seconds: float = 600.0

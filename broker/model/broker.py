@@ -156,7 +156,7 @@ class Broker:
         )
         factory.divert, factory.expiries = self.router.divert, self.expiries
         factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock).to
-        factory.staging_bytes = settings.staging_bytes
+        factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
     def _new_topology(self, storage: TopologyStorage) -> Topology:

@@ -9,6 +9,8 @@ At its end, once for all of that:
     4. each session reports to its peer which commands are completed
     5. each connection writes its output
 
+While the event loop is idle, so that a flush blocks it, messages that do not wait for the disk are delivered before 1.
+
 Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
 another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
 timer.
@@ -65,12 +67,14 @@ class Served(Protocol):
         journal: its journal; of a type the store chooses.
         counted_memory: its `memory` at the last count; maintained by the tick.
         residency: has messages go out of memory; None if they cannot.
+        is_early: whether its new messages are delivered before their records are on the disk.
     """
 
     name: str
     journal: Any
     counted_memory: int
     residency: Residency | None
+    is_early: bool
 
     @property
     def memory(self) -> int:
@@ -225,6 +229,9 @@ class Tick:
         self._is_scheduled = False
         self._is_ending = True
         try:
+            if self.written and self._is_early():
+                self._dispatch()
+                self._write_outputs()
             self._begin_flush()
             if self.awaited:
                 self._answer_awaited()
@@ -251,6 +258,10 @@ class Tick:
             self._start_timer()
         if not self.flushes_under_way:
             self.ended()
+
+    def _is_early(self) -> bool:
+        """Whether messages are delivered before the flush begins: it may block, and they do not wait for it."""
+        return any(queue.is_early for queue in self.written) and self.is_idle()
 
     def _answer_awaited(self) -> None:
         """Answer peers that wait, before messages are delivered: they go on while that is done."""

@@ -225,6 +225,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         paging_directory=_paging_directory(values.text("paging-dir"), data_directory),
         max_paging_bytes=values.size("max-paging-size") or 0,
         staging_bytes=values.number("staging-threshold"),
+        deliver_before_sync=values.switch("deliver-before-sync"),
         queue_limit_bytes=values.number("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),

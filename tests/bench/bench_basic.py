@@ -10,6 +10,9 @@ of the rounds, and of the ratios in each round, with their range.
 
 RabbitMQ is measured if `rabbitmq-server` is on the machine: it is started as this user on free loopback ports, with its
 own data directory, node name and epmd, and stopped by its process id.
+
+RabbitMQ delivers a message while it is written to the disk. qstore does so with `--deliver-before-sync`: it is measured
+with and without that option.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ class Row(NamedTuple):
 
 
 @contextmanager
-def _qstore(directory: Path) -> Iterator[Server]:
-    broker = RunningBroker(directory, *_OPTIONS)
+def _qstore(directory: Path, *options: str) -> Iterator[Server]:
+    broker = RunningBroker(directory, *_OPTIONS, *options)
     try:
         broker.start()
         yield Server(broker.port, broker.pid)
@@ -192,7 +195,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> str:
 
 
 def _compare(console: Console, own: list[Row], other: list[Row]) -> None:
-    console.print(f"{own[0].name} / {other[0].name}, goals: rate at least 2, p99 at most 1")
+    console.print(f"{own[0].name} / {other[0].name}, goals: rate at least 2, p99 at most 1", highlight=False)
     console.print(f"    rate {_ratio([row.rate for row in own], [row.rate for row in other])}")
     for rate in _RATES:
         ours, theirs = ([row.latencies[rate][1] for row in rows] for rows in (own, other))
@@ -218,7 +221,10 @@ def _show(console: Console, rows: list[Row]) -> None:
 def main(directory: Path, seconds: float, rounds: int, as_json: bool) -> None:
     """Print what the broker moves over AMQP 0-9-1."""
     console = Console(width=120, quiet=as_json)
-    brokers: dict[str, Start] = {"qstore": _qstore}
+    brokers: dict[str, Start] = {
+        "qstore": _qstore,
+        "qstore before sync": lambda place: _qstore(place, "--deliver-before-sync", "yes"),
+    }
     if rabbitmq_server() is None:
         click.echo("RabbitMQ is not installed (no rabbitmq-server on this machine): only qstore is measured", err=True)
     else:
@@ -229,8 +235,8 @@ def main(directory: Path, seconds: float, rounds: int, as_json: bool) -> None:
             measured[name].append(_measure(name, brokers[name], directory, seconds))
     rows = [_medians(each) for each in measured.values()]
     _show(console, rows)
-    own, *others = measured.values()
-    for other in others:
+    other = measured.pop("RabbitMQ", [])
+    for own in measured.values() if other else ():
         _compare(console, own, other)
     if as_json:
         for row in rows:

@@ -166,9 +166,7 @@ def after(model: Model, found: Found) -> Model:
     queues = {name: model.queues[name] for name in found.queues}
     for name, old in queues.items():
         alternate = None if old.alternate is None else new.exchanges[old.alternate.name]
-        new.queues[name] = QueueModel(
-            name, durable=True, alternate=alternate, has_priorities=model.queues[name].has_priorities, is_certain=True
-        )
+        new.queues[name] = QueueModel(name, True, alternate, old.has_priorities, old.is_early, is_certain=True)
     for old_exchange in model.exchanges.values():
         if old_exchange.name in new.exchanges:
             ever = (new.queues[each.name] for each in old_exchange.ever if each.name in new.queues)

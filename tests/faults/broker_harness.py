@@ -10,7 +10,7 @@ import random
 from functools import partial
 from typing import Any, Final
 
-from qstore.formats.values import EMPTY_MAP, typed_map
+from qstore.formats.values import typed_map
 from tests.faults.basic_clients import BasicSession
 from tests.faults.broker_clients import Done, ModelSession, OneSession, Watcher
 from tests.faults.broker_findings import Found, after, check
@@ -53,6 +53,7 @@ class BrokerLife:
         must_be_clean: that process was stopped, not killed.
         pages: as of `BrokerProcess`.
         basic: whether some of the clients speak AMQP 0-9-1.
+        early: whether some of the queues deliver messages before their records are on the disk.
 
     Raises:
         BrokenPromiseError: something is not as it may be.
@@ -69,8 +70,9 @@ class BrokerLife:
         must_be_clean: bool = False,
         pages: bool = False,
         basic: bool = False,
+        early: bool = False,
     ) -> None:
-        self.disk, self.rng, self._is_basic = disk, rng, basic
+        self.disk, self.rng, self._is_basic, self._is_early = disk, rng, basic, early
         self.model = model
         self._is_looked_at = False
         self.peers: list[Peer] = []
@@ -337,11 +339,19 @@ class BrokerLife:
         if name in self.model.queues:
             return
         dead = None if alternate is None else self.model.exchanges[alternate]
-        queue = self.model.queues[name] = QueueModel(name, durable, dead, has_priorities=name == WITH_PRIORITIES)
+        is_early = self._is_early and self.rng.random() < 0.7
+        queue = self.model.queues[name] = QueueModel(name, durable, dead, name == WITH_PRIORITIES, is_early)
         done = partial(setattr, queue, "is_certain", True)
-        arguments = typed_map({"qpid.priorities": 10}) if queue.has_priorities else EMPTY_MAP
+        arguments: dict[str, int] = {"qpid.priorities": 10} if queue.has_priorities else {}
+        if is_early:
+            arguments["qpid.deliver_before_sync"] = 1
         manager.ask(
-            "queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate, arguments=arguments
+            "queue.declare",
+            done,
+            queue=name,
+            durable=durable,
+            alternate_exchange=alternate,
+            arguments=typed_map(arguments),
         )
 
     def _bind(self, manager: Peer, exchange_name: str, queue_name: str, key: str) -> None:

@@ -24,8 +24,10 @@ class BrokerMatrix:
         share: of the calls, how many are kill points; the catalogue's, which are few, all are, if any is.
         pages: whether the brokers let messages go out of memory (`BrokerProcess`).
         basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
+        early: whether some queues deliver messages before their records are on the disk.
         kill_points, stops: how many processes were killed, and stopped.
         delivered: how many messages came to clients.
+        unpromised: how many of them were not promised by then, on queues that deliver early.
         away: how many were out of memory, in brokers that did not end in a fork.
         failure: what was found in a fork.
     """
@@ -33,9 +35,11 @@ class BrokerMatrix:
     share: float = 1.0
     pages: bool = False
     basic: bool = False
+    early: bool = False
     kill_points: int = 0
     stops: int = 0
     delivered: int = 0
+    unpromised: int = 0
     away: int = 0
     failure: BaseException | None = None
     _life: BrokerLife | None = field(default=None, repr=False)
@@ -48,7 +52,7 @@ class BrokerMatrix:
         is_clean = False
         for _ in range(lives):
             self._life = None
-            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages, basic=self.basic)
+            life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean, **self._kind)
             self._life = life
             disk.watch = partial(self._visit, rng)
             try:
@@ -64,10 +68,15 @@ class BrokerMatrix:
                 self._end(life)
             model = life.model
             self.delivered += model.deliveries
+            self.unpromised += model.early
             self.away += len(life.process.store.away)
             order = None if is_clean else order
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order, must_be_clean=is_clean, pages=self.pages, basic=self.basic).discard()
+        BrokerLife(disk, model, rng, order, must_be_clean=is_clean, **self._kind).discard()
+
+    @property
+    def _kind(self) -> dict[str, bool]:
+        return {"pages": self.pages, "basic": self.basic, "early": self.early}
 
     def _work(self, life: BrokerLife, steps: int) -> None:
         for _ in range(0, steps, 10):
@@ -104,7 +113,7 @@ class BrokerMatrix:
             disk.kill_at = rng.randrange(60)
             life = None
             try:
-                life = BrokerLife(disk, model, rng, order, pages=self.pages, basic=self.basic)
+                life = BrokerLife(disk, model, rng, order, **self._kind)
                 life.begin()
                 life.work(rng.randint(0, 40))
             except Killed:
@@ -114,4 +123,4 @@ class BrokerMatrix:
                     model, order = life.model, life.order()
                     life.discard()
             disk.crash(power_loss=rng.random() < 0.5)
-        BrokerLife(disk, model, rng, order, pages=self.pages, basic=self.basic).discard()
+        BrokerLife(disk, model, rng, order, **self._kind).discard()

@@ -6,7 +6,7 @@ A promise is a completion that a client has got, or a message. Each message has 
     a copy                                          after a crash, on a durable queue, if it is persistent
     ----------------------------------------------  ------------------------------------------------------------------
     of a transfer that is completed                 it is there
-    that was delivered to a consumer                it is there: its record was synced
+    that was delivered to a consumer                it is there: its record was synced; not on a queue that is early
     whose removal was asked for (`leaving`)         it may be there or not
     whose removal was completed (`is_gone`)         it is not there
     that is being moved (`Move`)                    it is there, or in all the queues that it moves to
@@ -44,12 +44,16 @@ class ExchangeModel:
 
 @dataclass(eq=False, slots=True)
 class QueueModel:
-    """A queue. `purges` are those that are under way; `has_priorities`: it has ten levels."""
+    """A queue. `purges` are those that are under way; `has_priorities`: it has ten levels.
+
+    `is_early`: it delivers messages of no transaction before their records are synced.
+    """
 
     name: str
     durable: bool
     alternate: ExchangeModel | None = None
     has_priorities: bool = False
+    is_early: bool = False
     is_certain: bool = False
     is_leaving: bool = False
     copies: dict[int, Copy] = field(default_factory=dict)
@@ -186,6 +190,7 @@ class Model:
         tick: the number of the broker's tick.
         now: seconds since 1970.
         deliveries: how many messages came.
+        early: how many of them were not promised by then.
         suspicions: copies that came while somebody else had them, and who that was.
         overtaken: copies that did not come before one that was sent later, that one, and since when they could.
     """
@@ -201,7 +206,7 @@ class Model:
         self.now = 1_700_000_000.0
         self.suspicions: list[tuple[Copy, object]] = []
         self.overtaken: list[tuple[Copy, Copy, int]] = []
-        self.numbers = self.deliveries = 0
+        self.numbers = self.deliveries = self.early = 0
 
     def unique(self) -> int:
         """A number that was never given out."""
@@ -323,7 +328,9 @@ class Model:
         if transaction is not None:
             require(transaction.is_sent, f"message {copy.message.number} was not committed")
             self.committed(transaction)
-        if copy.is_kept:
+        if copy.is_kept and copy.queue.is_early:
+            self.early += not copy.is_promised
+        elif copy.is_kept:
             copy.is_promised = True
         for each in [each for each in copy.leaving if isinstance(each, Transaction)]:
             if each is not transaction:

@@ -81,6 +81,16 @@ def test_what_clients_of_0_9_1_were_promised_is_kept_too() -> None:
     assert matrix.delivered > 0
 
 
+def test_what_was_promised_is_kept_where_messages_are_delivered_before_the_sync() -> None:
+    """They may be lost with the broker; what was completed or confirmed, and what was accepted, is as on any queue."""
+    matrix = BrokerMatrix(share=0.08, early=True)
+    for seed in (*seeds_of_the_day(1), 5_000):  # whatever the day, there are messages that nobody was promised
+        matrix.pages = matrix.basic = seed % 2 == 1
+        matrix.run(seed)
+    assert matrix.kill_points > 20
+    assert matrix.unpromised > 0
+
+
 def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered() -> None:
     matrix = BrokerMatrix(share=0.0)
     for seed in seeds_of_the_day(10):
@@ -92,7 +102,7 @@ def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
 def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
-    matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0)
+    matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
     matrix.run(seed)
     assert matrix.kill_points
 

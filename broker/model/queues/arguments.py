@@ -15,6 +15,8 @@
     qpid.max_pages_loaded     how many pages of it are in memory (4); needs qpid.paging
     qpid.page_factor          the size of a page in units of 4,096 bytes (1); likewise
     qpid.compress             zstd: messages are compressed on disk; none: they are not
+    qpid.deliver_before_sync  1: a stored message is delivered while its record is written, and its publisher is told
+                              when that is on the disk; 0: it is delivered then. By default the broker's option applies
     qpid.last_value_queue_key        a last value queue, by the header of that name (`last_value`)
     qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
     qpid.last_value_queue_no_browse  likewise
@@ -102,6 +104,7 @@ PAGING: Final = "qpid.paging"
 MAX_PAGES: Final = "qpid.max_pages_loaded"
 PAGE_FACTOR: Final = "qpid.page_factor"
 COMPRESS: Final = "qpid.compress"
+DELIVER_BEFORE_SYNC: Final = "qpid.deliver_before_sync"
 DEFAULT_PAGES: Final = 4
 _COMPRESS_WORDS: Final = {"none": False, "zstd": True}
 OLD_KEY: Final = "qpid.LVQ_key"
@@ -173,6 +176,7 @@ class QueueArguments(NamedTuple):
         dead_letter: where its dead messages go; None if they are dropped.
         is_single_active: whether one consumer at a time gets messages.
         overflow: the value of x-overflow; empty if it is not given.
+        is_early: whether a stored message is delivered before its record is on the disk; None if not given.
     """
 
     max_messages: int = 0
@@ -202,6 +206,7 @@ class QueueArguments(NamedTuple):
     dead_letter: DeadLetterArguments | None = None
     is_single_active: bool = False
     overflow: str = ""
+    is_early: bool | None = None
 
 
 #: No arguments given.
@@ -276,6 +281,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         dead_letter,
         _is_single_active(classic.get(SINGLE_ACTIVE, False)),
         str(classic.get(OVERFLOW, "")),
+        is_set(given[DELIVER_BEFORE_SYNC]) if DELIVER_BEFORE_SYNC in given else None,
     )
 
 

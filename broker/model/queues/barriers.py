@@ -5,6 +5,9 @@
 
 Barriers are ordered by position, and may be lowered in any order: a transaction also waits for flushes of other
 journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
+
+A queue that delivers before the sync has two sets of barriers: all of them tell what is not on the disk yet, and those
+of transactions what must not be delivered (`contents`).
 """
 
 from __future__ import annotations
@@ -63,12 +66,16 @@ class Barriers:
     def raise_at(self, position: int) -> Barrier:
         """Put a barrier at `position`, the end of the queue."""
         barrier = Barrier(position)
-        self.limit = min(self.limit, position)
-        self._raised.append(barrier)
+        self.share(barrier)
         return barrier
 
+    def share(self, barrier: Barrier) -> None:
+        """Put a barrier that others have raised at the end of the queue."""
+        self.limit = min(self.limit, barrier.first)
+        self._raised.append(barrier)
+
     def lower(self, barrier: Barrier) -> None:
-        """The records that this barrier waits for are on the disk."""
+        """The records that this barrier waits for are on the disk. It may be one of others only."""
         barrier.is_open = True
         raised = self._raised
         while raised and raised[0].is_open:

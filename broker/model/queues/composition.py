@@ -89,6 +89,8 @@ class QueueFactory:
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
         restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
+        deliver_before_sync: whether queues deliver a stored message before its record is on the disk, unless their
+            declaration tells.
         paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
@@ -112,6 +114,7 @@ class QueueFactory:
         self.restore: RestoreMessage = cannot_restore
         self.paging: PagingDirectory | None = None
         self._max_paging_bytes = self.staging_bytes = 0
+        self.deliver_before_sync = False
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
         self.dead_letter: Callable[[str, str | None], DeadLetter[Queue] | None] = lambda _exchange, _key: None
@@ -181,6 +184,8 @@ class QueueFactory:
         queue.expires_seconds = parsed.expires / 1000
         if parsed.dead_letter is not None:
             queue.dead_letter = self.dead_letter(*parsed.dead_letter)
+        if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
+            queue.deliver_before_sync()
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 

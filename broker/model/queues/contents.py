@@ -25,17 +25,21 @@ class Contents(Depth):
 
     Attributes:
         created_at: as above.
+        is_early: whether a message is delivered before its record is on the disk (`deliver_before_sync`).
         redirected_to: the queue that gets the messages for this one; None if they are put on it (`redirection`).
         redirected_from: the queue whose messages are put on this one; None for none.
     """
 
-    __slots__ = ("_barriers", "_order", "created_at", "redirected_from", "redirected_to")
+    __slots__ = ("_barriers", "_order", "_unsynced", "created_at", "is_early", "redirected_from", "redirected_to")
 
     def __init__(
         self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None, created_at: float = 0.0
     ) -> None:
         super().__init__(name, durable=durable, watch=watch)
-        self._order, self.created_at, self._barriers = order, created_at, Barriers()
+        self._order, self.created_at = order, created_at
+        self._unsynced = Barriers()
+        self._barriers = self._unsynced  # those that delivery stops at
+        self.is_early = False
         self.redirected_to: Any = None
         self.redirected_from: Any = None
 
@@ -49,18 +53,32 @@ class Contents(Depth):
         """The position of the next message."""
         return self._order.next_position
 
+    def deliver_before_sync(self) -> None:
+        """Deliver a message while its record is written: only those of transactions wait for the disk."""
+        self._barriers = Barriers()
+        self.is_early = True
+
     @property
     def is_held(self) -> bool:
-        """Whether messages on it wait for the disk."""
+        """Whether messages on it cannot be delivered before something is on the disk."""
         return self._barriers.limit != NO_LIMIT
 
     def raise_barrier(self) -> Barrier:
         """Block delivery of the entries held so far until `lower` is called with this barrier."""
-        return self._barriers.raise_held()
+        return self._unsynced.raise_held()
 
     def raise_barrier_at_end(self) -> Barrier:
         """Block delivery of entries added from now on until `lower` is called with this barrier."""
-        return self._barriers.raise_at(self._order.next_position)
+        barrier = self._unsynced.raise_at(self._order.next_position)
+        if self.is_early:
+            self._barriers.share(barrier)
+        return barrier
+
+    def lower_barrier(self, barrier: Barrier) -> None:
+        """The records that this barrier waits for are on the disk."""
+        self._unsynced.lower(barrier)
+        if self.is_early:
+            self._barriers.lower(barrier)
 
     def entries(self) -> Iterator[Entry]:
         """All entries, in order; the one yielded last may be removed during iteration."""

@@ -9,7 +9,8 @@
     residency    which of its messages are in memory (`residency`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
-that is what the barriers are for. All other messages may be delivered at once. A message that is released (by its
+that is what the barriers are for. All other messages may be delivered at once, and on a queue that is early
+(`deliver_before_sync`) those of no transaction. A message that is released (by its
 consumer, or at the end of its session) is available again at its position.
 
 Enqueueing a message does not deliver it: the queue is marked as ready in the tick, and `dispatch` is called when all
@@ -123,7 +124,7 @@ class Queue(Admitting):
         self._consumers, self.residency = Consumers(is_single_active=is_single_active), residency
         self.is_single_active = is_single_active
         if residency is not None:
-            residency.attach(self, self._order, self._consumers, self._barriers, self.is_ready)
+            residency.attach(self, self._order, self._consumers, self._unsynced, self.is_ready)
 
     # ---- enqueue ----
 
@@ -188,7 +189,7 @@ class Queue(Admitting):
     def add_held(self, message: Message, rid: int) -> Entry:
         """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
         entry = self.enter(message, rid)
-        self._barriers.hold(entry.position)
+        self._unsynced.hold(entry.position)
         self._tick.written[self] = None
         self._tick.journals[self.journal] = True
         if self.displacements:
@@ -238,7 +239,7 @@ class Queue(Admitting):
 
     def lower(self, barrier: Barrier) -> None:
         """The records that this barrier waits for are on the disk."""
-        self._barriers.lower(barrier)
+        self.lower_barrier(barrier)
         self.is_ready()
 
     def is_ready(self) -> None:

@@ -13,6 +13,7 @@ class Paged(Protocol):
 
     messages_enqueued: int
     bytes_enqueued: int
+    is_deleted: bool
     counters: QueueCounters
 
     @property

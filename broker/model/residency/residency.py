@@ -158,6 +158,8 @@ class Residency(Tally):
     def relieve(self, excess: int, *, is_urgent: bool = False) -> int:
         """Let messages go out of memory.
 
+        Those of a queue that is being deleted stay: the files of its journal may be gone already.
+
         Args:
             excess: bytes to free.
             is_urgent: the broker is short of memory: what nobody consumes goes out as a whole.
@@ -165,6 +167,8 @@ class Residency(Tally):
         Returns:
             Bytes that were freed.
         """
+        if self._queue.is_deleted:
+            return 0
         window, least, smallest, freed = self._portions.window, self._portions.largest, self._portions.smallest, 0
         if is_urgent:
             least = smallest = self._portions.least

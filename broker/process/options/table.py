@@ -132,6 +132,11 @@ _QUEUES: Final = Group(
             "consumed at once; 0: never",
         ),
         Option(
+            "deliver-before-sync", _SWITCH, YES_NO, "no", "Deliver persistent messages while they are written to the "
+            "disk, not after that. Publishers are told after that in both cases. For single queues: "
+            "qpid.deliver_before_sync",
+        ),
+        Option(
             "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Fill level of a queue, in percent of its limit, "
             "above which its publishers wait; 0: never", maximum=100,
         ),
