@@ -9,7 +9,8 @@ At its end, once for all of that:
     4. each session reports to its peer which commands are completed
     5. each connection writes its output
 
-While the event loop is idle, so that a flush blocks it, messages that do not wait for the disk are delivered before 1.
+While the event loop is idle, messages that do not wait for the disk are delivered before 1. A flush in which no such
+message was written blocks an idle event loop.
 
 Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
 another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
@@ -229,10 +230,11 @@ class Tick:
         self._is_scheduled = False
         self._is_ending = True
         try:
-            if self.written and self._is_early():
+            is_early = bool(self.written) and self._is_early()
+            if is_early:
                 self._dispatch()
                 self._write_outputs()
-            self._begin_flush()
+            self._begin_flush(may_block=not is_early)
             if self.awaited:
                 self._answer_awaited()
             while self.ready:
@@ -260,7 +262,10 @@ class Tick:
             self.ended()
 
     def _is_early(self) -> bool:
-        """Whether messages are delivered before the flush begins: it may block, and they do not wait for it."""
+        """Whether messages are delivered before the flush begins, which they do not wait for.
+
+        It does not block the event loop then: the next ones do not wait for it either.
+        """
         return any(queue.is_early for queue in self.written) and self.is_idle()
 
     def _answer_awaited(self) -> None:
@@ -278,7 +283,7 @@ class Tick:
         for output in outputs:
             output.write_output()
 
-    def _begin_flush(self) -> None:
+    def _begin_flush(self, *, may_block: bool = True) -> None:
         """Complete commands, or let them wait for the flush that begins here."""
         held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
         later, self._later = self._later, []
@@ -310,7 +315,7 @@ class Tick:
         flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
         self.journals.clear()
         self.flushes_under_way += 1
-        self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=self.is_idle())
+        self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=may_block and self.is_idle())
 
     def _start_timer(self) -> None:
         if not self._has_timer:

@@ -38,17 +38,30 @@ def test_a_message_is_delivered_at_once_and_its_publisher_waits(model: Model) ->
     assert told == [None]
 
 
-def test_an_idle_loop_delivers_before_it_blocks(model: Model) -> None:
+def test_an_idle_loop_delivers_first_and_does_not_block(model: Model) -> None:
     """What a consumer that need not accept has taken is removed by the same flush."""
     queue = early(model)
     seen: list[int] = []
     model.consumer(queue, on_delivery=lambda entry: (seen.append(len(model.store.waiting)), queue.dequeue(entry)))
     model.tick.is_idle = lambda: True
+    may_block: list[bool] = []
+    flush = model.store.flush
+
+    def noted(journals: Any, done: Any, *, is_idle: bool) -> None:
+        may_block.append(is_idle)
+        flush(journals, done, is_idle=is_idle)
+
+    model.store.flush = noted  # type: ignore[method-assign, assignment]
     model.publish("q", b"1")
     model.run()
     assert seen == [0]
+    assert may_block == [False]
     assert len(model.store.waiting) == 1
     assert queue.is_empty
+    model.queue("other", durable=True)
+    model.publish("other", b"2")
+    model.run()
+    assert may_block == [False, True]
 
 
 def test_a_message_may_be_accepted_before_it_is_on_the_disk(model: Model) -> None:

@@ -54,7 +54,10 @@ class Contents(Depth):
         return self._order.next_position
 
     def deliver_before_sync(self) -> None:
-        """Deliver a message while its record is written: only those of transactions wait for the disk."""
+        """Deliver a message while its record is written: only those of transactions wait for the disk.
+
+        Called before there are any.
+        """
         self._barriers = Barriers()
         self.is_early = True
 
