@@ -195,9 +195,9 @@ def _complete_all(self: CompletionLedger, _runs: Runs) -> None:
     self.done.add(self.done.below, self.processed - 1)
 
 
-def _lingering_completed(self: Tick) -> None:
+def _lingering_completed(self: Tick, *, may_block: bool = True) -> None:
     """Commands that wait for lingering records are completed at once."""
-    _sound_begin_flush(self)
+    _sound_begin_flush(self, may_block=may_block)
     for worker, runs in self._lingering_runs:
         worker.complete(runs)
     self._lingering_runs.clear()

@@ -9,9 +9,8 @@
     residency    which of its messages are in memory (`residency`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
-that is what the barriers are for. All other messages may be delivered at once, and on a queue that is early
-(`deliver_before_sync`) those of no transaction. A message that is released (by its
-consumer, or at the end of its session) is available again at its position.
+that is what the barriers are for. All others may be delivered at once; on a queue that is early all but transactions'
+are others. A message that is released (by its consumer, or at the end of its session) is available at its position.
 
 Enqueueing a message does not deliver it: the queue is marked as ready in the tick, and `dispatch` is called when all
 input of the tick was processed.
