@@ -315,7 +315,8 @@ class Tick:
         flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
         self.journals.clear()
         self.flushes_under_way += 1
-        self._store.flush(flushed, _Batch(self, self._store, barriers, held, later).done, is_idle=may_block and self.is_idle())
+        batch = _Batch(self, self._store, barriers, held, later)
+        self._store.flush(flushed, batch.done, is_idle=may_block and self.is_idle())
 
     def _start_timer(self) -> None:
         if not self._has_timer:
