@@ -193,14 +193,15 @@ def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]
         yield LogLine(
             Level.NOTICE,
             f"Transaction {xid.hex()} is in doubt: it is prepared, and its messages are kept but not delivered until "
-            "its transaction manager decides. To decide manually, stop the broker and create a store in which it is "
-            f"resolved: qstore-recover {where} NEW-DIRECTORY --resolve {xid.hex()}=commit (or =rollback)",
+            "its transaction manager decides. To decide manually: qstore-shell amqp://HOST --yes -c "
+            f"'resolve {xid.hex()} commit' (or rollback); while the broker is stopped, with {where} instead of amqp://HOST",
         )
     if len(xids) > MAX_IN_DOUBT_LINES:
         yield LogLine(
             Level.NOTICE,
-            f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt; after stopping the broker, "
-            f"qstore-dump {where} --transactions lists all {len(xids)}, and qstore-recover --resolve-all resolves them",
+            f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt: qstore-shell amqp://HOST -c 'list "
+            f"transactions' lists all {len(xids)}; while the broker is stopped, qstore-recover {where} NEW-DIRECTORY "
+            "--resolve-all commit (or rollback) creates a store in which all are decided",
         )
 
 

@@ -147,7 +147,7 @@ class Recovery:
             journal=found.journal,
         )
         held = _Held()
-        if not self._recover_index(found, queue):
+        if not self._recover_index(found, queue, held):
             self._recover_messages(found, queue, held)
         journal = found.journal
         self._emit(
@@ -167,12 +167,13 @@ class Recovery:
         self._emit(QueueRecovered(record.name, queue.message_count))
         return queue
 
-    def _recover_index(self, found: RecoveredQueue, queue: Queue) -> bool:
+    def _recover_index(self, found: RecoveredQueue, queue: Queue, held: _Held) -> bool:
         """Put the messages on a queue without reading them, if it can have them so. Returns whether it does.
 
-        Their sizes are estimated by that of the first message, and known when they are read. A queue that displaces
-        messages, as rings do, needs the sizes themselves: by estimates it would discard what there is room for. One
-        with a time to live for messages needs to know when they expire.
+        Those that a branch in doubt holds are read, and counted in `held`. The sizes of the others are estimated by
+        that of the first one, and known when they are read. A queue that displaces messages, as rings do, needs the
+        sizes themselves: by estimates it would discard what there is room for. One with a time to live for messages
+        needs to know when they expire.
         """
         is_plain = not queue.displacements and queue.message_ttl is None
         if queue.residency is None or not is_plain or not queue.residency.takes_index:
@@ -182,34 +183,44 @@ class Recovery:
             return False
         surplus = -1
         for portion in portions:
-            if surplus < 0:
-                surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
-            sizes = [max(1, size - surplus) for size in portion.sizes]
-            queue.residency.recover(portion.rids, sizes, portion.redelivered)
-            self._messages += len(sizes)
+            if portion.rids:
+                if surplus < 0:
+                    surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
+                sizes = [max(1, size - surplus) for size in portion.sizes]
+                queue.residency.recover(portion.rids, sizes, portion.redelivered)
+                self._messages += len(sizes)
+            if portion.held is not None and self._recover_message(queue, portion.held, held):
+                self._messages += 1
             self._tell_progress(found.record.name)
+        self._relieve(queue)
         return True
 
     def _recover_messages(self, found: RecoveredQueue, queue: Queue, held: _Held) -> None:
-        record, count = found.record, 0
+        count = 0
         for stored in self._store.messages(found):
-            try:
-                message = self._restore(stored.data)
-            except BrokerRecordError as error:
-                _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', record.name, stored.rid, error)
+            if not self._recover_message(queue, stored, held):
                 continue
-            if stored.state == LIVE:
-                queue.enter(message, stored.rid).is_redelivered = stored.redelivered
-            else:
-                self._hold(queue, message, stored)
-                held.count(stored)
             count += 1
             if count % _RELIEVED_AFTER == 0:
                 self._messages += _RELIEVED_AFTER
                 self._relieve(queue)
-                self._tell_progress(record.name)
+                self._tell_progress(found.record.name)
         self._messages += count % _RELIEVED_AFTER
         self._relieve(queue)
+
+    def _recover_message(self, queue: Queue, stored: RecoveredMessage, held: _Held) -> bool:
+        """Put a message on a queue that was read. Returns False if it cannot be decoded, which is logged."""
+        try:
+            message = self._restore(stored.data)
+        except BrokerRecordError as error:
+            _LOG.error('Queue "%s": record 0x%x is skipped, and stays stored: %s', queue.name, stored.rid, error)
+            return False
+        if stored.state == LIVE:
+            queue.enter(message, stored.rid).is_redelivered = stored.redelivered
+        else:
+            self._hold(queue, message, stored)
+            held.count(stored)
+        return True
 
     def _tell_progress(self, name: str) -> None:
         self._tell(

@@ -140,11 +140,11 @@ class RecoveredMessage(Protocol):
 
 
 class IndexPortion(Protocol):
-    """Consecutive stored messages that were not read. All are LIVE."""
+    """Consecutive stored messages that were not read, all of them LIVE; and one after them that a branch holds."""
 
     @property
     def rids(self) -> Sequence[int]:
-        """Their record ids."""
+        """Record ids of those that were not read; may be empty."""
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -152,7 +152,11 @@ class IndexPortion(Protocol):
 
     @property
     def redelivered(self) -> Sequence[int]:
-        """Those that may have been delivered before, by number from 0."""
+        """Those of them that may have been delivered before, by number from 0."""
+
+    @property
+    def held(self) -> RecoveredMessage | None:
+        """The message after them, LOCKED or PENDING; None if there is none."""
 
 
 class RecoveredQueue(Protocol):
@@ -354,7 +358,7 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
         """The messages of a recovered queue, in order. Read them before appending to the queue."""
 
     def index(self, queue: _QueueT, /) -> Iterator[IndexPortion] | None:
-        """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
+        """Where the messages of a recovered queue are, in order; None if they are few, and `messages` reads them."""
 
     def end_recovery(self) -> None:
         """End recovery: no more stored messages will be read."""

@@ -2,7 +2,7 @@
 
 Recovery has walked the journal and knows the log offset of each record that is still needed, so only the headers of
 those are read again, in log order; no record is verified twice. *Live* means every message that recovery keeps,
-including those in doubt: their records cannot be overwritten either.
+including those in doubt: their records cannot be overwritten either. In the prepared list every transaction is live.
 
     live bytes   the blocks of the live records: the space really needed
     span         from the oldest live record to the journal's end: the space that a ring cannot reuse while that record
@@ -17,16 +17,19 @@ one transaction in doubt, retains the rest.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
 from qstore.formats.qls import records as qls
 from qstore.formats.rhm import records as rhm
-from qstore.formats.rhm.geometry import padded
+from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
+from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
+from qstore.formats.rhm.headers import record_blocks
 from qstore.formats.rhm.records import Kind
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.format import JournalFormat
@@ -168,21 +171,28 @@ class _Sizes(NamedTuple):
     xids: Spread
 
 
-def measure(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Measurement:
+def measure(
+    journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, *, is_prepared_list: bool = False
+) -> Measurement:
     """Measure a recovered journal.
 
     Args:
         journal: the journal.
-        recovery: the result of the walk, resolved.
+        recovery: the result of the walk; resolved, unless it is that of the prepared list.
         end: where the walk ended; None if nothing was ever written, or the system refused to continue reading.
+        is_prepared_list: whether it is that of the prepared list.
 
     Raises:
         OSError: a file can no longer be opened.
     """
     messages = recovery.messages
     sizes = _Sizes(Spread(), Spread(), Spread(), Spread())
-    oldest, records_end = _read_headers(journal, recovery, sizes)
+    entries: Iterator[tuple[int, int, int]] = messages.in_place_order()
+    if is_prepared_list:
+        entries = iter(_open_enqueues(recovery))
+    oldest, records_end = _read_headers(journal, entries, sizes)
     end_place = records_end if end is None else end.place
+    further = _open_blocks(journal, recovery) * BLOCK_SIZE if is_prepared_list else 0
     return Measurement(
         capacity=_capacity(journal),
         live=messages.count(LIVE),
@@ -194,7 +204,7 @@ def measure(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None)
         xids=sizes.xids,
         oldest=oldest,
         end=end_place,
-        threshold=None if journal.is_single_file else _threshold(journal, oldest, end_place, sizes.records),
+        threshold=None if journal.is_single_file else _threshold(journal, oldest, end_place, sizes.records, further),
     )
 
 
@@ -206,22 +216,47 @@ def _capacity(journal: Journal) -> int:
     return geometry.capacity
 
 
-def _threshold(journal: Journal, oldest: OldestRecord | None, end: int, records: Spread) -> Threshold | None:
+def _open_enqueues(recovery: JournalRecovery) -> list[tuple[int, int, int]]:
+    """Of the prepared list: record id, log offset and state of what open transactions enqueue, by log offset."""
+    found = (
+        (each.rid, each.place, LIVE)
+        for transaction in recovery.transactions
+        for each in transaction
+        if each.is_enqueue
+    )
+    return sorted(found, key=itemgetter(1))
+
+
+def _open_blocks(journal: Journal, recovery: JournalRecovery) -> int:
+    """Of the prepared list: the blocks of open transactions' dequeues, and those that are kept for their outcomes."""
+    if journal.format is not JournalFormat.VERSION_2:
+        return 0
+    flush = (DEFAULT_FLUSH_ALIGNMENT if journal.info is None else journal.info.flush_alignment) // BLOCK_SIZE
+    blocks = 0
+    for transaction in recovery.transactions:
+        blocks += record_blocks(0, len(transaction.xid)) * (transaction.dequeues + 1) + flush
+    return blocks
+
+
+def _threshold(
+    journal: Journal, oldest: OldestRecord | None, end: int, records: Spread, further: int
+) -> Threshold | None:
     return threshold(
         journal.files.geometry,
         journal.format,
         oldest=None if oldest is None else oldest.place,
         end=end,
         live=records.count,
-        live_bytes=records.total,
+        live_bytes=records.total + further,
     )
 
 
-def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) -> tuple[OldestRecord | None, int]:
+def _read_headers(
+    journal: Journal, entries: Iterator[tuple[int, int, int]], sizes: _Sizes
+) -> tuple[OldestRecord | None, int]:
     """Collect the sizes of the live records; returns the oldest of them, and the end of the last one."""
     header, tail = _AROUND[journal.format]
     window, data_of_enqueue = journal.stream.window, journal.data_of_enqueue
-    entries = recovery.messages.in_place_order()
     oldest: OldestRecord | None = None
     end = 0
     while batch := list(islice(entries, _BATCH)):

@@ -283,6 +283,13 @@ class JournalRecovery:
             if not operation.is_enqueue and self.messages.set_state(operation.rid, LOCKED):
                 self._in_doubt[operation.rid] = transaction.xid
 
+    def held(self) -> Iterator[OutstandingRecord]:
+        """The messages that branches in doubt hold, once the transactions are resolved."""
+        for rid, xid in self._in_doubt.items():
+            found = self.messages.get(rid)
+            if found is not None:
+                yield rid, found.place, found.state, xid
+
     def outstanding(self, journal_format: JournalFormat) -> Iterator[OutstandingRecord]:
         """The messages that recovery keeps, in the format's order: by log offset, or by record id."""
         by_rid = journal_format.keeps_rid_order

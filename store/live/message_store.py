@@ -292,8 +292,8 @@ class MessageStore:
         return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid), self._log)
 
     def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
-        """Where the messages of a recovered queue are, in order; None if `messages` must read them."""
-        return queue.index(lambda rids: self._delivered.among(queue.queue_id, rids))
+        """Where the messages of a recovered queue are, in order; None if they are few, and `messages` reads them."""
+        return queue.index(lambda rids: self._delivered.among(queue.queue_id, rids), self._log)
 
     def delivered(self, queue: StartedQueue) -> Iterator[int]:
         """The messages of a recovered queue that may have been delivered before, by record id; none is read."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import qstore.store.log_lines as log_lines
@@ -40,17 +41,19 @@ class RecoveredMessage:
 
 
 class IndexPortion(NamedTuple):
-    """Consecutive recovered messages, which were not read.
+    """Consecutive recovered messages, which were not read; and one that was, since a transaction in doubt holds it.
 
     Attributes:
-        rids: their record ids.
+        rids: record ids of those that were not read; may be empty.
         sizes: bytes of their records on the disk.
-        redelivered: those that may have been delivered before, by number from 0.
+        redelivered: those of them that may have been delivered before, by number from 0.
+        held: the message that follows them, if it is held; None if it is not, or cannot be read.
     """
 
     rids: Sequence[int]
     sizes: Sequence[int]
     redelivered: Sequence[int]
+    held: RecoveredMessage | None = None
 
 
 class StartedQueue:
@@ -92,49 +95,97 @@ class StartedQueue:
             is_redelivered: whether the message with that record id may have been delivered before.
             log: receives a line for each message that is omitted, because its compressed content is damaged.
         """
+        for rid, place, state, xid in self._recovery.outstanding(self._reader.format):
+            data = self._data(rid, place, log)
+            if data is not None:
+                yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
+
+    def _data(self, rid: int, place: int, log: Callable[[LogLine], None]) -> bytes | None:
+        """The data of a message; None if it is damaged, which is logged."""
         reader, journal = self._reader, self.journal
-        small_data, compactor = reader.small_data, journal.writer.compactor
-        for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            try:
-                if compactor.copied:  # to make room for outcomes; the originals may be overwritten
-                    header, data = journal.stored(rid)
-                    data = Decompressor().restore(data) if header.flags & COMPRESSED else data
-                else:
-                    data = small_data(place) or reader.message_data(place)
-            except RhmError as error:
-                log(log_lines.content_damaged(journal.name, rid, error.what))
-                continue
-            yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
+        try:
+            if not journal.writer.compactor.copied:
+                return reader.small_data(place) or reader.message_data(place)
+            header, data = journal.stored(rid)  # copied to make room for outcomes; the original may be overwritten
+            return Decompressor().restore(data) if header.flags & COMPRESSED else data
+        except RhmError as error:
+            log(log_lines.content_damaged(journal.name, rid, error.what))
+            return None
 
     def rids(self) -> Iterator[int]:
         """The record ids of its messages, in order; none is read."""
         for rid, _, _, _ in self._recovery.outstanding(self._reader.format):
             yield rid
 
-    def index(self, redelivered: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[IndexPortion] | None:
-        """Where the messages are; none is read. None if they are few, or transactions hold some.
+    def index(
+        self, redelivered: Callable[[Sequence[int]], Sequence[int]], log: Callable[[LogLine], None]
+    ) -> Iterator[IndexPortion] | None:
+        """Where the messages are; only those are read that transactions in doubt hold. None if they are few.
 
         What was found in the journal is forgotten then: the index of the journal's writer has the same.
 
         Args:
             redelivered: which of the messages with these record ids may have been delivered, by number from 0.
+            log: as of `read`.
         """
         records = self.journal.writer.records
-        if self.in_doubt or records.live or not records.resting:
+        if not records.resting:
             return None
+        apart: dict[int, tuple[int, int, bytes | None]] = {}  # messages that do not rest, or are held
+        for rid in records.live:
+            found = self._recovery.messages.get(rid)
+            if found is not None:  # otherwise it is a dequeue
+                apart[rid] = found.place, found.state, None
+        apart |= {rid: (place, state, xid) for rid, place, state, xid in self._recovery.held()}
         self._recovery.messages.clear()
-        return map(partial(_portion, redelivered), records.resting.portions())
+        return self._portions(redelivered, log, apart)
+
+    def _portions(
+        self,
+        redelivered: Callable[[Sequence[int]], Sequence[int]],
+        log: Callable[[LogLine], None],
+        apart: Mapping[int, tuple[int, int, bytes | None]],
+    ) -> Iterator[IndexPortion]:
+        """What rests, by record id, with what is apart between it."""
+        records = self.journal.writer.records
+        others = deque(sorted(apart))
+        for rids, packed in records.resting.portions():
+            begin = 0
+            while others and others[0] <= rids[-1]:
+                rid = others.popleft()
+                end = bisect_left(rids, rid)
+                yield from self._cut(rids[begin:end], packed[begin:end], redelivered, log, rid, apart[rid])
+                begin = end + (rids[end] == rid)
+            yield from self._cut(rids[begin:], packed[begin:], redelivered, log)
+        for rid in others:
+            yield from self._cut((), (), redelivered, log, rid, apart[rid])
+
+    def _cut(
+        self,
+        rids: Sequence[int],
+        packed: Sequence[int],
+        redelivered: Callable[[Sequence[int]], Sequence[int]],
+        log: Callable[[LogLine], None],
+        rid: int = 0,
+        apart: tuple[int, int, bytes | None] = (0, LIVE, None),
+    ) -> Iterator[IndexPortion]:
+        """A part of what rests, and the message `rid` after it, if one is given."""
+        sizes = [(each & SIZE_MASK) * BLOCK_SIZE for each in packed]
+        place, state, xid = apart
+        if rid and state != LIVE:
+            data, marked = self._data(rid, place, log), bool(redelivered((rid,)))
+            held = None if data is None else RecoveredMessage(rid, data, state, xid, marked)
+            yield IndexPortion(rids, sizes, redelivered(rids), held)
+            return
+        if rids:
+            yield IndexPortion(rids, sizes, redelivered(rids))
+        if rid:
+            size = (self.journal.writer.records.live[rid] & SIZE_MASK) * BLOCK_SIZE
+            yield IndexPortion((rid,), (size,), redelivered((rid,)))
 
     def close(self) -> None:
         """Close the reader: the messages are read."""
         self._reader.close()
-
-
-def _portion(
-    redelivered: Callable[[Sequence[int]], Sequence[int]], records: tuple[Sequence[int], Sequence[int]]
-) -> IndexPortion:
-    rids, packed = records
-    return IndexPortion(rids, [(each & SIZE_MASK) * BLOCK_SIZE for each in packed], redelivered(rids))
 
 
 class StartedStore(NamedTuple):

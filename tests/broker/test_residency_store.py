@@ -6,19 +6,27 @@ import asyncio
 import errno
 import logging
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qstore.broker.model.errors import InternalError
+from qstore.broker.management.methods import moving
+from qstore.broker.management.methods.moving import Selection
+from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.transactions.branch import Branch, Status
+from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
 from qstore.store.disk import OsFile
 from qstore.store.journal.write import resumption
+from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import OsWritableFile
 from tests.broker.wired_broker import Wired, wired
 from tests.support.processes import PATIENCE_SECONDS
@@ -137,6 +145,118 @@ def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
             assert reader.bodies == [body(number) for number in range(count)]
             assert reader.redelivered == 1
             assert (queue.message_count, queue.message_bytes, queue.memory) == (0, 0, 0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_start_reads_only_what_branches_in_doubt_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    """And keeps only their records apart: those of all other messages are in packed arrays."""
+    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    xids = [encode_dtx_xid(1, b"%d" % number, b"") for number in range(2)]
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, _ = await made(world, 1 << 30)
+            await publish(world, 0, 30)
+            entries = list(queue.entries())
+            await prepared(world, xids[0], queue, [entries[0], entries[7], entries[29]], range(30, 32))
+            await publish(world, 32, 30)
+            await prepared(world, xids[1], queue, [entries[8]], range(62, 64))
+        async with wired(tmp_path / "data") as world:
+            queue = world.broker.queues["q"]
+            records = queue.journal.writer.records
+            assert (len(records.live), len(records.resting)) == (4 + 4, 60)  # what was enqueued, the dequeues; the rest
+            assert queue.residency is not None
+            assert (queue.residency.messages_out, queue.residency.messages_in) == (56, 0)
+            assert queue.message_count == 64
+            free = [number for number in range(62) if number not in (0, 7, 8, 29, 30, 31)]
+            assert (await taken(world, queue, 20)).bodies == [body(number) for number in free[:20]]
+            for xid in xids:
+                await ended(world.broker.distributed.find(xid), commits=commits)
+            held = (30, 31, 62, 63) if commits else (0, 7, 8, 29)
+            left = [body(number) for number in sorted([*free[20:], *held])]
+            assert (await taken(world, queue, len(left))).bodies == left
+            assert (queue.message_count, queue.memory, records.messages, records.room) == (0, 0, 0, records_room(queue))
+        async with wired(tmp_path / "data") as world:
+            assert world.broker.queues["q"].message_count == 0
+            assert not world.broker.distributed.branches
+
+    asyncio.run(story())
+
+
+def records_room(queue: Queue) -> int:
+    """The blocks that enqueues may fill in an empty journal."""
+    threshold: int = queue.journal.writer.space.threshold
+    return threshold
+
+
+async def prepared(world: Wired, xid: bytes, queue: Queue, accepted: list[Entry], published: range) -> None:
+    """A prepared branch that accepts some messages and publishes others."""
+    branch = world.broker.distributed.start(xid)
+    for entry in accepted:
+        assert queue.acquire(entry)
+        branch.work.accept(queue, entry)
+    for number in published:
+        branch.work.publish(world.message("q", body(number)), world.broker.exchanges[""])
+    world.broker.distributed.leave(branch, has_failed=False)
+    await done(branch.prepare)
+
+
+async def ended(branch: Branch, *, commits: bool) -> None:
+    await done(partial(branch.commit, one_phase=False) if commits else branch.roll_back)
+
+
+async def done(act: Callable[[Callable[[Status, ModelError | None], None]], None]) -> None:
+    """Do something with a branch, until it is on the disk."""
+    future: asyncio.Future[tuple[Status, ModelError | None]] = asyncio.get_running_loop().create_future()
+    act(lambda status, error: future.set_result((status, error)))
+    assert await future == (Status.OK, None)
+
+
+def test_a_filter_passes_each_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many portions its walk is in, and whether messages are in memory or not, which does not change."""
+    monkeypatch.setattr(moving, "_SECONDS_AT_ONCE", 0.0)  # one message at once
+    count, passed = 600, 0
+    since, load = Fifo.since, QueueJournal.load
+    loads: list[int] = []
+
+    def counting(fifo: Fifo, last: Entry | None, position: int) -> Iterator[Entry]:
+        nonlocal passed
+        for entry in since(fifo, last, position):
+            passed += 1
+            yield entry
+
+    def loading(journal: QueueJournal, rid: int) -> bytes:
+        loads.append(rid)
+        return load(journal, rid)
+
+    monkeypatch.setattr(Fifo, "since", counting)
+    monkeypatch.setattr(QueueJournal, "load", loading)
+
+    async def story() -> None:
+        async with wired(tmp_path / "data") as world:
+            queue, residency = await made(world, 1 << 30)
+            await publish(world, 0, count)
+            residency.relieve(1 << 30, is_urgent=True)
+            memory = queue.memory
+            await publish(world, count, 100)
+            selection = Selection(queue, 0, lambda message: message.whole().body.endswith(b"7"))  # type: ignore[attr-defined]
+            found: list[bytes] = []
+            while not selection.is_over:
+                for entry in selection.portion():
+                    assert queue.acquire(entry, is_consumed=False)
+                    found.append(bytes(entry.message.whole().body))  # type: ignore[attr-defined]
+                    queue.dequeue(entry)
+                await asyncio.sleep(0)
+            assert found == [body(number) for number in range(count + 100) if number % 10 == 7]
+            assert passed <= 2 * (count + 100)
+            assert len(loads) == count
+            assert queue.memory - 100 * 330 < 2 * memory
+            left = [body(number) for number in range(count + 100) if number % 10 != 7]
+            assert (await taken(world, queue, len(left))).bodies == left
 
     asyncio.run(story())
 

@@ -133,9 +133,11 @@ def test_transactions_in_doubt_are_told_with_what_settles_them_and_not_without_e
     (line,) = log_lines.transactions_in_doubt("/srv/my store", [b"\x06\xff"])
     assert line.level == "notice"
     assert line.text.startswith("Transaction 06ff is in doubt: ")
-    assert line.text.endswith("qstore-recover '/srv/my store' NEW-DIRECTORY --resolve 06ff=commit (or =rollback)")
+    assert "qstore-shell amqp://HOST --yes -c 'resolve 06ff commit' (or rollback); " in line.text
+    assert line.text.endswith(" with '/srv/my store' instead of amqp://HOST")
     assert list(log_lines.transactions_in_doubt("/srv", [])) == []
     *lines, last = log_lines.transactions_in_doubt("/srv", [bytes((number,)) for number in range(50)])
     assert [line.text[12:14] for line in lines] == [f"{number:02x}" for number in range(MAX_IN_DOUBT_LINES)]
-    assert last.text.startswith("30 more transactions are in doubt; ")
-    assert "qstore-dump /srv --transactions lists all 50" in last.text
+    assert last.text.startswith("30 more transactions are in doubt: ")
+    assert "-c 'list transactions' lists all 50" in last.text
+    assert "qstore-recover /srv NEW-DIRECTORY --resolve-all commit (or rollback)" in last.text

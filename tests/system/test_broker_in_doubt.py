@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -15,7 +17,8 @@ from qstore.formats.amqp_0_10.codes import ErrorCode, XaStatus
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
-from qstore.tools import qstore_recover
+from qstore.tools import qstore_check, qstore_recover
+from qstore.tools.check import report
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import RawPeer, SessionEndedError
@@ -144,7 +147,9 @@ def test_the_tools_agree_with_the_broker(open_fixture: StoreOpener, make_broker:
     assert shown == [("in-doubt", second.global_id)]
 
 
-def test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them(make_broker: BrokerMaker) -> None:
+def test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them(
+    make_broker: BrokerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is refused can be prepared, or rolled back, when others have ended."""
     broker = make_broker("--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1").start()
     xids = [BranchId(1, b"%d" % number, b"x" * 250) for number in range(500)]
@@ -165,11 +170,21 @@ def test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them(make_b
         assert len(in_doubt(peer)) == len(prepared) - 4
         peer.end()
     broker.kill()
+    lines = checked(broker.data_directory, "--json").splitlines()
+    shown = [line for line in map(json.loads, lines) if line.get("role") == "prepared-list"]
+    assert [(0.9 < line["fill"] <= 1, line["near_threshold"]) for line in shown] == [(True, True)]
+    monkeypatch.setattr(report, "_MAX_SHOWN", 40)
+    assert f"… and {len(prepared) - 4 - 40} more transactions; --json shows all" in checked(broker.data_directory)
     broker.start()
     with RawPeer(broker.port) as peer:
         assert len(in_doubt(peer)) == len(prepared) - 4
         assert peer.message_count("q") == 5
         peer.end()
+
+
+def checked(directory: Path, *options: str) -> str:
+    """What qstore-check says."""
+    return CliRunner().invoke(qstore_check.command, [*options, str(directory)]).output
 
 
 def prepare_all(peer: RawPeer, xids: Sequence[BranchId]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from qstore.formats.plain import plain_map
-from qstore.tools import qstore_recover
+from qstore.tools import qstore_shell
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import Delivery, RawPeer
@@ -180,15 +181,13 @@ def test_the_log_tells_how_to_settle_what_is_in_doubt_and_that_works(
     assert all(" [Store] notice Transaction " in line for line in lines)
     counts = {queue["name"]: queue["message_count"] for queue in fixture.recovered["queues"]}
     assert broker.stop() == 0
-    settled = broker.directory / "settled"
-    options = []
     for line in lines:
-        program, source, _, *option = line.partition("resolved: ")[2].removesuffix(" (or =rollback)").split()
-        assert (program, source) == ("qstore-recover", str(broker.data_directory))
-        options += [each.replace("=commit", f"={outcome}") for each in option]
-    found = CliRunner().invoke(qstore_recover.command, [str(broker.data_directory), str(settled), *options])
-    assert found.exit_code == 0, found.output
-    broker.data_directory = settled
+        program, url, *options = shlex.split(line.partition("manually: ")[2].partition(" (or rollback)")[0])
+        assert (program, url) == ("qstore-shell", "amqp://HOST")
+        assert line.endswith(f"with {broker.data_directory} instead of amqp://HOST")
+        options = [each.replace("commit", outcome) for each in options]
+        found = CliRunner().invoke(qstore_shell.command, [str(broker.data_directory), *options])
+        assert found.exit_code == 0, found.output
     said = len(broker.log_text())
     broker.start()
     assert " in doubt" not in broker.log_text()[said:]

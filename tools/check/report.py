@@ -119,11 +119,13 @@ def _oldest(fields: Object) -> Text:
 
 
 def _show_transactions(console: Console, check: StoreCheck) -> None:
-    for fields in transactions_of(check):
+    transactions = transactions_of(check)
+    for fields in transactions[:_MAX_SHOWN]:
         what = f"{fields['type']} transaction {fields['xid']}: {fields['state']}"
         if fields["enqueues"] is not None:
             what += f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
         console.print(Text(what), soft_wrap=True)
+    show_rest(console, len(transactions), "transactions")
 
 
 def show_damage(console: Console, damage: list[Damage]) -> None:

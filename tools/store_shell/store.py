@@ -180,8 +180,9 @@ class StorePlace:
             if journal is None or recovery is None:
                 yield journal_object(JournalCheck(role, queue, None, None, 0, 0))
                 continue
-            still_open = recovery.transactions if role == PREPARED_LIST else recovery.left_open
-            measured = measure(journal, recovery, queue.end)
+            is_list = role == PREPARED_LIST
+            still_open = recovery.transactions if is_list else recovery.left_open
+            measured = measure(journal, recovery, queue.end, is_prepared_list=is_list)
             yield journal_object(JournalCheck(role, queue, journal, measured, len(still_open), damage[journal.path]))
             journal.close()
 

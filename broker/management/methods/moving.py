@@ -11,6 +11,7 @@ Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
 
 _AT_ONCE: Final = 100  # messages that are moved before others are served
-_LOOKED_AT: Final = 2000  # messages that are looked at before others are served
+_SECONDS_AT_ONCE: Final = 0.005  # that messages are looked at before others are served: some are read from the disk
 _TRACE: Final = "x-qpid.trace"
 _NO_TRACE: Final = TypedValue(STR16, "")
 
@@ -82,7 +83,7 @@ async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, call
     """Remove messages from a queue."""
     tick = managed.broker.tick
     managed.broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
-    waiting, selection = Waiting(), _Selection(queue, count(arguments, "request"), wants(arguments))
+    waiting, selection = Waiting(), Selection(queue, count(arguments, "request"), wants(arguments))
     while not selection.is_over:
         is_written = False
         for entry in selection.portion():
@@ -110,7 +111,7 @@ async def _move_all(
     Raises:
         ModelError: one could not be moved; those before it were.
     """
-    router, waiting, selection = managed.broker.router, Waiting(), _Selection(queue, number, selects)
+    router, waiting, selection = managed.broker.router, Waiting(), Selection(queue, number, selects)
     failures: list[ModelError] = []
     while not selection.is_over and not failures:
         for entry in selection.portion():
@@ -134,11 +135,10 @@ def _without_trace(message: Message) -> Message:
     return message.with_headers({_TRACE: _NO_TRACE}) if message.header_text(_TRACE) else message
 
 
-class _Selection:
+class Selection:
     """So many of the messages that are available now, or all if it is 0, in portions.
 
-    Others may take messages between two portions, so each begins with the first message again, and passes those that
-    are not wanted.
+    Others may take messages between two portions; each begins where the last one has ended.
 
     Args:
         queue: the queue.
@@ -152,28 +152,27 @@ class _Selection:
     def __init__(self, queue: Queue, number: int, selects: Wants | None) -> None:
         self._queue, self._left, self._selects = queue, number or -1, selects
         self._end = queue.next_position
-        self._passed: set[int] = set()  # positions of messages that do not match, or that a consumer holds
+        self._passed_to = 0  # all messages up to this position were looked at
+        self._last: Entry | None = None  # the last of these that has stayed
         self.is_over = False
 
     def portion(self) -> Iterator[Entry]:
         """The next messages, each to be acquired or left before the next one is asked for."""
         taken = looked_at = 0
-        for entry in self._queue.available():
-            position = entry.position
-            if position >= self._end or position in self._passed:
+        until = time.monotonic() + _SECONDS_AT_ONCE
+        for entry in self._queue.order.since(self._last, self._passed_to):
+            if entry.state != AVAILABLE or entry.position <= self._passed_to:
                 continue
-            if taken >= _AT_ONCE or looked_at >= _LOOKED_AT:
+            if looked_at and (taken >= _AT_ONCE or time.monotonic() >= until):
                 return
-            if self._left == 0 or self._queue.is_deleted:
+            if entry.position >= self._end or self._left == 0 or self._queue.is_deleted:
                 break
             looked_at += 1
-            if self._selects is not None and not self._selects(entry.message):
-                self._passed.add(position)
-                continue
-            taken += 1
-            yield entry
+            self._passed_to = entry.position
+            if self._selects is None or self._selects(entry.message):
+                taken += 1
+                yield entry
+                self._left -= entry.state != AVAILABLE
             if entry.state == AVAILABLE:
-                self._passed.add(position)
-            else:
-                self._left -= 1
+                self._last = entry
         self.is_over = True

@@ -94,6 +94,27 @@ class Fifo:
             yield entry
             entry = self._head.next if following.state == GONE else following  # from the beginning: it has no place
 
+    def since(self, last: Entry | None, position: int) -> Iterator[Entry]:
+        """As iteration, the entries after a position.
+
+        Args:
+            last: an entry at that position or before it: if it is on the queue still, those before it are not passed.
+            position: as above.
+        """
+        entry = self._head.next if last is None or last.state in (GONE, FOLDED) else last.next
+        while entry.state != END:
+            following = entry.next
+            if entry.state != OUT:
+                if entry.position > position:
+                    yield entry
+            elif following.position > position + 1:
+                assert self.pager is not None
+                self.pager.fold_before(entry)  # a caller that has stopped within a stretch has left it unfolded
+                for each in self.within(entry):
+                    if each.position > position:
+                        yield each
+            entry = self._head.next if following.state == GONE else following
+
     def within(self, stretch: Entry) -> Iterator[Entry]:
         """The entries of a stretch, whose messages stay out of memory; the one yielded last may be removed."""
         assert self.pager is not None

@@ -168,9 +168,10 @@ def _checked(role: str, queue: RecoveredQueue, found_in: Counter[str]) -> Journa
     journal, recovery = queue.journal, queue.recovery
     if journal is None or recovery is None:
         return JournalCheck(role, queue, None, None, 0, 0)
-    still_open = len(recovery.transactions) if role == PREPARED_LIST else len(recovery.left_open)
+    is_list = role == PREPARED_LIST
+    still_open = len(recovery.transactions) if is_list else len(recovery.left_open)
     try:
-        measurement: Measurement | None = measure(journal, recovery, queue.end)
+        measurement: Measurement | None = measure(journal, recovery, queue.end, is_prepared_list=is_list)
     except OSError:
         measurement = None  # a file can no longer be opened, which the first pass has reported
     return JournalCheck(role, queue, journal, measurement, still_open, found_in[journal.path])

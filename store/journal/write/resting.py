@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 from qstore.store.journal.write.space import SIZE_BITS
@@ -62,9 +63,12 @@ class RestingRecords:
             yield from filter(None, chunk.packed)
 
     def portions(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Ids, and log offsets and blocks, packed, of the records, by id, while none has left."""
+        """Ids, and log offsets and blocks, packed, of the records, by id."""
         for chunk in self._chunks:
-            yield chunk.rids, chunk.packed
+            if chunk.left == len(chunk.rids):
+                yield chunk.rids, chunk.packed
+            else:
+                yield array("Q", compress(chunk.rids, chunk.packed)), array("Q", filter(None, chunk.packed))
 
     def extend(self, rids: array[int], packed: array[int]) -> None:
         """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others."""

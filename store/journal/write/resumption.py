@@ -51,32 +51,11 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
 
     resting: RestingRecords | None = None
     kept: list[tuple[int, int, int]] = []  # log offset, record id, blocks
-    if len(recovery.messages) > MAX_AWAKE and not len(recovery.transactions):
+    if len(recovery.messages) > MAX_AWAKE:
         resting = _resting(journal, recovery, base)
     else:
         kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
-    known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
-    transactions: dict[bytes, OpenTransaction] = {}
-    holders: dict[int, OpenTransaction] = {}
-    for transaction in recovery.transactions:
-        opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
-        for operation in transaction:
-            if operation.is_enqueue:
-                kept.append((operation.place, operation.rid, _blocks(journal, operation.place)))
-                known.add(operation.rid)
-                opened.enqueues[operation.rid] = None
-        for operation in transaction:
-            if not operation.is_enqueue and operation.rid in known:
-                header = _header(journal, operation.place)
-                before = holders.get(operation.rid)
-                if before is not None:  # a transaction dropped without an abort; the later one counts
-                    kept = [entry for entry in kept if entry[1] != before.dequeues[operation.rid]]
-                    del before.dequeues[operation.rid]
-                holders[operation.rid] = opened
-                opened.dequeues[operation.rid] = header.rid
-                if header.flags & COMMIT_DECISION:
-                    opened.commit_decisions.add(header.rid)
-                kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
+    transactions = _transactions(journal, recovery, kept, resting)
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
     entered = [*files, *ring.wasted, *ring.free]
     slots = {file.number: file.header.slot for file in entered if file.header is not None}
@@ -93,8 +72,44 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     )
 
 
+def _transactions(
+    journal: Journal, recovery: JournalRecovery, kept: list[tuple[int, int, int]], resting: RestingRecords | None
+) -> dict[bytes, OpenTransaction]:
+    """The open transactions. Their records are added to `kept`; what they dequeue is in that, or rests."""
+    known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
+    transactions: dict[bytes, OpenTransaction] = {}
+    holders: dict[int, OpenTransaction] = {}
+    replaced: set[int] = set()  # dequeues
+    for transaction in recovery.transactions:
+        opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
+        for operation in transaction:
+            if operation.is_enqueue:
+                kept.append((operation.place, operation.rid, _blocks(journal, operation.place)))
+                known.add(operation.rid)
+                opened.enqueues[operation.rid] = None
+        for operation in transaction:
+            target = operation.rid
+            if operation.is_enqueue or not (target in known or (resting is not None and resting.get(target))):
+                continue
+            header = _header(journal, operation.place)
+            before = holders.get(target)
+            if before is not None:  # a transaction dropped without an abort; the later one counts
+                replaced.add(before.dequeues.pop(target))
+            holders[target] = opened
+            opened.dequeues[target] = header.rid
+            if header.flags & COMMIT_DECISION:
+                opened.commit_decisions.add(header.rid)
+            kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
+    if replaced:
+        kept[:] = [entry for entry in kept if entry[1] not in replaced]
+    return transactions
+
+
 def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingRecords:
-    """The live records of a journal without open transactions. Only sizes are read that the walk has not kept."""
+    """The messages of a journal, but for those that open transactions enqueue.
+
+    Only sizes are read that the walk has not kept.
+    """
     resting = RestingRecords()
     for rids, places, blocks in recovery.messages.portions(MAX_CHUNK):
         packed = array("Q")
