@@ -31,7 +31,7 @@ from qstore.formats.rhm.geometry import Geometry
 Done: TypeAlias = Callable[[Exception | None], None]
 
 Refused: TypeAlias = Callable[[str, bool], None]
-"""Called with the name of a journal and whether it is full; else it still accepts dequeues."""
+"""Called with a journal's name and whether it is full; else it still accepts dequeues. It must not call the store."""
 
 _Result = TypeVar("_Result")
 
@@ -347,10 +347,7 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
         """An argument of a queue's declaration is not valid."""
 
     def on_refusal(self, refused: Refused, /) -> None:
-        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message.
-
-        The call comes from the middle of an operation: `refused` must not call the store.
-        """
+        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message."""
 
     # ---- recovery ----
 
