@@ -1,7 +1,8 @@
 """Lets the journals of a running store grow before they run short of room, and gives files back that they do not need.
 
     low         fewer blocks than `low_room` are left below the threshold: files are added in the background, so that
-                publishers do not notice. As many as half of the ring, 4 at least and 64 at most
+                publishers do not notice. As many as half of the ring, 4 at least and 64 at most; fewer, but 4 at
+                least, if the disk has no room for them
     tight       it runs low, but the disk has no room for more files: its publishers are slowed down
     short       a record does not fit, because the background was too slow, or the record is very long: its publisher
                 waits until there are files enough
@@ -153,6 +154,7 @@ class Expansion:
         files = journal.geometry.files
         count = min(step_of(files), journal.max_files - files)
         if count > 0 and not journal.is_leaving and self._short_of_disk(journal) is None:
+            count = max(1, min(count, self._files_that_fit(journal, self._space())))
             self._begin(journal, journal.writer.growth.begin(count))
 
     def _begin(self, journal: QueueJournal, change: RingChange | None) -> None:
@@ -215,21 +217,32 @@ class Expansion:
             self._outage.worked()
         self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
 
-    def _short_of_disk(self, journal: QueueJournal) -> str | None:
-        """Why the disk has no room for more files; None if it has, or does not say."""
+    def _space(self) -> tuple[int, int] | None:
+        """Bytes that are free on the disk, and in all; None if it does not say."""
         try:
-            free, total = self._disk.space(self._path)
+            return self._disk.space(self._path)
         except OSError:
             return None
-        wanted = step_of(journal.geometry.files) * journal.geometry.file_size
-        percent = self._parameters.disk_free_limit
-        is_short = free - wanted < total * percent // 100
+
+    def _files_that_fit(self, journal: QueueJournal, space: tuple[int, int] | None) -> int:
+        """How many files of a journal a disk with that space has room for; as many as any step has if it is unknown."""
+        if space is None:
+            return MAX_STEP
+        free, total = space
+        return (free - total * self._parameters.disk_free_limit // 100) // journal.geometry.file_size
+
+    def _short_of_disk(self, journal: QueueJournal) -> str | None:
+        """Why the disk has no room for more files; None if it has, or does not say."""
+        space = self._space()
+        is_short = self._files_that_fit(journal, space) < MIN_STEP
         writer = journal.writer
         needs_none = writer.space.is_pinned and writer.records.room >= journal.low_room  # if the pins are broken
         journal.is_tight = is_short and not needs_none
-        if not is_short:
+        if not is_short or space is None:
             return None
         self._spare.remove_all()
+        free, total = space
+        percent = self._parameters.disk_free_limit
         reason = f"the disk has {free >> 20} MiB free, and keeps {percent} % of {total >> 20} MiB free"
         if not needs_none:
             self._outage.failed(reason, "free some space, or consume messages (disk-free-limit)")

@@ -396,6 +396,29 @@ def test_the_share_of_the_disk_that_stays_free(tmp_path: Path) -> None:
     store.store.close()
 
 
+def test_the_last_files_that_the_disk_has_room_for(tmp_path: Path) -> None:
+    """A large journal takes fewer than it would, until the share that stays free is nearly reached."""
+
+    class Filling(Disk):
+        def create(self, path: str, size: int):  # type: ignore[no-untyped-def]
+            self.free -= size if path.endswith(".jdat") else 0
+            return super().create(path, size)
+
+    disk = Filling()
+    store = on_disk(tmp_path, disk, disk_free_limit=10)
+    journal = store.make_queue("q")
+    while journal.geometry.files < 60:
+        fill(store, journal, 100)
+    size = journal.geometry.file_size
+    disk.free = (10 << 20) + 17 * size
+    files = journal.geometry.files
+    with pytest.raises(ThresholdError, match="keeps 10 % of 100 MiB free"):
+        fill(store, journal, 10_000)
+    assert 13 <= journal.geometry.files - files <= 17
+    assert disk.free >= 10 << 20
+    store.store.close()
+
+
 def test_a_journal_that_is_drained_is_not_tight_any_more(tmp_path: Path) -> None:
     disk = Disk()
     store = on_disk(tmp_path, disk, disk_free_limit=10)
