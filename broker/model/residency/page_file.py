@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.residency.page_space import PageSpace
-from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory
+from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory, Trouble
 from qstore.broker.model.residency.paging_disk import PagingFile
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Group, PageFileError, encode_extent
@@ -38,6 +38,10 @@ _UNLIMITED: Final = 1 << 48  # pages
 _MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
 _CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
 _MAX_CUT_BYTES: Final = 1 << 27  # and so much goes at once, at most
+
+
+class _LimitError(OSError):
+    """The file would be larger than it may be."""
 
 
 class _ExtentPlace:
@@ -83,7 +87,17 @@ class PageFile:
         has_failed: whether the last messages could not be written.
     """
 
-    __slots__ = ("_compresses", "_directory", "_is_closed", "_max_pages", "_name", "_page_size", "_pages", "has_failed")
+    __slots__ = (
+        "_compresses",
+        "_directory",
+        "_is_closed",
+        "_limit",
+        "_max_pages",
+        "_name",
+        "_page_size",
+        "_pages",
+        "has_failed",
+    )
 
     def __init__(
         self,
@@ -98,6 +112,7 @@ class PageFile:
         self._max_pages = max_bytes // page_size if max_bytes else _UNLIMITED
         self._compresses = compresses
         self._is_closed = self.has_failed = False
+        self._limit = Trouble()
         self._pages: _Pages | None = None
 
     @property
@@ -115,10 +130,11 @@ class PageFile:
                 key = self._write(group) << _INDEX_BITS
                 keys += range(key + 1, key + len(group.sizes) + 1)
             self.has_failed = False
-            self._directory.worked()
+            self._directory.worked(self._name, self._limit)
         except OSError as error:
             self.has_failed = True
-            self._directory.failed(self._name, error.strerror or str(error))
+            limit = self._limit if isinstance(error, _LimitError) else None
+            self._directory.failed(self._name, error.strerror or str(error), limit)
         keys.extend([0] * (len(entries) - len(keys)))
         return keys
 
@@ -135,7 +151,7 @@ class PageFile:
         first = pages.space.take(count)
         if first is None:
             limit = self._max_pages * self._page_size
-            raise OSError(0, f"its paging file would be larger than its limit of {limit:,} bytes")
+            raise _LimitError(0, f"its paging file would be larger than its limit of {limit:,} bytes")
         pages.length = max(pages.length, first + count)
         try:
             offset = first * self._page_size

@@ -37,6 +37,8 @@ SUFFIX: Final = ".pages"
 RUN_SUFFIX: Final = ".run"
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, as for journals by default
 MAX_OPEN: Final = 128
+QUIET_SECONDS: Final = 5.0
+"""Without a failure for so long, one is over: near a limit some messages can go out, and others cannot."""
 STOP_SECONDS: Final = 2.0
 """How long a stop removes files; it takes as much longer as the last portion of them does."""
 
@@ -61,6 +63,27 @@ class OpenFile:
         self.file: PagingFile | None = file
         self.readers = 0
         self.is_removed = False
+
+
+class Trouble:
+    """Something that fails again and again: it is over when it has not for a while."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = 0.0  # when it has failed; 0.0 for never
+
+    def has_come(self, now: float) -> bool:
+        """It has failed. Returns whether that is new."""
+        last, self._last = self._last, now
+        return not last
+
+    def is_over(self, clock: Callable[[], float]) -> bool:
+        """It has worked. Returns whether it had failed, and that is over now."""
+        if not self._last or clock() - self._last < QUIET_SECONDS:
+            return False
+        self._last = 0.0
+        return True
 
 
 class PagingDirectory:
@@ -100,7 +123,7 @@ class PagingDirectory:
         self._own = ""  # the directory of this process
         self._serial = 0
         self._open: dict[OpenFile, None] = {}  # the one used longest ago first
-        self._problem = ""
+        self._trouble = Trouble()
 
     def prepare(self) -> None:
         """Make the directory of this process; what others have left goes later. Raises OSError."""
@@ -193,18 +216,18 @@ class PagingDirectory:
         free, total = self._disk.space(self.path)
         return free - size < shares * total // FREE_SHARE
 
-    def failed(self, queue: str, problem: str) -> None:
-        """Messages of a queue cannot go out: logged when it begins."""
-        if not self._problem:
+    def failed(self, queue: str, problem: str, is_limit_of: Trouble | None = None) -> None:
+        """Messages of a queue cannot go out: logged when it begins; its own limit apart from the disk's trouble."""
+        if (is_limit_of or self._trouble).has_come(self._clock()):
             text = 'Messages of queue "%s" cannot be paged out, and stay in memory as long as that has room: %s'
             _LOG.error(text, queue, problem)
-        self._problem = problem
 
-    def worked(self) -> None:
-        """Messages have gone out again: logged if they could not before."""
-        if self._problem:
-            self._problem = ""
+    def worked(self, queue: str, limit: Trouble) -> None:
+        """Messages of a queue have gone out: logged if they could not before, and that is over."""
+        if self._trouble.is_over(self._clock):
             _LOG.notice("%s: messages are paged out again", self.path)
+        if limit.is_over(self._clock):
+            _LOG.notice('Messages of queue "%s" are paged out again: its paging file has room', queue)
 
     def unreadable(self, queue: str, count: int, page: int, problem: str) -> None:
         """Messages of a queue cannot be read back: logged, within limits."""
