@@ -9,8 +9,9 @@ it goes. A crash in between leaves it at both places, never at none. Queues that
 not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
 exchange as well.
 
-    no room there    a rejected message stays, and its consumer is told; others are dropped, and the log says so. But if
-                     the full queue asks for that, they go on to where its own dead letters go (`MAX_REFUSALS`)
+    no room there    a message is dropped, and the log says so. But if the full queue asks for that, it goes on to where
+                     its own dead letters go (`MAX_REFUSALS`); and where nobody has asked for x-overflow, one that was
+                     rejected stays, and its consumer is told
     a failed disk    the message stays on its queue, and is there after the next start
 
 Source: RabbitMQ, "Dead Letter Exchanges".
@@ -23,8 +24,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.death_headers import EXPIRED, MAXLEN, REJECTED, Death, headers_after, is_cycle
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.death_headers import (
+    EXPIRED,
+    MAXLEN,
+    REJECTED,
+    SHORTER,
+    Changes,
+    Death,
+    headers_after,
+    is_cycle,
+)
+from qstore.broker.model.errors import (
+    HeaderTooLargeError,
+    InvalidArgumentError,
+    ModelError,
+    QueueOverflowError,
+    ResourceLimitExceededError,
+)
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
@@ -81,7 +97,7 @@ class DeadLetters:
             done: called when it has left its queue for good, or with the error that prevents it.
 
         Raises:
-            InvalidArgumentError: its headers are too large to tell of one more death.
+            InvalidArgumentError: its headers have no room for what has to be told of its death.
             ModelError: see `Router.publish`. Then it is still acquired.
         """
         if entry.state != ACQUIRED:  # it is on its way, or gone
@@ -89,9 +105,9 @@ class DeadLetters:
             return
         put = partial(self._move_to, queue, entry, done)
         if not self._send(entry.message.whole(), queue, reason, to, put):
-            self._leave(queue, entry, done)
+            self.leave(queue, entry, done)
 
-    def _leave(self, queue: Queue, entry: Entry, done: Done) -> None:
+    def leave(self, queue: Queue, entry: Entry, done: Done) -> None:
         """A dead message leaves its queue, and goes nowhere."""
         if queue.dequeue(entry):
             self._tick.when_synced(done)
@@ -147,7 +163,7 @@ class DeadLetters:
                 to = queue.dead_letter
             else:
                 return True
-        raise ResourceLimitExceededError(f"{MAX_REFUSALS} full queues in a row have refused it")
+        raise QueueOverflowError(f"{MAX_REFUSALS} full queues in a row have refused it", queue, is_dead=False)
 
     def _died(
         self, message: Message, queue: Queue, reason: str, exchange: Exchange, routing_key: str | None
@@ -162,7 +178,21 @@ class DeadLetters:
         if has_further and routing_key is not None:
             changes |= {CC: None, BCC: None}
         key = message.routing_key if routing_key is None else routing_key
-        return message.readdressed(exchange.name, key, changes), deaths
+        return _readdressed(message, exchange.name, key, changes), deaths
+
+
+def _readdressed(message: Message, exchange: str, key: str, changes: Changes) -> Message:
+    """The message as it goes to an exchange, with as many of the headers of its death as there is room for.
+
+    Raises:
+        InvalidArgumentError: it has no room for those that it needs, or it cannot be changed at all.
+    """
+    for shorter in SHORTER:
+        try:
+            return message.readdressed(exchange, key, changes)
+        except HeaderTooLargeError as error:
+            changes = shorter(changes, error.excess)
+    return message.readdressed(exchange, key, changes)
 
 
 class QueueDeadLetter:
@@ -181,7 +211,11 @@ class QueueDeadLetter:
 
     def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
         """As `DeadLetter.reject`."""
-        self._letters.move(queue, entry, REJECTED, self, done)
+        try:
+            self._letters.move(queue, entry, REJECTED, self, done)
+        except (QueueOverflowError, InvalidArgumentError) as error:
+            self._letters.leave(queue, entry, done)
+            self._was_dropped(queue, error)
 
     def expire(self, queue: Queue, entry: Entry) -> None:
         """As `DeadLetter.expire`."""

@@ -85,3 +85,15 @@ class InternalError(ModelError):
 
 class InvalidArgumentError(ModelError):
     """An argument is missing or malformed."""
+
+
+class HeaderTooLargeError(InvalidArgumentError):
+    """A message's header would become too large.
+
+    Args:
+        size, limit: its bytes, and how many it may have.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the header of the message would have {size} bytes; the limit is {limit}")
+        self.excess = size - limit

@@ -225,7 +225,8 @@ class Message(ABC):
         Headers that cannot be decoded are lost.
 
         Raises:
-            InvalidArgumentError: its header would be too large, or its form cannot be changed.
+            HeaderTooLargeError: its header would be too large.
+            InvalidArgumentError: its form cannot be changed.
         """
 
     @abstractmethod

@@ -22,6 +22,7 @@ _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
     errors.NotImplementedByBrokerError: ErrorCode.NOT_IMPLEMENTED,
     errors.InternalError: ErrorCode.INTERNAL_ERROR,
     errors.InvalidArgumentError: ErrorCode.INVALID_ARGUMENT,
+    errors.HeaderTooLargeError: ErrorCode.INVALID_ARGUMENT,
 }
 
 

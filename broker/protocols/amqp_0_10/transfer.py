@@ -22,7 +22,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.content import Content, LargeContent
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, NewMessage, Properties, ReplyAddress, StoredForm
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
@@ -212,7 +212,7 @@ class TransferMessage(Message):
         except Amqp010Error as error:
             raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
         if len(header) > MAX_HEADER_BYTES:
-            raise InvalidArgumentError(f"the header of the message would have {len(header)} bytes")
+            raise HeaderTooLargeError(len(header), MAX_HEADER_BYTES)
         properties = properties._replace(handling=self.handling)
         return TransferMessage(header, self.body if self.has_body else None, exchange, properties, 0.0)
 

@@ -11,6 +11,9 @@ from typing import Final
 from qstore.broker.model.content import Buffer, Content, pieces_of
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD, encode_frame
 
+MAX_FRAME: Final = 131_072
+"""Maximum size of a frame in bytes that clients are offered; RabbitMQ's."""
+
 _END: Final = bytes((FRAME_END,))
 
 

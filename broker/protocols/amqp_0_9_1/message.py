@@ -17,11 +17,13 @@ from math import ceil
 from typing import Final
 
 from qstore.broker.model.content import Content, LargeContent
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
 from qstore.broker.model.message import Properties as NeutralProperties
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.frames import OVERHEAD
 from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
@@ -30,7 +32,7 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_siz
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
-_MAX_HEADER: Final = 0xFFFF  # bytes of one that the broker has extended
+_MAX_HEADER: Final = 0xFFFF  # bytes that one may get by what the broker adds: all but small frames have room for it
 
 
 class BasicMessage(Message):
@@ -138,8 +140,9 @@ class BasicMessage(Message):
             routed = encode_routed(exchange, routing_key)
         except Amqp091Error as error:
             raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
-        if len(header) > _MAX_HEADER:
-            raise InvalidArgumentError(f"the header of the message would have {len(header)} bytes")
+        limit = _MAX_HEADER if len(self.header) <= _MAX_HEADER else MAX_FRAME - OVERHEAD
+        if len(header) > limit:
+            raise HeaderTooLargeError(len(header), limit)
         return BasicMessage(
             header, self.body, exchange, routing_key, routed, self.is_persistent, self.handling, 0.0
         )  # fmt: skip

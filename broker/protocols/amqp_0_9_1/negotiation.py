@@ -20,6 +20,7 @@ from qstore.broker.model.caller import Publisher
 from qstore.broker.model.events import ClientConnect, ClientConnectFail
 from qstore.broker.protocols.amqp_0_9_1.capabilities import capabilities_of, server_properties
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.machine import Host
 from qstore.broker.security.attempt import LoginAttempt
@@ -27,9 +28,6 @@ from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, Pas
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE
 from qstore.formats.values import TypedMap
-
-MAX_FRAME: Final = 131_072
-"""Maximum size of a frame in bytes that is offered; RabbitMQ's."""
 
 MAX_CHANNELS: Final = 2_047
 """Maximum number of channels that is offered; RabbitMQ's."""

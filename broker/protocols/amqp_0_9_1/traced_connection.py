@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.frame_log import FrameLog, TracedFrame

@@ -11,8 +11,11 @@ from qstore.broker.model.death_headers import deaths_of
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.queues.counters import QueueTotals
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
+from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.amqp_0_9_1.frames import OVERHEAD
+from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
 from qstore.formats.plain import plain_map
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.basic_client import BasicClient, Received
@@ -318,9 +321,27 @@ def test_the_other_queues_get_a_message_that_comes_back_to_one(world: World, cli
     assert [totals(world, queue).messages for queue in ("q", "dead")] == [0, 1]
 
 
-def test_a_full_queue_gets_none(world: World, client: BasicClient) -> None:
-    """One that was rejected stays where it is."""
+def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is stuck with a message that was rejected: it is dropped, too."""
     client.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.publish("full")
+    arguments = {**TO_DEAD, "x-dead-letter-routing-key": "full", "x-max-length": 2}
+    client.call("queue.declare", queue="q", arguments=arguments)
+    for _ in range(3):
+        client.publish("q")
+    client.publish("q", b"old", Properties(expiration="1"))
+    world.run()
+    expire(world, "q", 1)
+    assert totals(world, "q").messages == 1
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", **NACK)
+    client.call("basic.qos")
+    assert [totals(world, queue).messages for queue in ("q", "full")] == [0, 1]
+    assert 'Queue "q": 1 message was dropped, which cannot go to the dead-letter exchange ""' in caplog.text
+
+
+def test_where_nobody_has_asked_for_overflow_a_rejected_message_stays(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="full", arguments={"qpid.max_count": 1, "qpid.policy_type": "reject"})
     client.publish("full")
     arguments = {**TO_DEAD, "x-dead-letter-routing-key": "full", "x-max-length": 2}
     client.call("queue.declare", queue="q", arguments=arguments)
@@ -372,6 +393,87 @@ def test_headers_of_any_form_are_extended(client: BasicClient) -> None:
         latest = headers_of(got(client, "dead"))["x-death"][0]
         assert (latest["queue"], latest["reason"]) == ("q", "rejected")
         assert latest["count"] in (1, 2)
+
+
+def large_headers(size: int, **others: Any) -> Properties:
+    """Properties whose header takes so many bytes."""
+    given = {**others, "filling": ""}
+    made = len(encode_header(1, Properties(headers=typed_map(given), delivery_mode=2)))
+    return Properties(headers=typed_map({**given, "filling": "x" * (size - made)}), delivery_mode=2)
+
+
+def reject_one(client: BasicClient, properties: Properties, queue: str = "q") -> dict[str, Any]:
+    """The headers of a message that was rejected, at its dead-letter queue."""
+    client.publish(queue, b"x", properties)
+    assert client.call("basic.get", queue=queue).name == "basic.get-ok"
+    client.method("basic.nack", **NACK)
+    return headers_of(got(client, "dead"))
+
+
+@pytest.mark.parametrize("count", [130, 250])
+def test_a_message_with_very_many_keys_can_be_rejected(world: World, count: int) -> None:
+    """Of its x-death, the keys of CC are left out."""
+    client = BasicClient(world).open(frame_max=MAX_FRAME)
+    client.call("queue.declare", queue="dead")
+    client.call("queue.bind", queue="dead", exchange="amq.fanout")
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
+    keys = [f"{number:0250}" for number in range(count)]
+    headers = reject_one(client, Properties(headers=typed_map({"CC": keys}), delivery_mode=2))
+    (death,) = headers["x-death"]
+    assert (death["reason"], death["queue"], death["count"]) == ("rejected", "q", 1)
+    assert death["routing-keys"] == ["q"]
+    assert headers["x-last-death-queue"] == "q"
+    assert headers["CC"] == keys
+    assert totals(world, "q").messages == 0
+
+
+@pytest.mark.parametrize("limit", [0xFFFF, MAX_FRAME - OVERHEAD])
+def test_a_message_whose_header_has_no_room_can_be_rejected(world: World, limit: int) -> None:
+    """As many of its deaths are told as have room, the latest ones; or none."""
+    client = BasicClient(world).open(frame_max=MAX_FRAME)
+    client.call("queue.declare", queue="dead")
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    deaths = [{"queue": f"q{number}", "reason": "rejected", "count": 1} for number in range(50)]
+    rooms = {
+        size: reject_one(client, large_headers(size, **{"x-death": deaths})) for size in (limit - 400, limit - 150)
+    }
+    for size, headers in rooms.items():
+        told = [each["queue"] for each in headers["x-death"]]
+        assert told == ["q", *(f"q{number}" for number in range(len(told) - 1))]
+        assert len(encode_header(1, Properties(headers=typed_map(headers)))) <= limit, size
+    assert len(rooms[limit - 400]["x-death"]) > len(rooms[limit - 150]["x-death"]) > 20
+    bare = reject_one(client, large_headers(limit))
+    assert set(bare) == {"filling"}
+    assert totals(world, "q").messages == 0
+
+
+def test_a_death_that_ends_no_cycle_is_told_or_the_message_is_dropped(world: World) -> None:
+    client = BasicClient(world).open(frame_max=MAX_FRAME)
+    client.call("queue.declare", queue="dead")
+    client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-message-ttl": 1000})
+    before = [{"queue": f"q{number}", "reason": "expired"} for number in range(20)]
+    after = [{"queue": "old", "reason": reason} for reason in ("rejected", "expired", "maxlen")]
+    for room in (150, 60):
+        client.publish("q", b"x", large_headers(0xFFFF - room, **{"x-death": [*before, *after]}))
+    world.run()
+    expire(world, "q", 2)
+    assert [totals(world, queue).messages for queue in ("q", "dead")] == [0, 1]
+    told = headers_of(got(client, "dead"))["x-death"]
+    assert [each["queue"] for each in told] == ["q", *(f"q{number}" for number in range(20)), "old"]
+
+
+def test_a_message_of_0_10_whose_header_has_no_room_can_be_rejected(world: World, client: BasicClient) -> None:
+    client.call("queue.declare", queue="q", arguments=TO_DEAD)
+    old = world.open_client()
+    filling = typed_map({"first": "x" * 40_000, "second": "x" * (MAX_HEADER_BYTES - 40_000 - 150)})
+    old.command("message.transfer", header=header({"application_headers": filling}, routing_key="q"), body=b"x")
+    old.subscribe("q")
+    old.command("message.reject", transfers=((0, 0),))
+    old.sync()
+    assert not old.exceptions
+    old.subscribe("dead")
+    assert [each.body for each in old.deliveries] == [b"x", b"x"]
+    assert totals(world, "q").messages == 0
 
 
 def test_the_move_waits_for_the_disk(world: World, client: BasicClient) -> None:
