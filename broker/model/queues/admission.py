@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qstore.broker.model.queues.contents import Contents
+from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -69,7 +70,7 @@ class Admitting(Contents):
         """The message as it is put on the queue: it expires when it has been there for the queue's own time."""
         if self.message_ttl is None:
             return message
-        end = self._clock() + self.message_ttl
+        end = self._clock() + (self.message_ttl or (NO_TIME_STORED if self.stores(message) else NO_TIME))
         return message if 0 < message.expires_at <= end else message.expiring_at(end)
 
     def admits(self, message: Message) -> bool:

@@ -179,7 +179,7 @@ class QueueFactory:
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
-        queue.message_ttl = None if parsed.message_ttl is None else max(parsed.message_ttl, 1) / 1000
+        queue.message_ttl = None if parsed.message_ttl is None else parsed.message_ttl / 1000
         queue.expiries = self.expiries
         queue.expires_seconds = parsed.expires / 1000
         if parsed.dead_letter is not None:

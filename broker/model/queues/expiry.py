@@ -8,6 +8,9 @@ There is one timer for a broker, for the queue whose head expires first. A queue
 one whose head does not expire costs nothing else. Of messages that selectors have passed over, and of those behind many
 that consumers hold on priority and group queues, the head is not known: they leave at the purge interval.
 
+A time of 0 is for consumers that wait for the message: it is over when they have been offered it, in the same tick or,
+if it is stored, after its flush (`NO_TIME`, `NO_TIME_STORED`).
+
 Source: RabbitMQ, "Time-To-Live and Expiration".
 """
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 RESOLUTION: Final = 0.001
 """Seconds between two calls of the timer, at least."""
+
+NO_TIME: Final = 0.01
+NO_TIME_STORED: Final = 0.1
+"""Seconds that a message may be on a queue if its time is 0."""
 
 MAX_AT_ONCE: Final = 1000
 MAX_MOVED_AT_ONCE: Final = 200

@@ -11,6 +11,7 @@ from typing import Final
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
+from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage, with_keys
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
@@ -112,7 +113,7 @@ class Publishing(PublishChecks):
             handling = self._handlings[priority] = Handling(publisher=self.publisher, priority=priority)
         expires_at = 0.0
         if read.expiration is not None:
-            expires_at = _end(read.expiration, clock())
+            expires_at = _end(read.expiration, clock(), is_stored=read.is_persistent)
         kept = _stamped(header, clock()) if self.has_timestamps else header
         if read.wants_direct_reply:
             if not reply_to:
@@ -138,11 +139,11 @@ def _without_body(message: BasicMessage) -> BasicMessage:
     )  # fmt: skip
 
 
-def _end(expiration: str, now: float) -> float:
+def _end(expiration: str, now: float, *, is_stored: bool) -> float:
     ttl = milliseconds(expiration)
     if ttl is None:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, f"invalid expiration {expiration[:64]!a}")
-    return now + min(max(ttl, 1), _MAX_TTL) / 1000  # 0: if a consumer is waiting, it gets the message
+    return now + (min(ttl, _MAX_TTL) / 1000 or (NO_TIME_STORED if is_stored else NO_TIME))
 
 
 _MAX_TTL: Final = 1 << 53  # milliseconds: 285,000 years

@@ -9,7 +9,7 @@ import pytest
 
 from qstore.broker.model.queues import expiry
 from qstore.formats.amqp_0_9_1.properties import Properties
-from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.world import World
 from tests.support.compiled import replaces
 
@@ -83,7 +83,30 @@ def test_and_go_to_the_dead_letter_exchange(world: Clockwork, client: BasicClien
 def test_a_time_of_0_is_over_at_once(world: Clockwork, client: BasicClient) -> None:
     declare(client, "q", x_message_ttl=0)
     client.publish("q", b"x", Properties())
-    world.wait(0.003)
+    world.wait(0.012)
+    assert world.count("q") == 0
+
+
+@pytest.mark.parametrize("of_message", [False, True])
+def test_a_consumer_that_waits_gets_a_message_without_time_from_the_disk_too(
+    world: Clockwork, client: BasicClient, of_message: bool
+) -> None:
+    declare(client, "q", **({} if of_message else {"x_message_ttl": 0}))
+    queue = world.broker.queues["q"]
+    world._keep(queue)
+    queue.durable = True
+    properties = PERSISTENT._replace(expiration="0" if of_message else None)
+    client.call("basic.consume", queue="q", consumer_tag="c", no_ack=True)
+    client.publish("q", b"x", properties)
+    world.wait(0.05)
+    world.store.end_flush()
+    world.run()
+    assert [each.body for each in client.take("basic.deliver")] == [b"x"]
+    client.call("basic.cancel", consumer_tag="c")
+    client.publish("q", b"too late", properties)
+    world.wait(0.05)
+    world.store.end_flush()
+    world.wait(0.06)
     assert world.count("q") == 0
 
 
