@@ -59,20 +59,26 @@ class Limit:
 
     def check_all(self, queue: Depth, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
-        held_count = queue.messages_enqueued - queue.messages_dequeued
-        if held_count + count > self.max_messages:
+        counted = self.counted(queue)
+        if counted + count > self.max_messages:
             self.refused += count
-            used = f"{held_count} of {self.max_messages} messages are on it"
+            used = f"{counted} of {self.max_messages} messages are on it"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
-        held = queue.bytes_enqueued - queue.bytes_dequeued + self.overhead * held_count
+        held = queue.message_bytes + self.overhead * queue.message_count
         if held + size + self.overhead * count > self.max_bytes:
             self.refused += count
             used = f"{held} of {self.max_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
 
+    def counted(self, queue: Depth) -> int:
+        """Messages on the queue that count for the number of messages."""
+        return queue.message_count
+
 
 class OverflowLimit(Limit):
     """Refuses messages beyond the limit, as x-overflow asks (`classic_arguments`).
+
+    As in RabbitMQ, messages that consumers hold do not count for the number of messages.
 
     Args:
         max_messages, max_bytes, overhead: as of `Limit`.
@@ -84,6 +90,10 @@ class OverflowLimit(Limit):
     def __init__(self, *, max_messages: int, max_bytes: int, overhead: int, is_dead: bool) -> None:
         super().__init__(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
         self._is_dead = is_dead
+
+    def counted(self, queue: Depth) -> int:
+        """As `Limit.counted`: without those that consumers hold."""
+        return queue.available_count + queue.uncommitted
 
     def check_all(self, queue: Depth, count: int, size: int) -> None:
         """As `Limit.check_all`. Raises QueueOverflowError."""

@@ -129,6 +129,24 @@ def test_a_queue_without_room(world: World, client: BasicClient) -> None:
     assert other.last().values["reply_code"] == 311
 
 
+def test_messages_that_consumers_hold_leave_room_on_a_queue_that_refuses(client: BasicClient) -> None:
+    arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    client.call("queue.declare", queue="short", arguments=arguments)
+    client.call("confirm.select")
+    for _ in range(3):
+        client.publish("short", properties=TRANSIENT)
+    for _ in range(2):
+        client.call("basic.get", queue="short")
+    for _ in range(3):
+        client.publish("short", properties=TRANSIENT)
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=True)
+    client.publish("short", properties=TRANSIENT)
+    told = client.take("basic.ack", "basic.nack")
+    refused = [each.values["delivery_tag"] for each in told if each.name == "basic.nack"]
+    assert refused == [3, 6, 7]
+    assert client.call("queue.declare", queue="short", passive=True).values["message_count"] == 4
+
+
 def test_confirms_wait_for_a_stopped_queue(client: BasicClient) -> None:
     client.call("queue.declare", queue="s", arguments={"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1})
     for _ in range(4):
