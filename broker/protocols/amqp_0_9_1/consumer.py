@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.conversion import basic_of
 from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, DeliveringConnection, Delivery
@@ -237,7 +238,10 @@ class Getter:
             return NOT_FOR_ME
         self.is_done = True
         tag = channel.last_tag = channel.last_tag + 1
-        method = encode_get_ok(tag, entry.is_redelivered, message.routed, self.queue.available_count)
+        left = self.queue.available_count
+        if isinstance(self.queue.order, PerConsumerOrder):  # the queue counts what it distributes at the end
+            left -= 1
+        method = encode_get_ok(tag, entry.is_redelivered, message.routed, left)
         channel.send_content(method, message)
         connection.room -= message.size
         if self._no_ack:

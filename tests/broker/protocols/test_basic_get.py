@@ -91,3 +91,12 @@ def test_it_takes_no_credit_of_consumers(client: BasicClient) -> None:
     assert client.take("basic.deliver") == []
     client.method("basic.ack", delivery_tag=2)
     assert [each.body for each in client.take("basic.deliver")] == [b"2"]
+
+
+def test_it_tells_how_many_are_left(client: BasicClient) -> None:
+    for name, arguments in (("q", {}), ("levels", {"x-max-priority": 5})):
+        client.call("queue.declare", queue=name, arguments=arguments)
+        for priority in (1, 3, 5):
+            client.publish(name, b"x", Properties(priority=priority))
+        got = [client.call("basic.get", queue=name) for _ in range(3)]
+        assert [each.values["message_count"] for each in got] == [2, 1, 0], name
