@@ -1,6 +1,6 @@
 """Routes messages from an exchange to queues: all of them take a message, or none.
 
-    queues    those the exchange matches; if there are none, those its alternate exchange matches
+    queues    those the exchange matches; if there are none, those its alternate exchange matches, and so on
     room      every queue must have room, or the publisher is refused
     put       one record in the journal of each queue that stores the message, and an entry on every queue
 
@@ -90,11 +90,16 @@ class Router:
 
     @staticmethod
     def _or_alternate(message: Message, exchange: Alternate[Queue], route: Routed[Queue]) -> Routed[Queue]:
-        """The route, or that of the alternate exchange if it has no queues: then this exchange counts it as dropped."""
+        """The route, or the first with queues along the alternate exchanges: those before it count it as dropped."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
-        route.count(message.size)
-        return route_by_all(message, exchange.alternate)
+        asked: set[Alternate[Queue]] = set()
+        while not route.queues and exchange.alternate is not None and exchange.alternate not in asked:
+            route.count(message.size)
+            exchange = exchange.alternate
+            asked.add(exchange)
+            route = route_by_all(message, exchange)
+        return route
 
     def count(self, message: Message, route: Routed[Queue]) -> None:
         """Count a message that was routed."""

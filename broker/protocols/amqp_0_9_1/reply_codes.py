@@ -8,6 +8,7 @@
     PreconditionFailedError        406 precondition-failed
     IllegalArgumentError           406 precondition-failed
     InvalidArgumentError           406 precondition-failed
+    HeaderTooLargeError            406 precondition-failed
     NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
     ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
     QueueOverflowError             the same; without confirms, a publisher is not told
@@ -15,7 +16,7 @@
     CommandInvalidError            406 precondition-failed
     InternalError                  541 internal-error; closes the connection, all others close the channel
 
-    Amqp091Error                   502 syntax-error; closes the connection, and so does
+    Amqp091Error                   501 frame-error: a frame that cannot be decoded; closes the connection, and so does
     ContentClassError              505 unexpected-frame
 
 Source: the AMQP 0-9-1 specification as XML, `<constant>`; RabbitMQ, "Channels" and "Queues" (which codes its clients
@@ -40,6 +41,7 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
     errors.PreconditionFailedError: ReplyCode.PRECONDITION_FAILED,
     errors.IllegalArgumentError: ReplyCode.PRECONDITION_FAILED,
     errors.InvalidArgumentError: ReplyCode.PRECONDITION_FAILED,
+    errors.HeaderTooLargeError: ReplyCode.PRECONDITION_FAILED,
     errors.NotImplementedByBrokerError: ReplyCode.PRECONDITION_FAILED,
     errors.ResourceLimitExceededError: ReplyCode.PRECONDITION_FAILED,
     errors.QueueOverflowError: ReplyCode.PRECONDITION_FAILED,
@@ -51,8 +53,8 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
 
 def malformed(error: Amqp091Error) -> HardError:
     """Bytes of a client that cannot be decoded."""
-    is_frame = isinstance(error, ContentClassError)
-    return HardError(ReplyCode.UNEXPECTED_FRAME if is_frame else ReplyCode.SYNTAX_ERROR, str(error))
+    is_unexpected = isinstance(error, ContentClassError)
+    return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
 
 
 def missing(kind: str, name: str) -> SoftError:

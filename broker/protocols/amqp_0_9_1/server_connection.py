@@ -276,10 +276,9 @@ class ServerConnection(SendingConnection):
             return
         try:
             self._do_own_method(channel, payload)
-        except Amqp091Error as error:
-            self.close(ReplyCode.SYNTAX_ERROR, f"SYNTAX_ERROR - {error}", payload)
-        except HardError as error:
-            self.close(error.code, error.reply_text, payload)
+        except (HardError, Amqp091Error) as error:
+            told = error if isinstance(error, HardError) else malformed(error)
+            self.close(told.code, told.reply_text, payload)
 
     def message(self, channel: int, payload: bytes, header: bytes, body: Content) -> None:
         """A message was received."""
@@ -341,6 +340,9 @@ class ServerConnection(SendingConnection):
                 channel.send("channel.close-ok")
             elif name == "channel.close-ok":
                 self.forget_channel(channel)
+            elif name == "channel.open":
+                text = f"channel {number} is open already: its channel.close was not answered with channel.close-ok"
+                raise HardError(ReplyCode.CHANNEL_ERROR, text)
         elif name == "channel.open":
             self._open_channel(number)
         elif name != "channel.close-ok":
@@ -349,7 +351,7 @@ class ServerConnection(SendingConnection):
     def _open_channel(self, number: int) -> None:
         if number > self._channel_max:
             text = f"channel {number} is above the negotiated channel-max {self._channel_max}"
-            raise HardError(ReplyCode.CHANNEL_ERROR, text)
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
         channel = self.channels[number] = Channel(number, self, self._shared.broker)
         self._assembler.accept(number)
         self._shared.broker.events.emit(SessionCreated(), channel)

@@ -287,6 +287,15 @@ def test_misuse(world: World, name: str, values: dict[str, Any], what: str, code
         assert client.call("channel.open").name == "channel.open-ok"
 
 
+def test_a_closing_channel_is_opened_again_only_after_it_was_closed(client: BasicClient) -> None:
+    """Who forgets channel.close-ok is told, and does not wait for ever."""
+    assert failed(client, "queue.purge", queue="none")[1] == 404
+    client.method("channel.open")
+    client.sync()
+    closed = client.last(0)
+    assert (closed.name, closed.values["reply_code"]) == ("connection.close", 504)
+
+
 def test_what_does_not_exist_is_deleted_already(client: BasicClient) -> None:
     client.call("queue.declare", queue="q")
     assert client.call("queue.delete", queue="none").values == {"message_count": 0}
@@ -337,6 +346,20 @@ def test_an_alternate_exchange_gets_what_has_no_queue(client: BasicClient) -> No
     client.publish("k", b"x", TRANSIENT, exchange="e", mandatory=True)
     assert client.call("basic.get", queue="q").body == b"x"
     assert not client.take("basic.return")
+
+
+def test_alternate_exchanges_are_asked_one_after_the_other(client: BasicClient) -> None:
+    client.call("queue.declare", queue="found")
+    client.call("queue.bind", queue="found", exchange="amq.fanout")
+    for name, alternate in (("c", "amq.fanout"), ("b", "c"), ("a", "b")):
+        arguments = {"alternate-exchange": alternate}
+        client.call("exchange.declare", exchange=name, type="direct", arguments=arguments)
+    client.publish("k", b"x", TRANSIENT, exchange="a", mandatory=True)
+    assert client.call("basic.get", queue="found", no_ack=True).body == b"x"
+    client.call("queue.unbind", queue="found", exchange="amq.fanout")
+    client.publish("k", b"y", TRANSIENT, exchange="a", mandatory=True)
+    client.sync()
+    assert (client.last().name, client.last().values["reply_code"]) == ("basic.return", 312)
 
 
 def test_headers_bindings(client: BasicClient) -> None:

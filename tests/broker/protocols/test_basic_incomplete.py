@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
@@ -71,7 +71,7 @@ def test_an_empty_body_has_no_frame(world: World, is_whole: bool) -> None:
 @pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize(
     ("begin", "code"),
-    [(b"\0\x32\0\0", 505), (b"\0\0\0\0", 505), (b"\0\x32\0\1", 505), (b"\0\x3c\0\1", 502)],
+    [(b"\0\x32\0\0", 505), (b"\0\0\0\0", 505), (b"\0\x32\0\1", 505), (b"\0\x3c\0\1", 501)],
 )  # fmt: skip
 def test_a_content_header_of_another_class_is_an_unexpected_frame(
     world: World, is_whole: bool, begin: bytes, code: int

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_CHANNELS, MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_CHANNELS
 from qstore.broker.protocols.amqp_0_9_1.sending import Phase
 from qstore.broker.protocols.amqp_0_9_1.server_connection import CLOSE_SECONDS, MAX_NEGOTIATING_FRAME
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.formats.amqp_0_9_1.frames import HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_method
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
 
@@ -45,7 +47,7 @@ def test_limits_are_negotiated() -> None:
     assert client.machine.heartbeat == 10
     assert client.call("channel.open", 7).name == "channel.open-ok"
     client.method("channel.open", 8)
-    assert closed(client)[0] == 504
+    assert closed(client)[0] == 530
 
 
 @pytest.mark.parametrize(
@@ -138,10 +140,12 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
         (encode_frame(7, 0, b""), 501),
         (encode_frame(8, 1, b""), 501),
         (encode_frame(HEADER, 1, bytes(14)), 505),
-        (encode_frame(METHOD, 1, b"\0\x32\0\x0a"), 502),
-        (encode_frame(METHOD, 1, b"\0\x99\0\x0a"), 502),
+        (encode_frame(METHOD, 1, b"\0\x32\0\x0a"), 501),
+        (encode_frame(METHOD, 1, b"\0\x99\0\x0a"), 501),
         (encode_frame(METHOD, 1, b"\0\x3c\0\x3c" + bytes(12)), 503),
         (encode_frame(METHOD, 9, b"\0\x14\0\x14\1"), 504),
+        (encode_frame(METHOD, 0, b"\0\x0a\0\x32\0"), 501),
+        (encode_frame(METHOD, 101, encode_method("channel.open")), 530),
     ],
 )  # fmt: skip
 def test_what_is_not_valid_closes_the_connection(data: bytes, code: int) -> None:
