@@ -341,8 +341,7 @@ class ServerConnection(SendingConnection):
             elif name == "channel.close-ok":
                 self.forget_channel(channel)
             elif name == "channel.open":
-                text = f"channel {number} is open already: its channel.close was not answered with channel.close-ok"
-                raise HardError(ReplyCode.CHANNEL_ERROR, text)
+                raise HardError(ReplyCode.CHANNEL_ERROR, f"channel {number}: channel.close was not answered")
         elif name == "channel.open":
             self._open_channel(number)
         elif name != "channel.close-ok":
@@ -350,8 +349,7 @@ class ServerConnection(SendingConnection):
 
     def _open_channel(self, number: int) -> None:
         if number > self._channel_max:
-            text = f"channel {number} is above the negotiated channel-max {self._channel_max}"
-            raise HardError(ReplyCode.NOT_ALLOWED, text)
+            raise HardError(ReplyCode.NOT_ALLOWED, f"channel {number} is above channel-max {self._channel_max}")
         channel = self.channels[number] = Channel(number, self, self._shared.broker)
         self._assembler.accept(number)
         self._shared.broker.events.emit(SessionCreated(), channel)

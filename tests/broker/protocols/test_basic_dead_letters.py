@@ -321,9 +321,9 @@ def test_the_other_queues_get_a_message_that_comes_back_to_one(world: World, cli
     assert [totals(world, queue).messages for queue in ("q", "dead")] == [0, 1]
 
 
-def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is stuck with a message that was rejected: it is dropped, too."""
-    client.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+def fill(world: World, client: BasicClient, limit: dict[str, Any]) -> None:
+    """A full queue, and one whose dead letters go there: it has one that a client has got, others had no room."""
+    client.call("queue.declare", queue="full", arguments=limit)
     client.publish("full")
     arguments = {**TO_DEAD, "x-dead-letter-routing-key": "full", "x-max-length": 2}
     client.call("queue.declare", queue="q", arguments=arguments)
@@ -334,6 +334,11 @@ def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytes
     expire(world, "q", 1)
     assert totals(world, "q").messages == 1
     client.call("basic.get", queue="q")
+
+
+def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is stuck with a message that was rejected: it is dropped, too."""
+    fill(world, client, {"x-max-length": 1, "x-overflow": "reject-publish"})
     client.method("basic.nack", **NACK)
     client.call("basic.qos")
     assert [totals(world, queue).messages for queue in ("q", "full")] == [0, 1]
@@ -341,20 +346,9 @@ def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytes
 
 
 def test_where_nobody_has_asked_for_overflow_a_rejected_message_stays(world: World, client: BasicClient) -> None:
-    client.call("queue.declare", queue="full", arguments={"qpid.max_count": 1, "qpid.policy_type": "reject"})
-    client.publish("full")
-    arguments = {**TO_DEAD, "x-dead-letter-routing-key": "full", "x-max-length": 2}
-    client.call("queue.declare", queue="q", arguments=arguments)
-    for _ in range(3):
-        client.publish("q")
-    client.publish("q", b"old", Properties(expiration="1"))
-    world.run()
-    expire(world, "q", 1)
-    assert totals(world, "q").messages == 1
-    client.call("basic.get", queue="q")
+    fill(world, client, {"qpid.max_count": 1, "qpid.policy_type": "reject"})
     assert failed(client, "basic.nack", **NACK)[1] == 406
-    assert totals(world, "q").messages == 1
-    assert totals(world, "full").messages == 1
+    assert [totals(world, queue).messages for queue in ("q", "full")] == [1, 1]
 
 
 def test_a_chain_of_full_queues_may_be_long(world: World, client: BasicClient) -> None:
