@@ -131,7 +131,7 @@ _SIZE: Final = StoreOption(
     "jfile-size-pgs", _NUMBER, 24, "Size of a journal's files", _TABLE, "pages of 64 KiB", _FILE_PAGES
 )
 _PAGE: Final = StoreOption(
-    "wcache-page-size", _NUMBER, 32, "Maximum size of a write", _TABLE, "KiB", _PAGE_SIZES, "a power of 2"
+    "wcache-page-size", _NUMBER, 32, "Size of a page of the write cache", _TABLE, "KiB", _PAGE_SIZES, "a power of 2"
 )
 _CACHE: Final = StoreOption(
     "wcache-num-pages", _NUMBER, None, "Pages that may be unsynced in a journal", _LINEAR, "pages", _PAGES
@@ -167,7 +167,9 @@ OPTIONS: Final = (
     _CACHE,
     _COUNT._replace(name="tpl-num-jfiles", help="Files in the prepared list's journal"),
     _SIZE._replace(name="tpl-jfile-size-pgs", help="Size of the files of the prepared list's journal"),
-    _PAGE._replace(name="tpl-wcache-page-size", default=4, help="Size of a write to the prepared list", source=_RING),
+    _PAGE._replace(
+        name="tpl-wcache-page-size", default=4, help="Size of a page of the prepared list's write cache", source=_RING
+    ),
     _CACHE._replace(name="tpl-wcache-num-pages", help="Pages that may be unsynced in the prepared list"),
     _EXPANDS,
     _MAX_FILES,
@@ -235,7 +237,7 @@ class StoreParameters:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes in a page of a journal's write cache: the maximum of one write."""
+        """Bytes in a page of a journal's write cache."""
         return self.wcache_page_size * _KIB
 
     @property

@@ -275,6 +275,16 @@ def test_branches_that_are_not_there(stage: Stage) -> None:
         stage.distributed.start(b"x")
 
 
+def test_a_branch_that_exists_is_not_begun_again(stage: Stage) -> None:
+    branch = stage.branch()
+    with pytest.raises(NotAllowedError, match="exists already; it can be joined"):
+        stage.distributed.start(b"x")
+    branch.prepare(stage.done)
+    stage.model.sync()
+    with pytest.raises(NotAllowedError, match="exists already; it is prepared"):
+        stage.distributed.start(b"x")
+
+
 def test_there_is_a_limit_of_branches(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "MAX_BRANCHES", 2)
     stage.branch(b"1", moves=0)

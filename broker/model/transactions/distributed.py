@@ -102,7 +102,9 @@ class DistributedTransactions:
             ResourceLimitExceededError: there are too many.
         """
         if xid in self._branches:
-            raise NotAllowedError(f"{self._branches[xid].title} exists already; it can be joined")
+            branch = self._branches[xid]
+            what = "it can be joined" if branch.state is State.ACTIVE else f"it is {branch.state.name.lower()}"
+            raise NotAllowedError(f"{branch.title} exists already; {what}")
         if len(self._branches) >= MAX_BRANCHES:
             raise ResourceLimitExceededError(f"there are more than {MAX_BRANCHES} branches of distributed transactions")
         branch = self._add(xid)
