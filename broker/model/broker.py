@@ -15,12 +15,13 @@ from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.dead_letters import DeadLetters
+from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
-from qstore.broker.model.message import RestoreMessage
+from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.expiry import Expiries
@@ -226,6 +227,14 @@ class Broker:
             residency = queue.residency
             if residency is not None and queue.message_count > residency.messages_out - residency.messages_in:
                 excess -= residency.relieve(excess, is_urgent=True)
+
+    def check_memory(self, message: Message, exchange: Exchange, *, in_transaction: bool) -> None:
+        """Raise ResourceLimitExceededError if memory is full, and a published message would stay in it."""
+        try:
+            self.memory.check()
+        except ResourceLimitExceededError:
+            if in_transaction or self.memory.is_exhausted or not self.router.leaves_memory(message, exchange):
+                raise
 
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""

@@ -9,7 +9,8 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
     ample    below 80 % of the ceiling        above 70 %, queues included, messages go to the disk (`residency`)
     short    at 90 %                          backpressure: publishing connections are read only once a second, which
                                               still lets them settle deliveries
-    full     at 100 %                         each published message is refused: resource-limit-exceeded
+    full     at 100 %                         published messages are refused: resource-limit-exceeded; not those that
+                                              a journal has, and that leave memory at once (`Router.leaves_memory`)
 
 From short and full the state returns to ample below 80 %. Counting looks at every queue. It runs each time queues and
 transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. There is no cost per message.
@@ -144,6 +145,11 @@ class MemoryCeiling:
             raise ResourceLimitExceededError(
                 f"the broker's memory is full: messages take {self.used} of {self.limit} bytes (--broker-memory)"
             )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether an allocation has failed, and the reserve is not restored."""
+        return not self._reserve
 
     def has_room(self, size: int, share: float) -> bool:
         """Whether so many bytes more would stay below a share of the ceiling, as far as is known without counting."""

@@ -81,6 +81,16 @@ class Router:
         route.bytes += message.size
         return is_promised
 
+    def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
+        """Whether a message would go to journals alone, of queues that need not keep it in memory."""
+        if not message.is_persistent or (exchange.receiver is not None and exchange.receiver.takes(message)):
+            return False
+        queues = route_by_all(message, exchange).queues
+        return bool(queues) and all(
+            queue.journal is not None and queue.residency is not None and queue.residency.takes_index
+            for queue in queues
+        )
+
     def route(self, message: Message, exchange: Alternate[Queue]) -> Routed[Queue]:
         """The route of a message: the queues of the exchange, or else of its alternate exchange.
 

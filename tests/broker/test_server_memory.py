@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -90,6 +91,45 @@ def test_without_consumers_publishers_are_refused_in_the_end() -> None:
             await client(other.sync)
             for each in (peer, other):
                 each.close()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("quick")
+def test_messages_that_leave_memory_are_taken_though_it_is_full(tmp_path: Path) -> None:
+    """Those of plain durable queues: their journals have them. All others are refused."""
+
+    async def test() -> None:
+        async with served(tmp_path, memory_bytes=LIMIT) as found:
+            filler = await with_queue(found, "q")
+            await client(filler.declare, "plain")
+            await client(filler.declare, "levels", arguments={"qpid.priorities": 3})
+            for queue in ("plain", "q"):
+                await client(filler.call, "exchange.bind", queue=queue, exchange="amq.direct", binding_key="both")
+            with pytest.raises(SessionEndedError):
+                await client(lambda: (filler.publish_all(frames_of(filler, "q")), filler.sync()))
+            filler.close()
+            bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
+            with await client(RawPeer, found.port) as peer:
+                frames = [peer.transfer_frames("plain", body) for body in bodies]
+                await client(lambda: (peer.publish_all(frames), peer.sync()))
+                assert found.broker.memory.state is State.FULL
+                assert found.broker.held_memory() < LIMIT + LIMIT // 4 + READ + 2 * BODY
+                await client(peer.subscribe, "plain", accept_mode=1)
+                assert [each.body for each in await client(peer.take, MANY)] == bodies
+            for queue, options in (
+                ("plain", {"durable": False}),
+                ("levels", {}),
+                ("both", {"exchange": "amq.direct"}),
+                ("in a transaction", {}),
+            ):
+                with await client(RawPeer, found.port) as peer:
+                    if queue == "in a transaction":
+                        queue = "plain"
+                        await client(peer.call, "tx.select")
+                    peer.publish(queue, b"m", **options)
+                    with pytest.raises(SessionEndedError, match="the broker's memory is full"):
+                        await client(peer.sync)
 
     run(test())
 

@@ -103,7 +103,7 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     if transfers.has_rare:
         if transfers.is_memory_short:
             transfers.has_published = True
-            broker.memory.check()
+            broker.check_memory(message, exchange, in_transaction=session.transaction is not None)
         if transfers.checks_user_ids:
             _check_user_id(session, message.header)
         if transfers.checks_publish:

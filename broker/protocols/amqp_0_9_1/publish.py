@@ -60,7 +60,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:
-        _check(channel, publishing, message)
+        _check(channel, publishing, message, exchange)
     confirms = channel.confirms
     number = 0
     if confirms is not None:
@@ -125,12 +125,12 @@ def _return(target: Target, exchange: Exchange, message: BasicMessage) -> bytes:
     )
 
 
-def _check(channel: Channel, publishing: Publishing, message: BasicMessage) -> None:
+def _check(channel: Channel, publishing: Publishing, message: BasicMessage, exchange: Exchange) -> None:
     """The rare checks of a message. Raises SoftError or UnauthorizedError."""
     broker, connection = channel.broker, channel.connection
     if publishing.is_memory_short:
         publishing.has_published = True
-        broker.memory.check()
+        broker.check_memory(message, exchange, in_transaction=channel.transaction is not None)
     if publishing.checks_user_ids:
         user_id = user_id_of(message.header)
         if user_id and user_id not in (connection.user, connection.user.rpartition("@")[0]):
