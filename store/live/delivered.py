@@ -6,8 +6,12 @@ set, and removed before that is cleared. It is one JSON object on one line:
     key       value
     --------  ----------------------------------------------------------------------------------------
     crc32c    8 hexadecimal digits: CRC-32C of the text of the same object without this key
-    queues    queue id, as text -> the ascending record ids of delivered messages
+    runs      queue id, as text -> the runs of delivered messages, one after another: the record ids of the first and
+              of the last of each. What the queue has between them was delivered, too
+    queues    written before there were runs: queue id, as text -> the ascending record ids of delivered messages
     store_id  the store's
+
+After a crash all messages of a queue are marked, and a clean close then has to tell so of millions: as one run.
 
 A damaged file counts as one that names every message.
 """
@@ -16,7 +20,11 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from operator import gt
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,43 +35,103 @@ from qstore.formats.rhm.store_file import MAX_SIZE, StoreFileError, decode
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import Disk, read_whole
 from qstore.store.inspect.layout import StoreLayout
+from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import WritableDisk
 
 NAME: Final = "DELIVERED"
 _MAX_SIZE: Final = 1 << 30
+MAX_RUNS: Final = 1 << 18
+"""Of one queue: then messages are marked too that were not delivered, and memory stays small."""
 
 
 class Delivered:
     """The messages that may have been delivered before the restart.
 
     Args:
-        queues: queue id -> record ids; None for all messages.
+        runs: queue id -> the runs, in order: the first record id, the last, and so on; None for all messages.
 
     Attributes:
-        queues: as above.
+        runs: as above.
     """
 
-    __slots__ = ("queues",)
+    __slots__ = ("runs",)
 
-    def __init__(self, queues: Mapping[int, Iterable[int]] | None) -> None:
-        self.queues = None if queues is None else {queue: frozenset(rids) for queue, rids in queues.items()}
+    def __init__(self, runs: Mapping[int, Sequence[int]] | None) -> None:
+        self.runs = None if runs is None else {queue: array("Q", each) for queue, each in runs.items()}
 
     def holds(self, queue_id: int, rid: int) -> bool:
         """Whether that message may have been delivered."""
-        return self.queues is None or rid in self.queues.get(queue_id, ())
+        return self.runs is None or bool(self.among(queue_id, (rid,)))
 
     def among(self, queue_id: int, rids: Sequence[int]) -> Sequence[int]:
-        """Which of a queue's messages may have been delivered, by number from 0."""
-        if self.queues is None:
+        """Which of a queue's messages, by ascending record id, may have been delivered, by number from 0."""
+        if self.runs is None:
             return range(len(rids))
-        delivered = self.queues.get(queue_id)
-        return [number for number, rid in enumerate(rids) if rid in delivered] if delivered else ()
+        runs = self.runs.get(queue_id)
+        if not runs or not rids:
+            return ()
+        at = bisect_left(runs, rids[0]) & -2  # the first run that ends there or later
+        found: list[int] = []
+        while at < len(runs) and runs[at] <= rids[-1]:
+            begin, end = bisect_left(rids, runs[at]), bisect_right(rids, runs[at + 1])
+            if end - begin == len(rids):
+                return range(len(rids))
+            found += range(begin, end)
+            at += 2
+        return found
 
 
-def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]) -> None:
+def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None) -> array[int]:
+    """The runs of delivered messages of one queue. Beyond `MAX_RUNS` the rest is one run.
+
+    Args:
+        rids: their record ids, in any order.
+        on_queue: the ascending record ids of all messages on the queue, if they are known: then more are in one run.
+    """
+    known = array("Q", rids)
+    if any(map(gt, known, islice(known, 1, None))):
+        known = array("Q", sorted(known))
+    runs = array("Q")
+    following = iter(known)
+    wanted = next(following, 0)
+    is_in = False
+    for rid in known if on_queue is None else on_queue:
+        while wanted and wanted < rid:
+            wanted = next(following, 0)
+        if rid != wanted or not wanted:
+            is_in = False
+        elif (is_in and (on_queue is not None or rid <= runs[-1] + 1)) or len(runs) == 2 * MAX_RUNS:
+            runs[-1] = rid
+        else:
+            runs.extend((rid, rid))
+            is_in = True
+    return runs
+
+
+def merged_runs(*several: Sequence[int]) -> array[int]:
+    """The runs of one queue that were collected apart."""
+    pairs = sorted(pair for runs in several for pair in zip(runs[::2], runs[1::2], strict=True))
+    merged = array("Q")
+    for first, last in pairs:
+        if merged and first <= merged[-1] + 1:
+            merged[-1] = max(merged[-1], last)
+        else:
+            merged.extend((first, last))
+    return merged
+
+
+def delivered_runs(
+    delivered: Mapping[int, Iterable[int]], journals: Mapping[int, QueueJournal]
+) -> dict[int, Sequence[int]]:
+    """Queue id -> the runs of its delivered messages, which are given by record id."""
+    known = {queue_id: journals[queue_id].writer.records for queue_id in delivered if queue_id in journals}
+    return {queue_id: runs_of(delivered[queue_id], records.rids()) for queue_id, records in known.items()}
+
+
+def write_delivered(directory: StoreDirectory, store_id: UUID, runs: Mapping[int, Sequence[int]]) -> None:
     """Write the file. Raises OSError."""
     content: dict[str, Any] = {
-        "queues": {str(queue): sorted(rids) for queue, rids in queues.items()},
+        "runs": {str(queue): list(each) for queue, each in runs.items() if each},
         "store_id": str(store_id),
     }
     content["crc32c"] = f"{extend_crc32c(0, _text(content)):08x}"
@@ -95,18 +163,28 @@ def _read(disk: Disk, root: str, store_id: UUID, *, was_clean: bool) -> Delivere
         crc = content.pop("crc32c")
         if crc != f"{extend_crc32c(0, _text(content)):08x}" or content["store_id"] != str(store_id):
             return Delivered(None)
-        return Delivered({int(queue): rids for queue, rids in content["queues"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        runs = {int(queue): runs_of(rids) for queue, rids in content.get("queues", {}).items()}
+        runs |= {int(queue): _checked(each) for queue, each in content.get("runs", {}).items()}
+        return Delivered(runs)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return Delivered(None)
+
+
+def _checked(runs: Sequence[int]) -> array[int]:
+    """Runs that were read. Raises ValueError: they are none."""
+    if len(runs) % 2 or list(runs) != sorted(runs):
+        raise ValueError("no runs")
+    return array("Q", runs)
 
 
 def add_delivered(
     disk: WritableDisk, directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]
 ) -> None:
     """Add messages to the file of a store that was closed cleanly. Raises OSError."""
-    known = read_delivered(disk, directory, store_id, was_clean=True).queues
+    known = read_delivered(disk, directory, store_id, was_clean=True).runs
     if known is not None:
-        both = {queue: {*known.get(queue, ()), *queues.get(queue, ())} for queue in {*known, *queues}}
+        added = {queue: runs_of(rids) for queue, rids in queues.items()}
+        both = {queue: merged_runs(known.get(queue, ()), added.get(queue, ())) for queue in {*known, *added}}
         write_delivered(directory, store_id, both)
 
 

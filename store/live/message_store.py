@@ -43,7 +43,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
 from qstore.store.live.changes import Changes
 from qstore.store.live.compression import Compression
-from qstore.store.live.delivered import read_delivered, remove_delivered, write_delivered
+from qstore.store.live.delivered import delivered_runs, read_delivered, remove_delivered, write_delivered
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
@@ -448,7 +448,7 @@ class MessageStore:
             self._finish()
             is_clean = self._seal()
             if is_clean:
-                write_delivered(self.directory, self.store_id, delivered or {})
+                write_delivered(self.directory, self.store_id, delivered_runs(delivered or {}, self.journals))
                 journals = (self.prepared_list, *self.journals.values())
                 write_close_record(self.directory, self.store_id, map(closed_journal, journals))
                 self.directory.mark(self.store_id, clean=True, close_record=True)

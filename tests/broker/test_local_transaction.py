@@ -206,7 +206,7 @@ def test_what_is_being_committed_cannot_be_purged_moved_or_looked_at(model: Mode
     assert queue.purge() == (0, False)
     assert queue.expire() == 0
     assert list(queue.available()) == []
-    assert queue.delivered_rids() == []
+    assert list(queue.delivered_rids()) == []
     model.sync()
     assert results == [None]
     assert browser.bodies == [b"1"]
@@ -381,7 +381,7 @@ def test_a_deletion_that_fails_while_it_is_committed(model: Model, results: Resu
     model.sync()
     queue.undo_deletion()
     assert results == [None]
-    assert (entry.state, queue.is_empty, queue.delivered_rids()) == (GONE, True, [])
+    assert (entry.state, queue.is_empty, list(queue.delivered_rids())) == (GONE, True, [])
 
 
 def test_a_queue_that_goes_while_it_is_committed(model: Model, results: Results) -> None:

@@ -408,7 +408,7 @@ class QueueMachine(RuleBasedStateMachine):
             if items[entry.position].kept
             and (items[entry.position].is_redelivered or items[entry.position].state == HELD_BY_SOMEBODY)
         ]
-        assert queue.delivered_rids() == delivered
+        assert list(queue.delivered_rids()) == delivered
 
     @invariant()
     def nobody_stands_at_what_is_gone(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,14 @@ class Contents(Depth):
             if entry.state in (AVAILABLE, ACQUIRED):
                 yield entry
 
-    def delivered_rids(self) -> list[int]:
+    def delivered_rids(self) -> array[int]:
         """Record ids of messages that were delivered, to be recovered as redelivered."""
         held = (ACQUIRED, LEAVING, MOVING)
-        rids: list[int] = []
+        rids = array("Q")
         for part in self._order.parts():
             if isinstance(part, Stretch):
                 if part.is_stored:
-                    rids += part.redelivered()
+                    rids.extend(part.redelivered())
             elif part.rid and (part.is_redelivered or part.state in held):
                 rids.append(part.rid)
         return rids

@@ -10,7 +10,9 @@ dictionary, whose order is that of the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import chain
 
 from qstore.formats.rhm.headers import record_blocks
 from qstore.store.journal.write.resting import RestingRecords
@@ -92,6 +94,11 @@ class LiveRecords:
         """Log offset and blocks, packed, of a live record, resting or not; None if there is none."""
         packed = self.live.get(rid)
         return self.resting.get(rid) if packed is None else packed
+
+    def rids(self) -> Iterator[int]:
+        """The ids of all live records, ascending."""
+        resting = chain.from_iterable(rids for rids, _ in self.resting.portions())
+        return merge(resting, sorted(self.live)) if self.live else resting
 
     def where_all(self, rids: Sequence[int]) -> Sequence[int]:
         """As `where`, of many records, fast if they rest; 0 for each that is not live."""
