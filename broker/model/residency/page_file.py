@@ -16,6 +16,7 @@ they can be purged. They are never mistaken for others.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -38,10 +39,6 @@ _UNLIMITED: Final = 1 << 48  # pages
 _MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
 _CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
 _MAX_CUT_BYTES: Final = 1 << 27  # and so much goes at once, at most
-
-
-class _LimitError(OSError):
-    """The file would be larger than it may be."""
 
 
 class _ExtentPlace:
@@ -133,7 +130,7 @@ class PageFile:
             self._directory.worked(self._name, self._limit)
         except OSError as error:
             self.has_failed = True
-            limit = self._limit if isinstance(error, _LimitError) else None
+            limit = self._limit if error.errno == errno.EFBIG else None
             self._directory.failed(self._name, error.strerror or str(error), limit)
         keys.extend([0] * (len(entries) - len(keys)))
         return keys
@@ -151,7 +148,7 @@ class PageFile:
         first = pages.space.take(count)
         if first is None:
             limit = self._max_pages * self._page_size
-            raise _LimitError(0, f"its paging file would be larger than its limit of {limit:,} bytes")
+            raise OSError(errno.EFBIG, f"its paging file would be larger than its limit of {limit:,} bytes")
         pages.length = max(pages.length, first + count)
         try:
             offset = first * self._page_size
