@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
+from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.store.journal.write.step import JournalError
 from qstore.store.journal.write.write_batch import MessageData
-from qstore.store.live.appender import MAX_AROUND_DATA, Appender
+from qstore.store.live.appender import Appender
 from qstore.store.live.queue_journal import QueueJournal
 
 #: Messages that a transaction enqueues: journal, and of each message the arguments of `Appender.enqueue`.
@@ -25,17 +26,15 @@ class Part:
     Attributes:
         messages: what it enqueues, as it is stored.
         firsts: the first word of the record's header of each of them; empty if all are PLAIN_MESSAGE.
-        sizes: bytes of their data.
         targets: the messages that it dequeues.
         rids: record ids of its enqueues, and then of its dequeues.
     """
 
-    __slots__ = ("firsts", "messages", "rids", "sizes", "targets")
+    __slots__ = ("firsts", "messages", "rids", "targets")
 
     def __init__(self) -> None:
         self.messages: list[MessageData] = []
         self.firsts: list[int] = []
-        self.sizes: list[int] = []
         self.targets: list[int] = []
         self.rids: list[int] = []
 
@@ -44,13 +43,11 @@ class Part:
         compression = journal.compression
         if compression is None:
             self.messages += messages
-            self.sizes += [size for _, size, _ in messages]
             return
         for parts, size, crc in messages:
             parts, size, crc, first = compression.stored(parts, size, crc)
             self.messages.append((parts, size, crc))
             self.firsts.append(first)
-            self.sizes.append(size)
 
     def check_targets(self, journal: QueueJournal) -> None:
         """Raise JournalError if a message that it dequeues is not there, or twice."""
@@ -99,14 +96,23 @@ def admit(appender: Appender, xid: bytes, parts: Parts) -> None:
     Raises:
         JournalFullError: it does not fit; JournalError: a message cannot be dequeued.
     """
+    if _has_room_at_once(xid, parts):
+        return
     for journal, part in parts.items():
         part.check_targets(journal)
-    appender.admit_all(
-        [
-            (journal, partial(journal.writer.admit_transaction, xid, part.sizes, len(part.targets)))
-            for journal, part in parts.items()
-        ]
-    )
+    admissions = []
+    for journal, part in parts.items():
+        sizes = [size for _, size, _ in part.messages]
+        admissions.append((journal, partial(journal.writer.admit_transaction, xid, sizes, len(part.targets))))
+    appender.admit_all(admissions)
+
+
+def _has_room_at_once(xid: bytes, parts: Parts) -> bool:
+    """Whether a transaction only enqueues, and there is room in all journals without a further check: most often."""
+    for journal, part in parts.items():
+        if part.targets or not journal.writer.has_room_at_once(xid, part.messages):
+            return False
+    return True
 
 
 def append(appender: Appender, xid: bytes, parts: Parts) -> None:
@@ -115,12 +121,14 @@ def append(appender: Appender, xid: bytes, parts: Parts) -> None:
     Raises:
         JournalFailedError: memory ran out, and a journal has failed.
     """
+    appended: list[tuple[QueueJournal, int]] = []
     for journal, part in parts.items():
         try:
-            journal.writer.append_admitted(xid, part.rids, part.messages, part.targets, part.firsts)
+            blocks = journal.writer.append_admitted(xid, part.rids, part.messages, part.targets, part.firsts)
         except MemoryError:
             raise journal.out_of_memory() from None
         journal.transaction_enqueues += len(part.messages)
         journal.transaction_dequeues += len(part.targets)
-    for journal, part in parts.items():
-        appender.touched(journal, sum(part.sizes) + MAX_AROUND_DATA * len(part.rids))
+        appended.append((journal, blocks * BLOCK_SIZE))
+    for journal, size in appended:
+        appender.touched(journal, size)

@@ -9,6 +9,7 @@ import pytest
 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
+from qstore.store.journal.write.step import JournalBusyError, JournalFullError
 from qstore.store.journal.write.version_2_writer import Version2Writer
 from qstore.store.journal.write.write_batch import MessageData
 from tests.support.memory_ring import MemoryRing
@@ -48,7 +49,7 @@ def _state(writer: Version2Writer) -> dict[str, object]:
 def test_in_one_go_is_as_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     rings = MemoryRing(Geometry(8, 65536), seed=seed), MemoryRing(Geometry(8, 65536), seed=seed)
-    crossed, whole, file = 0, 0, rings[0].writer.space.file
+    crossed, whole, at_once, file = 0, 0, 0, rings[0].writer.space.file
     for number in range(_TRANSACTIONS):
         xid = b"transaction %d" % number
         bodies = [rng.randbytes(rng.randrange(2000)) for _ in range(rng.randrange(1, 8))]
@@ -56,7 +57,10 @@ def test_in_one_go_is_as_one_by_one(seed: int) -> None:
         free = rings[0].free
         targets = rng.sample(free, min(len(free), rng.choice((0, 3, 8))))
         first = rings[0].writer.batch.position
-        for ring in rings:
+        needs_no_check = not targets and rings[0].writer.has_room_at_once(xid, messages)
+        at_once += needs_no_check
+        rings[0].rid += needs_no_check  # as `do` takes one
+        for ring in rings[needs_no_check:]:
             ring.do(
                 lambda _, ring=ring, targets=targets, bodies=bodies, xid=xid: ring.writer.admit_transaction(
                     xid, [len(body) for body in bodies], len(targets)
@@ -84,6 +88,7 @@ def test_in_one_go_is_as_one_by_one(seed: int) -> None:
     assert _state(rings[0].writer) == _state(rings[1].writer)
     assert rings[0].files == rings[1].files
     assert whole > 10 * crossed > 0
+    assert at_once > _TRANSACTIONS // 10
     assert rings[0].laps > 1
 
 
@@ -98,3 +103,60 @@ def test_the_last_record_of_a_flush_is_flagged_whichever_it_is() -> None:
             append(each, b"x", messages, [1, 2][:count])
             each.drain()
         assert ring.files == twin.files
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_room_without_a_check_is_room_by_all_rules(seed: int) -> None:
+    rng = random.Random(seed)
+    ring = MemoryRing(Geometry(6, 65536), seed=seed)
+    longest = rng.choice((100, 1500))
+    answers: Counter[bool] = Counter()
+    refused = 0
+    for number in range(600):
+        xid = b"transaction %d" % number
+        sizes = [rng.randrange(longest) for _ in range(rng.randrange(1, 12))]
+        messages: list[MessageData] = [((bytes(size),), size, data_crc((bytes(size),))) for size in sizes]
+        has_room = ring.writer.has_room_at_once(xid, messages)
+        answers[has_room] += 1
+        try:
+            ring.writer.admit_transaction(xid, sizes, 0)
+        except JournalFullError:
+            assert not has_room
+            refused += 1
+            for rid in ring.free[:30]:
+                ring.dequeue(rid)
+            ring.drain()
+            continue
+        except JournalBusyError:
+            assert not has_room
+            ring.drain()
+            continue
+        _append_in_one_go(ring, xid, messages, [])
+        if rng.random() < 0.8:
+            ring.end(xid, commits=rng.random() < 0.9)
+        if rng.random() < 0.1:
+            ring.drain()
+    assert refused
+    assert answers[False]
+    assert answers[True]
+
+
+def test_room_without_a_check_includes_the_outcome() -> None:
+    ring = MemoryRing(Geometry(6, 65536))
+    ring.enqueue(25)
+    tiny: MessageData = ((b"x",), 1, data_crc((b"x",)))
+    large: MessageData = ((b"x" * 2000,), 2000, data_crc((b"x" * 2000,)))
+    longest: MessageData = ((b"x" * 4000,), 4000, data_crc((b"x" * 4000,)))
+    writer = ring.writer
+    assert not writer.has_room_at_once(b"x", [tiny] * 5)
+    assert writer.has_room_at_once(b"x", [tiny] * 5 + [large])
+    assert not writer.has_room_at_once(b"x", [longest])  # no record was as long before
+    assert not writer.has_room_at_once(b"x", [large] * 40)  # beyond the end of the file
+    room = writer.records.room
+    writer.records.room = 16 + writer.records.outcome_blocks(b"x")
+    assert not writer.has_room_at_once(b"x", [large])
+    writer.records.room += 1
+    assert writer.has_room_at_once(b"x", [large])
+    writer.records.room = room
+    writer.failed(OSError(5, "fails"))
+    assert not writer.has_room_at_once(b"x", [large])

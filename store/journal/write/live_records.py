@@ -17,7 +17,7 @@ from itertools import chain
 from qstore.formats.rhm.headers import record_blocks
 from qstore.store.journal.write.resting import RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
-from qstore.store.journal.write.write_batch import WriteBatch
+from qstore.store.journal.write.write_batch import MessageData, WriteBatch, transaction_blocks
 from qstore.store.journal.write.writer_state import OpenTransaction
 
 
@@ -125,6 +125,26 @@ class LiveRecords:
     def new_outcome(self, xid: bytes) -> int:
         """The same for a transaction to be begun; 0 for one that is open."""
         return 0 if xid in self.transactions else self.outcome_blocks(xid)
+
+    def have_room_before(self, end: int, xid: bytes, messages: list[MessageData]) -> bool:
+        """Whether a transaction may be appended up to a log offset without any further check of its room.
+
+        Up to that offset there is room for the dequeue of a message in each block. The blocks beyond the first of each
+        message must be as many as the outcome needs of that.
+
+        Args:
+            end: up to there plain messages need no check (`Admission.ends`).
+            xid: the transaction, or as long as its id will be.
+            messages: the messages that it enqueues, one or more.
+        """
+        count, outcome = len(messages), self.outcome_blocks(xid)
+        blocks, largest = transaction_blocks(xid, messages)
+        return (
+            self._batch.position + blocks <= end
+            and blocks + count + outcome <= self.room
+            and largest <= self.largest
+            and outcome <= (blocks - count) * self._space.flush
+        )
 
     def may_dequeue(self, target: int, xid: bytes) -> bool:
         """Whether the message exists and the transaction (or anyone, if `xid` is empty) may dequeue it."""

@@ -288,10 +288,14 @@ class Version2Writer:
             self._make_ready()
             self._admission.kept(blocks, 0, outcome, largest, blocks)
 
+    def has_room_at_once(self, xid: bytes, messages: list[MessageData]) -> bool:
+        """Whether a transaction that enqueues these messages, one or more, needs no `admit_transaction`."""
+        return self.records.have_room_before(self._enqueue_end, xid, messages)
+
     def append_admitted(
         self, xid: bytes, rids: list[int], messages: list[MessageData], targets: list[int], firsts: list[int]
-    ) -> None:
-        """Append the enqueues and dequeues of a transaction right after `admit_transaction`; it is open then.
+    ) -> int:
+        """Append what an admitted transaction enqueues and dequeues; it is open then. Returns the number of blocks.
 
         Args:
             xid: the transaction.
@@ -300,20 +304,18 @@ class Version2Writer:
             targets: the messages that it dequeues, after `check_dequeue`: no message twice.
             firsts: as of `append_committed`.
         """
-        batch, records, size_of_xid, number = self.batch, self.records, len(xid), 0
+        batch, records, begin = self.batch, self.records, self.batch.position
+        size_of_xid, number = len(xid), 0
         escort_blocks = record_blocks(0, size_of_xid)
         needed = transaction_blocks(xid, messages)[0] + escort_blocks * len(targets)
         if batch.position + needed <= batch.file_end:
             places = batch.append_transaction(xid, rids, messages, targets, firsts, commits=False)
             records.opened(xid, rids, places, targets, escort_blocks)
             self._set_ends()
-            return
+            return batch.position - begin
         append = batch.append
-        first = PLAIN_MESSAGE
         for parts, size, crc in messages:
-            rid = rids[number]
-            if firsts:
-                first = firsts[number]
+            rid, first = rids[number], firsts[number] if firsts else PLAIN_MESSAGE
             number += 1
             place = append(first, rid, xid, size, parts, size, crc)
             records.enqueued(rid, place, record_blocks(size, size_of_xid), xid)
@@ -322,6 +324,7 @@ class Version2Writer:
             number += 1
             records.escorted(rid, target, append(_DEQUEUE, rid, xid, target), escort_blocks, xid)
         self._set_ends()
+        return batch.position - begin
 
     def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
         """Admit `count` messages, with the dequeues of their transaction. Raises as `enqueue`."""
