@@ -27,6 +27,7 @@ DIRECTORY_MODE: Final = 0o700
 _MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once: as many as the file has, within limits
 _MAX_FILL: Final = 256 * 1024
 _MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
+_BUFFER_BYTES: Final = 512 * 1024  # a journal file of default size
 _ZEROS: Final = memoryview(bytes(_MAX_FILL))
 
 
@@ -106,10 +107,11 @@ class WritableDisk(Disk, Protocol):
 class OsWritableFile(OsFile):
     """A `WritableFile` on the operating system."""
 
-    __slots__ = ("_filled",)
+    __slots__ = ("_buffer", "_filled")
 
-    def __init__(self, path: str, flags: int = os.O_RDWR) -> None:
+    def __init__(self, path: str, flags: int = os.O_RDWR, buffer: bytearray | None = None) -> None:
         super().__init__(path, flags)
+        self._buffer = buffer  # for `read_cached`, shared with others
         self._filled = 0  # up to there `fill_ahead` has nothing to do
 
     def fileno(self) -> int:
@@ -144,7 +146,8 @@ class OsWritableFile(OsFile):
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""
-        buffer = bytearray(length)
+        shared = self._buffer
+        buffer = memoryview(bytearray(length) if shared is None or length > len(shared) else shared)[:length]
         try:
             got = os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
@@ -247,9 +250,12 @@ class OsLock:
 
 
 class OsWritableDisk(OsDisk):
-    """The `WritableDisk` on the operating system."""
+    """The `WritableDisk` on the operating system. Files read what is cached through one buffer: in one thread."""
 
-    __slots__ = ()
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
 
     def create(self, path: str, size: int) -> OsWritableFile:
         """Create a file of `size` zero bytes, with its space allocated."""
@@ -263,11 +269,13 @@ class OsWritableDisk(OsDisk):
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(descriptor)
-        return OsWritableFile(path)
+        return self.open_writable(path)
 
     def open_writable(self, path: str) -> OsWritableFile:
         """Open the regular file at `path` for reading and writing."""
-        return OsWritableFile(path)
+        if not self._buffer:
+            self._buffer = bytearray(_BUFFER_BYTES)
+        return OsWritableFile(path, buffer=self._buffer)
 
     def make_directory(self, path: str) -> None:
         """Create a directory."""

@@ -38,6 +38,10 @@ class RestoreMessage(Protocol):
         """
 
 
+MessagesRead: TypeAlias = "Callable[[list[Message | Exception]], None]"
+"""Gets messages that a store has read and decoded; for each that it could not, why."""
+
+
 class Handling(NamedTuple):
     """Rarely used delivery options. All messages of a publisher with the same options share one object.
 

@@ -13,9 +13,8 @@ protocols below. Which store it is, the broker does not know. The rules:
   failed. Both are among `errors`, which are the only exceptions that the calls below raise by design.
 * A message's record id is its position: queue order is the order of record ids, before a restart and after.
 
-A store may use any type for its journals and recovered queues. The broker keeps these objects and passes them back, and
-uses only the attributes in `Journal` and `RecoveredQueue`. `StoreOf` has both types as parameters, so that a type
-checker can check a store against it; the broker itself uses `Store`.
+A store may use any type for its journals and recovered queues; the broker uses only the attributes in `Journal` and
+`RecoveredQueue`. `StoreOf` has both types as parameters, for type checkers; the broker itself uses `Store`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
+from qstore.broker.model.message import MessagesRead, RestoreMessage
 from qstore.broker.model.shared_snapshot import SharedSnapshot
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.catalogue import BindingEntry
@@ -387,8 +387,8 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def fill_ahead(self) -> None:
         """Prepare for the next small flushes. To be called when nothing waits for the disk, and all output is sent."""
 
-    def read(self, journal: _JournalT, rids: Sequence[int], done: Callable[[list[bytes | Exception]], None], /) -> None:
-        """Read messages, and call `done` with the data of each, or the error: at once, if that need not wait."""
+    def read(self, journal: _JournalT, rids: Sequence[int], decode: RestoreMessage, done: MessagesRead, /) -> None:
+        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
 
     def will_read(self, journal: _JournalT, rids: Sequence[int], /) -> None:
         """Have the system read ahead: these messages will be read soon."""

@@ -48,7 +48,7 @@ from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.reading import MessageData, read_messages, will_read
+from qstore.store.live.reading import Decode, Decoded, Read, read_messages, will_read
 from qstore.store.live.rids import RecordIds
 from qstore.store.live.shared_snapshot import Shared, SharedSnapshots
 from qstore.store.live.snapshot import Snapshots, Taken
@@ -349,9 +349,9 @@ class MessageStore:
             self.append.dequeue(journal, rid)
         self.flush((journal,), done)
 
-    def read(self, journal: QueueJournal, rids: Sequence[int], done: Callable[[MessageData], None]) -> None:
-        """Read messages, and call `done` with the data of each, or the error: at once, if that need not wait."""
-        read_messages(journal, rids, self._reads, done)
+    def read(self, journal: QueueJournal, rids: Sequence[int], decode: Decode[Decoded], done: Read[Decoded]) -> None:
+        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
+        read_messages(journal, rids, self._reads, decode, done)
 
     def will_read(self, journal: QueueJournal, rids: Sequence[int]) -> None:
         """Have the system read ahead: these messages will be read soon."""

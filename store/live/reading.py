@@ -3,15 +3,17 @@
 Neighbouring records are read together, as one span. Spans that the system has in its page cache are read at once;
 otherwise a thread reads all of them, each from a file of its own. Meanwhile compaction may move a record, and its old
 place may be overwritten: so every record is verified, and one that is not what it should be is read again by itself,
-from where it is by then. Only that last attempt tells whether it is damaged.
+from where it is by then. Only that last attempt tells whether it is damaged. The caller's decoder gets each message
+within what was read: it is copied once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
+from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
@@ -23,8 +25,13 @@ from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.step import JournalError
 from qstore.store.live.queue_journal import QueueJournal
 
-#: The data of each message, or why it cannot be read.
-MessageData: TypeAlias = "list[bytes | Exception]"
+Decoded = TypeVar("Decoded")
+
+#: Makes a message of the bytes from one index to another; raises BrokerRecordError.
+Decode: TypeAlias = Callable[[bytes, int, int], Decoded]
+
+#: Gets what was made of each message, or why it cannot be read.
+Read: TypeAlias = Callable[[list[Decoded | Exception]], None]
 
 MAX_SPAN: Final = 2 << 20  # bytes of a span, unless a single record is longer
 _MAX_HOLE: Final = (64 << 10) // BLOCK_SIZE  # blocks between two records of a span that are read and dropped
@@ -34,24 +41,20 @@ _ENQUEUE: Final = int(Kind.ENQUEUE)
 
 
 class Span:
-    """Records that are read together.
+    """Records that are read together: consecutive ones in the order of their places.
 
     Attributes:
-        numbers: their places in the result.
-        rids: their ids.
-        places: where they are: log offset and blocks, packed.
+        first, last: indices in that order: of the first, and after the last.
         salt: of their file.
         start, end: log offsets of the first, and after the last.
     """
 
-    __slots__ = ("end", "numbers", "places", "rids", "salt", "start")
+    __slots__ = ("end", "first", "last", "salt", "start")
 
-    def __init__(self, start: int, salt: bytes) -> None:
+    def __init__(self, first: int, start: int, salt: bytes) -> None:
+        self.first = self.last = first
         self.start = self.end = start
         self.salt = salt
-        self.numbers: list[int] = []
-        self.rids: list[int] = []
-        self.places: list[int] = []
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -59,8 +62,55 @@ class Span:
         return self.start, (self.end - self.start) * BLOCK_SIZE
 
 
+class Wanted:
+    """Messages that are to be read, and where they are.
+
+    Attributes:
+        rids: their record ids.
+        places: log offset and blocks of each, packed; 0 for one that is not there.
+        order: their numbers, in the order of their places.
+        spans: those that are on the disk, neighbours of one file together.
+    """
+
+    __slots__ = ("order", "places", "rids", "spans")
+
+    def __init__(self, journal: QueueJournal, rids: Sequence[int]) -> None:
+        self.rids, self.places = list(rids), list(journal.writer.records.where_all(rids))
+        self.order = list(range(len(self.places)))
+        if self.places != sorted(self.places):  # compaction has moved some
+            self.order.sort(key=self.places.__getitem__)
+        self.spans = self._spans(journal)
+
+    def _spans(self, journal: QueueJournal) -> list[Span]:
+        writer, places = journal.writer, self.places
+        file, synced = writer.space.file, writer.unsynced_place
+        spans: list[Span] = []
+        span = Span(0, 0, b"")
+        limit = file_end = span_end = 0  # the span's next record ends before the one, and begins before the other
+        for index, number in enumerate(self.order):
+            packed = places[number]
+            place = packed >> SIZE_BITS
+            if not packed or place >= synced:
+                file_end = 0  # the next one begins another span
+                continue
+            end = place + (packed & SIZE_MASK)
+            if place >= file_end or end > limit or place - span_end > _MAX_HOLE:
+                span.last, span.end = index, span_end
+                span = Span(index, place, SALT.pack(writer.salt_at(place)))
+                spans.append(span)
+                file_end = (place // file + 1) * file
+                limit = max(end, place + _MAX_SPAN_BLOCKS)
+            span_end = end
+            span.last, span.end = index + 1, end
+        return spans
+
+
 def read_messages(
-    journal: QueueJournal, rids: Sequence[int], background: Background, done: Callable[[MessageData], None]
+    journal: QueueJournal,
+    rids: Sequence[int],
+    background: Background,
+    decode: Decode[Decoded],
+    done: Read[Decoded],
 ) -> None:
     """Read messages, and call `done` with the result: at once, if the system has all of them in memory.
 
@@ -68,72 +118,57 @@ def read_messages(
         journal: that of their queue.
         rids: the messages.
         background: reads what is not in memory.
-        done: gets the data of each message, or the error: JournalError or OSError.
+        decode: makes a message of its bytes.
+        done: gets each message, or the error: JournalError, OSError or BrokerRecordError.
     """
-    spans = _spans(journal, rids)
-    contents = [_cached(journal, span) for span in spans]
+    wanted = Wanted(journal, rids)
+    contents = [_cached(journal, span) for span in wanted.spans]
     journal.reads += len(rids)
     if None not in contents:
-        _read(journal, rids, spans, done, contents)
+        _read(journal, wanted, decode, done, contents)
         return
     journal.slow_reads += 1
-    work = journal.storage.reader([span.extent for span in spans])
-    background.run(work, partial(_read, journal, rids, spans, done), partial(_not_read, journal, rids, done))
+    work = journal.storage.reader([span.extent for span in wanted.spans])
+    not_read = partial(_not_read, journal, wanted, decode, done)
+    background.run(work, partial(_read, journal, wanted, decode, done), not_read)
+
+
+def as_bytes(content: bytes, begin: int, end: int) -> bytes:
+    """The `Decode` of those who want the bytes."""
+    return content[begin:end]
 
 
 def _read(
     journal: QueueJournal,
-    rids: Sequence[int],
-    spans: Sequence[Span],
-    done: Callable[[MessageData], None],
+    wanted: Wanted,
+    decode: Decode[Decoded],
+    done: Read[Decoded],
     contents: Sequence[bytes | None],
 ) -> None:
-    """The thread has read the spans, as far as it could."""
-    found: list[bytes | Exception | None] = [None] * len(rids)
-    _take(spans, contents, found)
-    done(_complete(journal, rids, found))
+    """The spans were read, as far as they could be."""
+    found: list[Decoded | Exception | None] = [None] * len(wanted.rids)
+    decompressor = Decompressor()
+    for span, content in zip(wanted.spans, contents, strict=True):
+        if content:
+            _take_span(wanted, span, content.ljust(span.extent[1], b"\0"), decode, found, decompressor)
+    done(_complete(journal, wanted, decode, found))
 
 
 def _not_read(
-    journal: QueueJournal, rids: Sequence[int], done: Callable[[MessageData], None], _error: Exception
+    journal: QueueJournal,
+    wanted: Wanted,
+    decode: Decode[Decoded],
+    done: Read[Decoded],
+    _error: Exception,
 ) -> None:
     """The thread has failed."""
-    done(_complete(journal, rids, [None] * len(rids)))
+    done(_complete(journal, wanted, decode, [None] * len(wanted.rids)))
 
 
 def will_read(journal: QueueJournal, rids: Sequence[int]) -> None:
     """Have the system read these messages into its page cache."""
-    for span in _spans(journal, rids):
+    for span in Wanted(journal, rids).spans:
         journal.storage.read_ahead(*span.extent)
-
-
-def _spans(journal: QueueJournal, rids: Sequence[int]) -> list[Span]:
-    """The records that are on the disk, neighbours of one file together."""
-    writer = journal.writer
-    file, synced = writer.space.file, writer.unsynced_place
-    where, ids = list(writer.records.where_all(rids)), list(rids)
-    order = list(range(len(where)))
-    if where != sorted(where):  # compaction has moved some
-        order.sort(key=where.__getitem__)
-    spans: list[Span] = []
-    span = Span(0, b"")
-    limit = file_end = 0  # the span's next record ends before the one, and begins before the other
-    for number in order:
-        packed = where[number]
-        place = packed >> SIZE_BITS
-        if not packed or place >= synced:
-            continue
-        end = place + (packed & SIZE_MASK)
-        if place >= file_end or end > limit or place - span.end > _MAX_HOLE:
-            span = Span(place, SALT.pack(writer.salt_at(place)))
-            spans.append(span)
-            file_end = (place // file + 1) * file
-            limit = max(end, place + _MAX_SPAN_BLOCKS)
-        span.numbers.append(number)
-        span.rids.append(ids[number])
-        span.places.append(place)
-        span.end = end
-    return spans
 
 
 def _cached(journal: QueueJournal, span: Span) -> bytes | None:
@@ -143,21 +178,21 @@ def _cached(journal: QueueJournal, span: Span) -> bytes | None:
         return b""  # its records are read one by one
 
 
-def _take(spans: Sequence[Span], contents: Sequence[bytes | None], found: list[bytes | Exception | None]) -> None:
-    """Take the good records out of what was read."""
-    decompressor = Decompressor()
-    for span, content in zip(spans, contents, strict=True):
-        if content:
-            _take_span(span, content.ljust(span.extent[1], b"\0"), found, decompressor)
-
-
-def _take_span(span: Span, content: bytes, found: list[bytes | Exception | None], decompressor: Decompressor) -> None:
+def _take_span(
+    wanted: Wanted,
+    span: Span,
+    content: bytes,
+    decode: Decode[Decoded],
+    found: list[Decoded | Exception | None],
+    decompressor: Decompressor,
+) -> None:
     """Take the good records out of one span: those that are where they should be, with their checksums."""
     unpack_header, unpack_tail, extend = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c
-    numbers, rids, places = span.numbers, span.rids, span.places
+    rids, places, order = wanted.rids, wanted.places, wanted.order
     start, salt, last = span.start, span.salt, len(content) - TAIL_SIZE
-    for index in range(len(numbers)):
-        rid, at = rids[index], (places[index] - start) * BLOCK_SIZE
+    for index in range(span.first, span.last):
+        number = order[index]
+        rid, at = rids[number], ((places[number] >> SIZE_BITS) - start) * BLOCK_SIZE
         first: int
         xid_size: int
         size: int
@@ -166,28 +201,39 @@ def _take_span(span: Span, content: bytes, found: list[bytes | Exception | None]
         tail = begin + size
         if found_rid != rid or tail > last or first & MAGIC_MASK != _ENQUEUE:
             continue
-        data, head = content[begin:tail], content[at:begin]
+        head = content[at:begin]
         if xid_size:
             head = head[_HEADER:] + head[:_HEADER]
-        if unpack_tail(content, tail) != (extend(extend(0, data), head + salt), rid):
+        if unpack_tail(content, tail) != (extend(extend(0, content[begin:tail]), head + salt), rid):
             continue
-        if first >> FLAGS_SHIFT & COMPRESSED:
-            try:
-                data = decompressor.restore(data)
-            except RhmError:
-                continue  # the last attempt tells why
-        found[numbers[index]] = data
+        try:
+            if first >> FLAGS_SHIFT & COMPRESSED:
+                data = decompressor.restore(content[begin:tail])
+                found[number] = decode(data, 0, len(data))
+            else:
+                found[number] = decode(content, begin, tail)
+        except RhmError:
+            continue  # the last attempt tells why
+        except BrokerRecordError as error:
+            found[number] = error
 
 
-def _complete(journal: QueueJournal, rids: Sequence[int], found: list[bytes | Exception | None]) -> MessageData:
+def _complete(
+    journal: QueueJournal,
+    wanted: Wanted,
+    decode: Decode[Decoded],
+    found: list[Decoded | Exception | None],
+) -> list[Decoded | Exception]:
     """Read by itself what is still missing."""
     if None not in found:
-        return cast("MessageData", found)
-    return [_alone(journal, rid) if each is None else each for rid, each in zip(rids, found, strict=True)]
+        return cast("list[Decoded | Exception]", found)
+    rids = wanted.rids
+    return [_alone(journal, rids[number], decode) if each is None else each for number, each in enumerate(found)]
 
 
-def _alone(journal: QueueJournal, rid: int) -> bytes | Exception:
+def _alone(journal: QueueJournal, rid: int, decode: Decode[Decoded]) -> Decoded | Exception:
     try:
-        return journal.load(rid)
-    except (JournalError, OSError) as error:
+        data = journal.load(rid)
+        return decode(data, 0, len(data))
+    except (JournalError, OSError, BrokerRecordError) as error:
         return error

@@ -30,6 +30,7 @@ from qstore.store.journal.write.write_batch import MessageData
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.reading import as_bytes
 from qstore.store.live.transaction_parts import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
@@ -223,7 +224,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
 
     def _read(self, journal: QueueJournal, rids: Sequence[int]) -> list[bytes]:
         found: list[list[bytes | Exception]] = []
-        self._store.read(journal, rids, found.append)
+        self._store.read(journal, rids, as_bytes, found.append)
         while not found:
             self._store.collect(None)
         data: list[bytes] = []

@@ -348,8 +348,8 @@ def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog:
             await found.topology.declare_queue("q", durable=True)
             await found.publish("", "q", b"1", b"bad", b"3")
 
-    def restore(data: bytes) -> Message:
-        body = data.partition(b"\0")[2]
+    def restore(data: bytes, begin: int = 0, end: int = -1, /) -> Message:
+        body = (data if end < 0 else data[begin:end]).partition(b"\0")[2]
         if body == b"bad":
             raise BrokerRecordError("not a message", 0)
         return PlainMessage("q", body)

@@ -30,9 +30,9 @@ class ResidencyMachine(QueueMachine):
             portions=Portions(1, 3, 1, 1, 1 << 20, 0),
         )
 
-    def restored(self, data: bytes) -> TrackedMessage:
+    def restored(self, data: bytes, begin: int = 0, end: int = -1, /) -> TrackedMessage:
         any_store: Any = self.store
-        body = data.partition(b"\0")[2]
+        body = (data if end < 0 else data[begin:end]).partition(b"\0")[2]
         message = TrackedMessage("q", body, store=any_store)
         message.expires_at = self.expiries[len(body)]
         return message

@@ -150,8 +150,8 @@ async def wired(path: Path | None = None, *listeners: Listener) -> AsyncIterator
     if store is not None:
         loop.add_reader(store.fileno(), store.collect)
 
-        def restore(data: bytes) -> Message:
-            key, _, body = data.partition(b"\0")
+        def restore(data: bytes, begin: int = 0, end: int = -1, /) -> Message:
+            key, _, body = (data if end < 0 else data[begin:end]).partition(b"\0")
             return PlainMessage(key.decode(), body, store=store)
 
         broker.recover(restore)

@@ -29,6 +29,7 @@ class CopyingDisk(OsWritableDisk):
     """
 
     def __init__(self, watched: Path, copies: Path, note: Callable[[Path], None] = lambda _: None) -> None:
+        super().__init__()
         self._watched, self._copies, self._note = watched, copies, note
         self._seen: set[frozenset[str]] = set()
         self.states: list[Path] = []

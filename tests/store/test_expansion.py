@@ -346,6 +346,7 @@ class Disk(OsWritableDisk):
     __slots__ = ("_listed", "failing", "free")
 
     def __init__(self) -> None:
+        super().__init__()
         self.free, self.failing = 1 << 40, ""
         self._listed = False  # whether the last files created are new ones of a ring, listed as spare
 

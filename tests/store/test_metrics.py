@@ -16,6 +16,7 @@ from qstore.store.journal.write.step import JournalFullError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.metrics import JournalMetrics, StoreMetrics, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.reading import as_bytes
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 
@@ -119,7 +120,7 @@ def test_what_waits_is_refused_and_is_read(tmp_path: Path) -> None:
         while one.unsynced:
             store.collect()
         got: list[object] = []
-        store.read(one, rids[:3], got.extend)
+        store.read(one, rids[:3], as_bytes, got.extend)
         while not got:
             store.collect(0.01)
         assert got == [message[0]] * 3

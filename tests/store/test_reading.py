@@ -13,6 +13,7 @@ from qstore.store.disk import OsFile
 from qstore.store.environment import Environment
 from qstore.store.journal.write.step import JournalError
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.live.reading import as_bytes
 from qstore.store.writable_disk import OsWritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
@@ -38,7 +39,7 @@ class Filled:
 
 def read_back(opened: OpenedStore, journal: QueueJournal, rids: list[int]) -> list[bytes | Exception]:
     found: list[list[bytes | Exception]] = []
-    opened.store.read(journal, rids, found.append)
+    opened.store.read(journal, rids, as_bytes, found.append)
     for _ in range(1000):
         if found:
             break
@@ -187,7 +188,7 @@ def test_what_is_moved_by_compaction_is_found(environment: Environment, path: Pa
             opened.store.append.dequeue(journal, rid)
         opened.flush(journal)
     found: list[list[bytes | Exception]] = []
-    opened.store.read(journal, kept, found.append)
+    opened.store.read(journal, kept, as_bytes, found.append)
     opened.store.collect(None)
     assert found == [[content(number) for number in range(20)]]
     assert len(journal.writer.records.resting) == 20

@@ -28,6 +28,7 @@ class OvertakingDisk(OsWritableDisk):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.reads: list[str] = []
         self.before: dict[str, Callable[[], None]] = {}
 

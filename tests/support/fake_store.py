@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.message import Message, MessagesRead, RestoreMessage
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Done, Refused
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
 
@@ -143,19 +145,26 @@ class FakeStore:
 
     # ---- reading back ----
 
-    def read(self, journal: FakeJournal, rids: Sequence[int], done: Callable[[list[bytes | Exception]], None]) -> None:
+    def read(
+        self,
+        journal: FakeJournal,
+        rids: Sequence[int],
+        decode: RestoreMessage,
+        done: MessagesRead,
+    ) -> None:
         def read() -> None:
-            done([self._loaded(journal, rid) for rid in rids])
+            done([self._loaded(journal, rid, decode) for rid in rids])
 
         if self.is_immediate:
             read()
         else:
             self.reads.append(read)
 
-    def _loaded(self, journal: FakeJournal, rid: int) -> bytes | Exception:
+    def _loaded(self, journal: FakeJournal, rid: int, decode: RestoreMessage) -> Message | Exception:
         try:
-            return journal.load(rid)
-        except (FakeError, KeyError) as error:
+            data = b"before " + journal.load(rid) + b" after"
+            return decode(data, 7, len(data) - 6)
+        except (FakeError, KeyError, BrokerRecordError) as error:
             return error
 
     def will_read(self, journal: FakeJournal, rids: Sequence[int]) -> None:

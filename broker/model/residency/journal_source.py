@@ -16,7 +16,7 @@ from qstore.broker.log.logs import log_of
 from qstore.formats.broker_records.errors import BrokerRecordError
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import RestoreMessage
+    from qstore.broker.model.message import Message, RestoreMessage
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.residency.source import Loaded
     from qstore.broker.model.store_protocol import Store
@@ -38,7 +38,7 @@ class JournalSource:
 
     def __init__(self, store: Store, journal: Any, name: str, restore: RestoreMessage) -> None:
         self._store, self._journal, self._name, self._restore = store, journal, name, restore
-        self._errors: tuple[type[Exception], ...] = (*store.errors, OSError)
+        self._errors: tuple[type[Exception], ...] = (*store.errors, OSError, BrokerRecordError)
         self._is_closed = False
         self._budget = LogBudget(_LOG, ERROR, f'messages of queue "{name}" that cannot be read back')
 
@@ -55,35 +55,30 @@ class JournalSource:
 
     def load(self, keys: Sequence[int]) -> Loaded:
         """Read messages now."""
-        found: list[bytes | Exception] = []
+        found: list[Message | Exception] = []
         for rid in keys:
             try:
-                found.append(self._journal.load(rid))
+                found.append(self._restore(self._journal.load(rid)))
             except self._errors as error:
                 found.append(error)
         return self._messages(keys, found)
 
     def fetch(self, keys: Sequence[int], done: Callable[[Loaded], None]) -> None:
         """Read messages without waiting for the disk."""
-        self._store.read(self._journal, keys, partial(self._read, keys, done))
+        self._store.read(self._journal, keys, self._restore, partial(self._read, keys, done))
 
-    def _read(self, keys: Sequence[int], done: Callable[[Loaded], None], found: Sequence[bytes | Exception]) -> None:
+    def _read(self, keys: Sequence[int], done: Callable[[Loaded], None], found: list[Message | Exception]) -> None:
         if not self._is_closed:
             done(self._messages(keys, found))
 
-    def _messages(self, keys: Sequence[int], found: Sequence[bytes | Exception]) -> Loaded:
+    def _messages(self, keys: Sequence[int], found: list[Message | Exception]) -> Loaded:
         messages: Loaded = []
-        restore = self._restore
-        for number, data in enumerate(found):
-            if isinstance(data, bytes):
-                try:
-                    messages.append(restore(data))
-                except BrokerRecordError as error:
-                    self._unreadable(keys[number], error)
-                    messages.append(None)
-            else:
-                self._unreadable(keys[number], data)
+        for number, each in enumerate(found):
+            if isinstance(each, Exception):
+                self._unreadable(keys[number], each)
                 messages.append(None)
+            else:
+                messages.append(each)
         return messages
 
     def _unreadable(self, rid: int, error: Exception) -> None:

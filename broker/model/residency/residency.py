@@ -69,7 +69,7 @@ class Residency(Tally):
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_walks",
+        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walks",
         "budget", "references", "stage_at",
     )  # fmt: skip
 
@@ -99,6 +99,7 @@ class Residency(Tally):
         self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
+        self._tail: tuple[int, int] | None = None  # newest position and barrier when those after all stretches stayed
         self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
         self._ahead = 0  # how often the system is to read ahead: the disk has been slow
@@ -176,7 +177,10 @@ class Residency(Tally):
             window = self._portions.smallest if self._consumers.takers else 0
         if self._folds:
             if self._stretches:
-                freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
+                tail = (self._order.last.position, self._barriers.limit)
+                if is_urgent or tail != self._tail:
+                    freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
+                    self._tail = None if freed >= excess or self.has_failed else tail
             if freed < excess and self._walks.may_begin(self, is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
                 resident = self._queue.message_count - (self.messages_out - self.messages_in)
