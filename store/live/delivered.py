@@ -81,12 +81,13 @@ class Delivered:
         return found
 
 
-def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None) -> array[int]:
-    """The runs of delivered messages of one queue. Beyond `MAX_RUNS` the rest is one run.
+def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None, most: int = MAX_RUNS) -> array[int]:
+    """The runs of delivered messages of one queue.
 
     Args:
         rids: their record ids, in any order.
         on_queue: the ascending record ids of all messages on the queue, if they are known: then more are in one run.
+        most: how many runs there may be: the rest is in the last one.
     """
     known = array("Q", rids)
     if any(map(gt, known, islice(known, 1, None))):
@@ -100,7 +101,7 @@ def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None) -> array
             wanted = next(following, 0)
         if rid != wanted or not wanted:
             is_in = False
-        elif (is_in and (on_queue is not None or rid <= runs[-1] + 1)) or len(runs) == 2 * MAX_RUNS:
+        elif (is_in and (on_queue is not None or rid <= runs[-1] + 1)) or len(runs) == 2 * most:
             runs[-1] = rid
         else:
             runs.extend((rid, rid))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from qstore.formats.checksum import extend_crc32c
 from qstore.store.environment import Environment
 from qstore.store.inspect.layout import find_layout
-from qstore.store.live import delivered
 from qstore.store.live.delivered import Delivered, delivered_of, merged_runs, runs_of
 from tests.support.opened_store import OpenedStore
 from tests.support.profiles import examples
@@ -49,10 +48,9 @@ def test_all_messages_are_one_run_whatever_other_queues_have_between_them() -> N
     assert list(runs_of([*there][100:], there)) == [301, 99_997]
 
 
-def test_there_are_not_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_not_more_than_so_many() -> None:
     """What is said of too many messages is never said of too few."""
-    monkeypatch.setattr(delivered, "MAX_RUNS", 3)
-    runs = runs_of(range(1, 100, 2), range(1, 101))
+    runs = runs_of(range(1, 100, 2), range(1, 101), most=3)
     assert list(runs) == [1, 1, 3, 3, 5, 99]
     assert {*range(1, 100, 2)} <= {*marked(runs, range(1, 101))}
 
