@@ -90,6 +90,14 @@ class OsFile:
             raise OSError(error.errno, error.strerror, self._path) from error
         return b"".join(parts)
 
+    def is_unwritten(self, offset: int) -> bool:
+        """Whether the file system knows that nothing was written from `offset` on: all of it would be read as zeros."""
+        try:
+            os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            return error.errno == errno.ENXIO
+        return False
+
     def close(self) -> None:
         """Close the descriptor."""
         if self._descriptor >= 0:

@@ -392,6 +392,19 @@ class TestOperatingSystem:
         assert caught.value.errno == errno.ENOSPC
         assert list(tmp_path.iterdir()) == []
 
+    def test_what_was_never_written_is_known(self, tmp_path: Path) -> None:
+        file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)
+        if os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 << 20:
+            pytest.skip("this file system does not distinguish allocated blocks from written ones")
+        assert file.is_unwritten(0)
+        file.write(400_000, b"record")
+        assert not file.is_unwritten(8192)
+        assert file.is_unwritten(500_000)
+        file.write((1 << 20) - 1, b"\0")
+        assert not file.is_unwritten(500_000)
+        file.close()
+        assert not file.is_unwritten(0)  # which cannot be known
+
     def test_blocks_that_were_never_written_are_filled_ahead(self, tmp_path: Path) -> None:
         file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)
         file.write(512, b"record")

@@ -37,7 +37,7 @@ from qstore.formats.zeros import is_zero
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
-from qstore.store.disk import Disk, ReadableFile
+from qstore.store.disk import Disk, OsFile, ReadableFile
 from qstore.store.journal.files import OrderedFiles
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.ring.order import (
@@ -261,13 +261,19 @@ def _is_blank(opened: ReadableFile) -> bool:
 
 
 def _has_data(opened: ReadableFile) -> bool:
-    """Whether a file with an all-zero header holds data: a small file is read, of others sectors throughout."""
+    """Whether a file with an all-zero header holds data: a small file is read, of others sectors throughout.
+
+    Not those of which the file system says that they were never written: of idle queues nearly all.
+    """
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
         if opened.size <= _READ_WHOLE:
             return not is_zero(opened.read(0, opened.size), DATA_OFFSET)
-        offsets = (DATA_OFFSET, *range(step, opened.size, step))
-        return not all(is_zero(opened.read(offset, FILE_HEADER_SIZE)) for offset in offsets)
+        if not is_zero(opened.read(DATA_OFFSET, FILE_HEADER_SIZE)):
+            return True
+        if isinstance(opened, OsFile) and opened.is_unwritten(step):
+            return False
+        return not all(is_zero(opened.read(offset, FILE_HEADER_SIZE)) for offset in range(step, opened.size, step))
     except OSError:
         return True
 
