@@ -47,8 +47,8 @@ NAMES: Final = frozenset(
 
 _MAX_NAME: Final = 255  # bytes
 
-MAX_MILLISECONDS: Final = (1 << 32) - 1
-"""Of a time: 49 days, RabbitMQ's limit."""
+MAX_MILLISECONDS: Final = 315_360_000_000
+"""Of a time: ten years of 365 days, RabbitMQ's limit (that of 3.10.8)."""
 
 
 class DeadLetterArguments(NamedTuple):

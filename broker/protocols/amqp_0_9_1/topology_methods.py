@@ -110,7 +110,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     if is_server_named:
         name = SERVER_NAMED + secrets.token_urlsafe(16)
     else:
-        _check_access(channel, name, exclusive=values["exclusive"] and not passive)
+        _check_access(channel, name, exclusive=None if passive else values["exclusive"])
     arguments = values["arguments"] if passive else queue_arguments(values["arguments"])
     found: list[tuple[int, int]] = []
 
@@ -140,14 +140,21 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     channel.run(declare(), reply, payload)
 
 
-def _check_access(channel: Channel, name: str, *, exclusive: bool) -> None:
-    """Raise an error if a queue cannot be declared over this connection, or there can be none with that name."""
+def _check_access(channel: Channel, name: str, *, exclusive: bool | None) -> None:
+    """Raise an error if a queue cannot be declared over this connection, or there can be none with that name.
+
+    Args:
+        channel: the channel.
+        name: the name.
+        exclusive: whether the queue is to be exclusive; None if that does not matter.
+    """
     if not name:
         raise missing("queue", name)
     queue = channel.broker.queues.get(name)
     if queue is None:
         return
-    if queue.owner not in (None, channel.connection) or (exclusive and queue.owner is None):
+    is_owned = queue.owner is not None
+    if queue.owner not in (None, channel.connection) or exclusive not in (None, is_owned):
         channel.broker.authorization.check(channel.connection, Action.ACCESS, ObjectType.QUEUE, name)
         raise locked(name)
 

@@ -113,6 +113,20 @@ def test_only_its_connection_can_declare_an_exclusive_queue(world: World, client
         assert failed(other, "queue.declare", queue="mine", passive=passive)[:2] == ("channel.close", 405)
 
 
+def test_nor_is_it_declared_again_without_exclusive(client: BasicClient) -> None:
+    client.call("queue.declare", queue="mine", exclusive=True)
+    for values in ({"exclusive": True}, {"passive": True}):
+        assert client.call("queue.declare", queue="mine", **values).name == "queue.declare-ok"
+    assert failed(client, "queue.declare", queue="mine")[:2] == ("channel.close", 405)
+
+
+@pytest.mark.parametrize("name", ["x-message-ttl", "x-expires"])
+def test_times_may_have_up_to_ten_years(client: BasicClient, name: str) -> None:
+    years = 10 * 365 * 24 * 3600 * 1000
+    assert client.call("queue.declare", queue="old", arguments={name: years}).name == "queue.declare-ok"
+    assert failed(client, "queue.declare", queue="older", arguments={name: years + 1})[:2] == ("channel.close", 406)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "is_valid"),
     [
