@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.codes import XaStatus
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, BranchId, encode_struct
@@ -19,6 +18,7 @@ from tests.faults.branch_model import BranchModel, Ledger, Place, Stage
 from tests.faults.broker_clients import OneSession, ranges_of, subscribe
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.store_model import require
+from tests.support.client_machine import ClientSession
 
 _CREDIT: Final = 4
 _MAX_BRANCHES: Final = 4  # under way at a time

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
@@ -14,6 +13,7 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Transaction
 from tests.faults.store_model import require
+from tests.support.client_machine import ClientConnection, ClientSession
 
 EXPECTED: Final = frozenset({ErrorCode.RESOURCE_LIMIT_EXCEEDED, ErrorCode.RESOURCE_DELETED, ErrorCode.NOT_FOUND})
 """Of what an innocent client may be told: a journal is full, or another client has deleted a queue."""

@@ -19,7 +19,6 @@ from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.router import Router
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
@@ -27,6 +26,7 @@ from tests.faults.broker_clients import OneSession, Watcher, subscribe
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.client_machine import ClientSession
 from tests.support.compiled import replaces
 from tests.support.profiles import today
 

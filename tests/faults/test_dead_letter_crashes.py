@@ -15,7 +15,6 @@ import pytest
 from qstore.broker.model.dead_letters import DeadLetters, QueueDeadLetter
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.commands import decode_command
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
@@ -23,6 +22,7 @@ from tests.faults.broker_clients import UNLIMITED, OneSession, subscribe
 from tests.faults.broker_process import BrokerProcess, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.test_displacement_crashes import MESSAGES, Publisher, found_after
+from tests.support.client_machine import ClientSession
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 

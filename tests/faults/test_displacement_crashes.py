@@ -17,13 +17,13 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ring import Ring
 from qstore.broker.model.router import Router
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession, Watcher
 from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.client_machine import ClientSession
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 

@@ -18,12 +18,12 @@ import pytest
 from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.client_machine import ClientSession
 from tests.support.profiles import today
 
 QUEUES: Final = ("a", "b", "c")

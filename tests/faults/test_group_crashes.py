@@ -12,13 +12,13 @@ from typing import Final
 import pytest
 
 from qstore.broker.model.queues.groups import Group, GroupEntry, GroupOrder
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import UNLIMITED, OneSession, ranges_of, read_delivery, subscribe
 from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.client_machine import ClientSession
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 

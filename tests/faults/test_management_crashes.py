@@ -22,7 +22,6 @@ from qstore.broker.management.methods.waiting import Waiting
 from qstore.broker.management.objects.classes import find_object
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import ModelError
-from qstore.broker.protocols.amqp_0_10.client_connection import ClientSession
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
@@ -30,6 +29,7 @@ from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.client_machine import ClientSession
 from tests.support.managed_values import managed
 from tests.support.profiles import today
 
