@@ -107,6 +107,7 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
     assert matrix.kill_points
 
 
+@replaces
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_broker_is_found_out(name: str) -> None:
     matrix = BrokerMatrix(share=0.15)
