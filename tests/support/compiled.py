@@ -2,8 +2,9 @@
 
 Most tests run against both forms of the modules that each message passes through (`hatch_build.py`). A test that gives
 a compiled function an object of another class, or makes a subclass of a compiled class, ends with a TypeError there,
-and is skipped. One that replaces a name of a compiled module, or looks at frames, slots or weak references, which
-compiled modules do not have, is marked `replaces`.
+and is skipped; of the client's end of a connection there are interpreted classes as well (`client_machine`). One that
+replaces a name of a compiled module, or looks at frames, slots or weak references, which compiled modules do not have,
+is marked `replaces`.
 """
 
 from __future__ import annotations
