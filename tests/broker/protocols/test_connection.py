@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.security.sasl.exchange import Failure, Success
@@ -27,7 +28,6 @@ from qstore.formats.amqp_0_10.frames import (
 from qstore.formats.plain import plain_map
 from tests.broker.protocols.opening import started, tuned
 from tests.broker.protocols.world import Client, World
-from tests.support.client_machine import ClientConnection, ClientSession
 
 FRAMING = CloseCode.FRAMING_ERROR
 FORCED = CloseCode.CONNECTION_FORCED
