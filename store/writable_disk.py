@@ -28,6 +28,7 @@ _MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once:
 _MAX_FILL: Final = 256 * 1024
 _MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
 _BUFFER_BYTES: Final = 512 * 1024  # a journal file of default size
+_SMALL_PIECE: Final = 1024  # bytes: pieces that are not longer on average are joined: the system takes longer for each
 _ZEROS: Final = memoryview(bytes(_MAX_FILL))
 
 
@@ -131,10 +132,14 @@ class OsWritableFile(OsFile):
 
     def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
         """As `write`, of many pieces."""
-        done = 0
+        done, are_small = 0, size <= len(pieces) * _SMALL_PIECE
         try:
             for at in range(0, len(pieces), _MAX_PIECES):
-                done += os.pwritev(self._descriptor, pieces[at : at + _MAX_PIECES], offset + done)
+                some = pieces[at : at + _MAX_PIECES]
+                if are_small:
+                    done += os.pwrite(self._descriptor, b"".join(some), offset + done)
+                else:
+                    done += os.pwritev(self._descriptor, some, offset + done)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
         if done == size:

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -116,9 +117,10 @@ class TestFiles:
         assert file.read(0, 9) == b"ayz"
         file.close()
 
-    def test_many_pieces_are_written_one_after_the_other(self, place: Place) -> None:
+    @pytest.mark.parametrize("size", [0, 1100])  # those of the first are joined
+    def test_many_pieces_are_written_one_after_the_other(self, place: Place, size: int) -> None:
         file = place.disk.create(place("file"), 10)
-        pieces = [b"%d " % number for number in range(3000)] + [b""]
+        pieces = [b"%d " % number + bytes(size) for number in range(3000)] + [b""]
         content = b"".join(pieces)
         file.write_all(7, pieces, len(content))
         assert file.size == 7 + len(content)
@@ -421,13 +423,31 @@ class TestOperatingSystem:
         assert file.read(0, 1 << 20).translate(None, b"\0") == b"recordrecord"
         file.close()
 
-    def test_pieces_that_are_not_all_written_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("size", [0, 1100])
+    def test_pieces_that_are_not_all_written_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
         file = OsWritableDisk().create(str(tmp_path / "file"), 0)
-        pwritev, pieces = os.pwritev, [b"%d " % number for number in range(3000)]
+        pieces = [b"%d " % number + bytes(size) for number in range(3000)]
         content = b"".join(pieces)
-        monkeypatch.setattr(os, "pwritev", lambda to, some, at: pwritev(to, some[: len(some) // 2], at))
+        calls: list[str] = []
+
+        def halve(name: str) -> None:
+            call = getattr(os, name)
+
+            def half(to: int, some: Any, at: int) -> int:
+                calls.append(name)
+                written: int = call(to, some[: (len(some) + 1) // 2], at)
+                return written
+
+            monkeypatch.setattr(os, name, half)
+
+        halve("pwrite")
+        halve("pwritev")
         file.write_all(3, pieces, len(content))
         assert file.read(0, len(content) + 10) == bytes(3) + content
+        assert calls[:3] == ["pwritev" if size else "pwrite"] * 3
+        assert len(calls) > 3
         file.close()
 
     def test_a_file_that_was_written_is_examined_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
