@@ -427,6 +427,8 @@ class ServerConnection(SessionConnection):
             self._reported.add(channel)  # the client knows; frames in flight may still arrive
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
+        if self.phase is Phase.CLOSING:  # what the client sends meanwhile is no error of its session
+            return
         self.send_session_control(channel, "session.detached", name=name, code=code)
         _LOG.debug('Client %s: session "%s" detached: %s', self.peer, shown_name(name), detach_reason(code))
 

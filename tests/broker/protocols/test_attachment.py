@@ -111,3 +111,18 @@ def test_only_so_many_detached_sessions_are_kept() -> None:
         world.open_client(name=name, timeout=60).machine.closed()
     assert world.sessions.find("anonymous@QPID", b"1") is None
     assert len(world.sessions) == 2
+
+
+def test_nothing_is_detached_after_the_broker_has_closed_the_connection() -> None:
+    """What the client has sent in the meantime is no error of its session: not even a command before its point."""
+    client = World().open_client(name=None)
+    client.control("session.attach", on=1, name=b"late")
+    client.machine.force_close("the broker is shutting down")
+    client.control("session.command-point", on=1, command_id=0, command_offset=0)
+    client.declare("q")
+    client.declare("q", on=2)
+    assert client.close_code() == CloseCode.CONNECTION_FORCED
+    assert client.names()[-1] == "connection.close"
+    client.control("connection.close-ok")
+    assert client.machine.is_closed
+    assert len(client.world.sessions) == 0
