@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -56,6 +57,18 @@ def test_subclasses_of_compiled_classes_are_compiled() -> None:
     others = {(module, node.name) for module in trees().keys() - set(COMPILED) for node in classes(module)
               if names_of_bases(node) & compiled}  # fmt: skip
     assert others == set()
+
+
+def test_compiled_exceptions_derive_from_those_without_fields() -> None:
+    """The compiler gives each the layout of `Exception`, which `OSError` and some others do not have."""
+    larger = {
+        name
+        for name, each in vars(builtins).items()
+        if isinstance(each, type) and issubclass(each, Exception) and each.__basicsize__ != Exception.__basicsize__
+    }
+    assert {"OSError", "StopIteration"} <= larger
+    derived = [(module, node.name) for module in COMPILED for node in classes(module) if names_of_bases(node) & larger]
+    assert derived == []
 
 
 def test_attributes_that_are_deleted_are_declared() -> None:
