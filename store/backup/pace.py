@@ -38,7 +38,7 @@ class Pace:
 
     Args:
         machine: the machine.
-        is_local: whether what the threads wait for is a disk of this machine, and not somebody else's.
+        is_local: whether the threads wait for a disk of this machine, not for a remote service.
 
     Attributes:
         quota: processors that they may occupy now.

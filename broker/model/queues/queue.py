@@ -9,8 +9,8 @@
     residency    which of its messages are in memory (`residency`)
 
 A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
-that is what the barriers are for. All others may be delivered at once; on a queue that is early all but transactions'
-are others. A message that is released (by its consumer, or at the end of its session) is available at its position.
+that is what the barriers are for. All others may be delivered at once; on an early queue (`deliver_before_sync`) all
+but those of transactions. A message that is released, by its consumer or its session's end, is available in its place.
 
 Enqueueing a message does not deliver it: the queue is marked as ready in the tick, and `dispatch` is called when all
 input of the tick was processed.
