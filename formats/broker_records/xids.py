@@ -6,7 +6,6 @@ An id in neither form is opaque: a broker of another kind may have written it, a
 from __future__ import annotations
 
 import struct
-import uuid
 from typing import Final, Literal, NamedTuple
 
 from qstore.formats.amqp_0_10.errors import Amqp010Error
@@ -82,13 +81,13 @@ def encode_dtx_xid(format_code: int, global_id: bytes, branch_id: bytes) -> byte
         raise BrokerRecordError(error.what) from error
 
 
-def encode_local_xid(counter: int, process: uuid.UUID) -> bytes:
-    """The id of a local transaction: the broker's counter, and the UUID that it created at its start.
+def encode_local_xid(counter: int, process: bytes) -> bytes:
+    """The id of a local transaction: the broker's counter, and the 16 bytes of the UUID that it created at its start.
 
     Raises:
         BrokerRecordError: the counter is not a u64.
     """
     try:
-        return _LOCAL.pack(counter, process.bytes)
+        return _LOCAL.pack(counter, process)
     except struct.error:
         raise BrokerRecordError(f"{counter} is not a 64-bit counter") from None

@@ -38,16 +38,15 @@ class Part:
         self.targets: list[int] = []
         self.rids: list[int] = []
 
-    def add(self, journal: QueueJournal, messages: list[MessageData]) -> None:
-        """Add messages to enqueue."""
+    def add(self, journal: QueueJournal, messages: list[MessageData], rids: list[int]) -> None:
+        """Add messages to enqueue, and their record ids. The list of messages may become that of the part."""
         compression = journal.compression
-        if compression is None:
-            self.messages += messages
-            return
-        for parts, size, crc in messages:
-            parts, size, crc, first = compression.stored(parts, size, crc)
-            self.messages.append((parts, size, crc))
-            self.firsts.append(first)
+        if compression is not None:
+            stored = [compression.stored(parts, size, crc) for parts, size, crc in messages]
+            messages = [(parts, size, crc) for parts, size, crc, _ in stored]
+            self.firsts += [first for _, _, _, first in stored]
+        self.messages = [*self.messages, *messages] if self.messages else messages
+        self.rids = [*self.rids, *rids] if self.rids else rids
 
     def check_targets(self, journal: QueueJournal) -> None:
         """Raise JournalError if a message that it dequeues is not there, or twice."""
@@ -72,9 +71,9 @@ def collect(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], ids: list[
         part = parts.get(journal)
         if part is None:
             part = parts[journal] = Part()
-        part.add(journal, messages)
-        part.rids += ids[at : at + len(messages)]
-        at += len(messages)
+        end = at + len(messages)
+        part.add(journal, messages, ids[at:end])
+        at = end
     for journal, target in dequeues:
         part = parts.get(journal)
         if part is None:

@@ -90,7 +90,7 @@ class Transactions:
 
     def __init__(self, appender: Appender, flusher: Flusher, prepared_list: QueueJournal, process: UUID) -> None:
         self._appender, self._flusher, self._list = appender, flusher, prepared_list
-        self._process = process
+        self._process = process.bytes
         self._count = 0
         self._branches: dict[bytes, _Branch] = {}
         self._groups = CommitGroups()
@@ -392,7 +392,7 @@ class Transactions:
         if xid not in writer.transactions:
             return
         transaction = writer.transactions[xid]
-        for target in transaction.enqueues:
+        for target in transaction.enqueued():
             if target not in transaction.dequeues:
                 self._write_decision(xid, target, commits=commits)
         self._outcome(xid, self._list, self._appender.take_id(), commits=commits)

@@ -19,7 +19,7 @@ def test_the_vectors() -> None:
     local = bytes.fromhex("0100000000000000a1615f9fc8b4485ba194ea047a430e7c")
     process = uuid.UUID("a1615f9f-c8b4-485b-a194-ea047a430e7c")
     assert decode_xid(local) == Xid("local", local, counter=1, uuid=str(process))
-    assert encode_local_xid(1, process) == local
+    assert encode_local_xid(1, process.bytes) == local
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=255), st.binary(max_size=255))
@@ -30,7 +30,7 @@ def test_distributed_ids_come_back(format_code: int, global_id: bytes, branch_id
 
 @given(st.integers(0, 2**64 - 1).filter(lambda counter: counter != 459_782), st.uuids())
 def test_local_ids_come_back(counter: int, process: uuid.UUID) -> None:
-    raw = encode_local_xid(counter, process)
+    raw = encode_local_xid(counter, process.bytes)
     assert decode_xid(raw) == Xid("local", raw, counter=counter, uuid=str(process))
 
 
@@ -45,7 +45,7 @@ def test_any_bytes_have_a_kind(raw: bytes) -> None:
         assert encode_dtx_xid(xid.format, xid.global_id, xid.branch_id) == raw
     elif xid.kind == "local":
         assert xid.counter is not None
-        assert encode_local_xid(xid.counter, uuid.UUID(xid.uuid)) == raw
+        assert encode_local_xid(xid.counter, uuid.UUID(xid.uuid).bytes) == raw
     else:
         assert xid == Xid("opaque", raw)
 
@@ -63,4 +63,4 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BrokerRecordError):
         encode_dtx_xid(0, b"g" * 256, b"")
     with pytest.raises(BrokerRecordError):
-        encode_local_xid(-1, uuid.UUID(int=0))
+        encode_local_xid(-1, bytes(16))

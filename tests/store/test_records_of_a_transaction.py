@@ -38,7 +38,7 @@ def _state(writer: Version2Writer) -> dict[str, object]:
     return {
         "live": list(writer.live.items()),
         "transactions": {xid: (each.enqueues, each.dequeues) for xid, each in writer.transactions.items()},
-        "locked": records.locked,
+        "locked": (records.locked, records.pending),
         "sizes": (records.room, records.escorts, records.outcomes, records.messages, records.largest),
         "held": {index: count for index, count in held.items() if count},
         "ends": (writer.batch.position, space.oldest, writer._enqueue_end, writer._dequeue_end),

@@ -17,7 +17,16 @@ from qstore.store.journal.write.space import RingSpace
 from qstore.store.journal.write.step import Pieces
 from tests.support.memory_ring import MemoryRing
 
-PARTS = ("write_batch", "flushes", "space", "live_records", "compaction", "admission", "version_2_writer")
+PARTS = (
+    "record_runs",
+    "write_batch",
+    "flushes",
+    "space",
+    "live_records",
+    "compaction",
+    "admission",
+    "version_2_writer",
+)
 FOLDER = Path(qstore.store.journal.__file__).parent / "write"
 
 
@@ -71,7 +80,7 @@ def test_the_records_account_is_that_of_a_journal_opened_anew(seed: int) -> None
             ring.drain()
         writer, space = ring.writer, RingSpace(ring.geometry, ring.alignment, 128)
         kept, fresh = writer.records, LiveRecords(writer.batch, space, dict(writer.live), writer.transactions)
-        for name in ("room", "blocks", "messages", "outcomes", "escorts", "locked"):
+        for name in ("room", "blocks", "messages", "outcomes", "escorts", "locked", "pending"):
             assert getattr(kept, name) == getattr(fresh, name), (number, name)
         assert kept.largest >= fresh.largest
         if not writer.is_dirty:

@@ -147,7 +147,7 @@ class MemoryRing:
     def free(self) -> list[int]:
         writer = self.writer
         dequeues = {rid for each in writer.transactions.values() for rid in each.dequeues.values()}
-        return [rid for rid in writer.live if rid not in writer.records.locked and rid not in dequeues]
+        return [rid for rid in writer.live if rid not in dequeues and not writer.records.is_locked(rid)]
 
     @property
     def laps(self) -> float:

@@ -244,7 +244,7 @@ class Compactor:
         header, xid, data = decode_record(self._read(place, blocks * BLOCK_SIZE), salt=salt)
         if header.rid != rid or header.kind is not Kind.ENQUEUE:
             raise RhmError(f"{header.kind.label} record 0x{header.rid:x} found instead of message 0x{rid:x}")
-        if xid not in records.transactions or rid not in records.transactions[xid].enqueues:
+        if not records.is_enqueued_by(xid, rid):
             xid = b""  # the transaction is committed
         size = len(data)
         first = _COMPRESSED if header.flags & COMPRESSED else _ENQUEUE

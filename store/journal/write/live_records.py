@@ -15,6 +15,7 @@ from heapq import merge
 from itertools import chain
 
 from qstore.formats.rhm.headers import record_blocks
+from qstore.store.journal.write.record_runs import add_run, holds, remove_runs
 from qstore.store.journal.write.resting import RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
 from qstore.store.journal.write.write_batch import MessageData, WriteBatch, transaction_blocks
@@ -35,7 +36,8 @@ class LiveRecords:
 
     Attributes:
         live, transactions, resting: as above.
-        locked: message -> the open transaction that enqueues or dequeues it.
+        locked: message -> the open transaction that dequeues it.
+        pending: runs of the messages that open transactions enqueue (`record_runs`).
         room: blocks that enqueues may still fill by the threshold: the limit less the live blocks, one for each
             message, and the blocks that the outcomes of open transactions need.
         outcomes: blocks of these outcomes.
@@ -52,6 +54,7 @@ class LiveRecords:
         "live",
         "locked",
         "outcomes",
+        "pending",
         "resting",
         "room",
         "transactions",
@@ -74,7 +77,8 @@ class LiveRecords:
             self.outcomes += self.outcome_blocks(xid)
             self.escorts += sum(live[rid] & SIZE_MASK for rid in transaction.dequeues.values())
             self._escort_count += len(transaction.dequeues)
-            self.locked.update(dict.fromkeys((*transaction.dequeues, *transaction.enqueues), xid))
+            self.locked.update(dict.fromkeys(transaction.dequeues, xid))
+        self.pending = sorted(chain.from_iterable(each.enqueues for each in transactions.values()))
         largest, blocks, oldest = 1, 0, batch.position
         for records in (live.values(), self.resting.values()):
             for packed in records:
@@ -148,10 +152,20 @@ class LiveRecords:
 
     def may_dequeue(self, target: int, xid: bytes) -> bool:
         """Whether the message exists and the transaction (or anyone, if `xid` is empty) may dequeue it."""
-        holder = self.locked.get(target)
-        if holder is None:
-            return self.where(target) is not None
-        return holder == xid and target not in self.transactions[xid].dequeues
+        if target in self.locked:
+            return False
+        if holds(self.pending, target):
+            return self.is_enqueued_by(xid, target)
+        return self.where(target) is not None
+
+    def is_locked(self, rid: int) -> bool:
+        """Whether an open transaction enqueues or dequeues the message."""
+        return rid in self.locked or holds(self.pending, rid)
+
+    def is_enqueued_by(self, xid: bytes, rid: int) -> bool:
+        """Whether a transaction is open that enqueues the message."""
+        transaction = self.transactions.get(xid)
+        return transaction is not None and holds(transaction.enqueues, rid)
 
     def escort_of(self, target: int) -> int | None:
         """Record id of the dequeue by which an open transaction would remove the message; None if there is none."""
@@ -179,8 +193,7 @@ class LiveRecords:
     def enqueued(self, rid: int, place: int, blocks: int, xid: bytes = b"") -> None:
         """A message was appended, by the transaction `xid` if given, which begins now if it is not open."""
         if xid:
-            self._begun(xid).enqueues[rid] = None
-            self.locked[rid] = xid
+            self._enqueues(self._begun(xid), rid, rid + 1)
         self._keep(rid, place, blocks)
         self.room -= 1
 
@@ -210,7 +223,7 @@ class LiveRecords:
         transaction = self._ended(xid)
         for escort in transaction.dequeues.values():
             self._drop_escort(escort)
-        for rid in transaction.enqueues:
+        for rid in transaction.enqueued():
             self.dequeued(rid)
 
     def replaced(self, rids: list[int], places: list[int], targets: list[int]) -> None:
@@ -238,7 +251,7 @@ class LiveRecords:
 
         Args:
             xid: the transaction, which begins now if it is not open.
-            rids: the ids of the messages that it enqueued, and then of its dequeues.
+            rids: the ids of the messages that it enqueued, ascending, and then of its dequeues.
             places: the messages' log offsets, and that of the end of the last. `WriteBatch.placed` has the number of
                 all the records.
             targets: the messages that it dequeues.
@@ -250,9 +263,13 @@ class LiveRecords:
         for number in range(count):
             place = places[number]
             live[rids[number]] = place << SIZE_BITS | (places[number + 1] - place)
-        enqueued = rids[:count]
-        transaction.enqueues.update(dict.fromkeys(enqueued))
-        locked.update(dict.fromkeys(enqueued, xid))
+        if count:
+            first, end = rids[0], rids[count - 1] + 1
+            if end - first == count:
+                self._enqueues(transaction, first, end)
+            else:
+                for number in range(count):
+                    self._enqueues(transaction, rids[number], rids[number] + 1)
         place = places[count]
         number = count
         for target in targets:
@@ -290,9 +307,19 @@ class LiveRecords:
         transaction = self.transactions.pop(xid)
         self.outcomes -= self.outcome_blocks(xid)
         self.room += self.outcome_blocks(xid)
-        for target in (*transaction.dequeues, *transaction.enqueues):
+        for target in transaction.dequeues:
             self.locked.pop(target, None)
+        remove_runs(self.pending, transaction.enqueues)
         return transaction
+
+    def _enqueues(self, transaction: OpenTransaction, first: int, end: int) -> None:
+        """An open transaction enqueues the messages from `first` up to, not including, `end`."""
+        runs, pending = transaction.enqueues, self.pending
+        if runs and runs[-1] == first and pending[-1] == first:
+            runs[-1] = pending[-1] = end  # the last run of both goes on
+        else:
+            add_run(runs, first, end)
+            add_run(pending, first, end)
 
     def _keep(self, rid: int, place: int, blocks: int) -> None:
         self.live[rid] = place << SIZE_BITS | blocks

@@ -16,6 +16,7 @@ from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
 from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.write.record_runs import runs_of
 from qstore.store.journal.write.resting import MAX_CHUNK, RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.journal.write.writer_state import OpenTransaction, WriterState, new_state
@@ -82,11 +83,10 @@ def _transactions(
     replaced: set[int] = set()  # dequeues
     for transaction in recovery.transactions:
         opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
-        for operation in transaction:
-            if operation.is_enqueue:
-                kept.append((operation.place, operation.rid, _blocks(journal, operation.place)))
-                known.add(operation.rid)
-                opened.enqueues[operation.rid] = None
+        enqueues = [operation for operation in transaction if operation.is_enqueue]
+        kept += [(operation.place, operation.rid, _blocks(journal, operation.place)) for operation in enqueues]
+        opened.enqueues = runs_of(operation.rid for operation in enqueues)
+        known.update(operation.rid for operation in enqueues)
         for operation in transaction:
             target = operation.rid
             if operation.is_enqueue or not (target in known or (resting is not None and resting.get(target))):

@@ -24,6 +24,7 @@ records, and none is issued that would overwrite anything live.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -80,6 +81,7 @@ class Version2Writer:
         "_dequeue_end",
         "_enqueue_end",
         "_locked",
+        "_pending",
         "batch",
         "compactor",
         "failure",
@@ -109,7 +111,8 @@ class Version2Writer:
     ) -> None:
         self.owner, self.ring, self.batch, self.flushes = owner, ring, batch, flushes
         self.space, self.records, self.compactor = space, records, compactor
-        self.live, self.transactions, self._locked = records.live, records.transactions, records.locked
+        self.live, self.transactions = records.live, records.transactions
+        self._locked, self._pending = records.locked, records.pending
         self.last_flush = last_flush
         self.failure: JournalFailedError | None = None
         self.growth = RingGrowth(ring, batch, flushes, space, records, wasted)
@@ -159,7 +162,7 @@ class Version2Writer:
             JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
         records, batch = self.records, self.batch
-        if self._locked and target in self._locked:
+        if self.transactions and (target in self._locked or bisect_right(self._pending, target) & 1):
             raise self._not_to_dequeue(target)
         if batch.position >= self._dequeue_end:
             if records.where(target) is None:
@@ -242,7 +245,7 @@ class Version2Writer:
 
     def _not_to_dequeue(self, target: int) -> JournalError:
         title = self.owner.title
-        if target in self._locked:
+        if self.records.is_locked(target):
             return JournalError(f"{title}: record 0x{target:x} is locked by an open transaction")
         return JournalError(f"{title}: record 0x{target:x} does not exist and cannot be dequeued")
 
@@ -299,13 +302,13 @@ class Version2Writer:
 
         Args:
             xid: the transaction.
-            rids: new record ids: of its enqueues, and of its dequeues.
+            rids: new record ids: of its enqueues, ascending, and of its dequeues.
             messages: the messages that it enqueues.
             targets: the messages that it dequeues, after `check_dequeue`: no message twice.
             firsts: as of `append_committed`.
         """
         batch, records, begin = self.batch, self.records, self.batch.position
-        size_of_xid, number = len(xid), 0
+        size_of_xid, count = len(xid), len(messages)
         escort_blocks = record_blocks(0, size_of_xid)
         needed = transaction_blocks(xid, messages)[0] + escort_blocks * len(targets)
         if batch.position + needed <= batch.file_end:
@@ -314,14 +317,11 @@ class Version2Writer:
             self._set_ends()
             return batch.position - begin
         append = batch.append
-        for parts, size, crc in messages:
+        for number, (parts, size, crc) in enumerate(messages):
             rid, first = rids[number], firsts[number] if firsts else PLAIN_MESSAGE
-            number += 1
             place = append(first, rid, xid, size, parts, size, crc)
             records.enqueued(rid, place, record_blocks(size, size_of_xid), xid)
-        for target in targets:
-            rid = rids[number]
-            number += 1
+        for rid, target in zip(rids[count:], targets, strict=False):
             records.escorted(rid, target, append(_DEQUEUE, rid, xid, target), escort_blocks, xid)
         self._set_ends()
         return batch.position - begin

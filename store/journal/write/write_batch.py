@@ -395,7 +395,7 @@ def transaction_blocks(xid: bytes, messages: list[MessageData]) -> tuple[int, in
     """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
     blocks = largest = 0
     around = ROUND_UP + len(xid)
-    for _, size, _ in messages:
+    for _parts, size, _crc in messages:  # names of their own: one for both would have to hold objects
         needed = (around + size) >> BLOCK_SHIFT
         blocks += needed
         if needed > largest:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qstore.store.journal.write.record_runs import rids_in
 from qstore.store.journal.write.resting import RestingRecords
 
 
@@ -14,15 +16,19 @@ class OpenTransaction:
 
     Attributes:
         xid: its id.
-        enqueues: record ids of the messages that it would enqueue.
+        enqueues: runs of the messages that it would enqueue (`record_runs`).
         dequeues: message that it would dequeue -> record id of the dequeue.
         commit_decisions: in the transaction prepared list, those dequeues that decide to commit.
     """
 
     xid: bytes
-    enqueues: dict[int, None] = field(default_factory=dict)
+    enqueues: list[int] = field(default_factory=list)
     dequeues: dict[int, int] = field(default_factory=dict)
     commit_decisions: set[int] = field(default_factory=set)
+
+    def enqueued(self) -> Iterator[int]:
+        """Record ids of the messages that it would enqueue, ascending."""
+        return rids_in(self.enqueues)
 
 
 class WriterState(NamedTuple):
