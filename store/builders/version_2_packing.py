@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
-from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc, word
+from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, data_crc, word
 from qstore.formats.rhm.jinf import JournalInfo
-from qstore.formats.rhm.records import TAIL, Kind, RecordHeader
+from qstore.formats.rhm.records import Kind, RecordHeader
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
 from qstore.store.journal.write.file_ring import FileRing
@@ -61,11 +60,8 @@ class Version2Packer:
         if end > batch.file_end:
             batch.append(_ENQUEUE, rid, b"", size, (data,), size, crc)
             return
-        pieces = batch.pieces
-        batch.last = len(pieces)
-        head = HEADER_2.pack(_ENQUEUE, rid, 0, batch.low_number, size)
-        tail = TAIL.pack(extend_crc32c(crc, head + batch.salt), rid)
-        pieces += (head, data, tail, PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
+        padding = (blocks << BLOCK_SHIFT) - size - FIXED_SIZE
+        batch.records.append(_ENQUEUE, rid, b"", batch.low_number, size, (data,), size, crc, batch.salt, padding)
         batch.position = end
 
     def append(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes]) -> None:
@@ -95,7 +91,7 @@ class Version2Packer:
 
     def next_flush(self) -> Step | None:
         """The next step; None if nothing is to be written."""
-        if self._batch.pieces and self._flushes.is_empty:
+        if self._flushes.is_empty and not self._batch.records.is_empty:
             self._flushes.add(self._batch.close())
         return self._flushes.next_step()
 

@@ -101,7 +101,7 @@ class Admission:
         return space.break_pins(synced)
 
     def _can_progress(self) -> bool:
-        return bool(self._batch.pieces) or not self._flushes.is_empty or self._compactor.can_copy()
+        return not self._batch.records.is_empty or not self._flushes.is_empty or self._compactor.can_copy()
 
     def _busy(self, wanted: int) -> JournalBusyError:
         self._compactor.wait_for(wanted)

@@ -126,7 +126,7 @@ class Compactor:
         batch = self._batch
         if self._wanted:
             budget = self._chunk
-        elif batch.pieces and self._runs_short():
+        elif not batch.records.is_empty and self._runs_short():
             budget = max(self._in_passing, 2 * (batch.position - batch.start))
         else:
             return False

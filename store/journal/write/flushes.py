@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.step import Pieces, Step, Write
-
-_MANY_PIECES: Final = 16  # that are not joined, if the flush is within one file: joining fewer takes no longer
 
 
 @dataclass(slots=True)
@@ -150,7 +147,7 @@ def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator
         page: maximum bytes of one write.
     """
     size = (flush.end - flush.start) * BLOCK_SIZE
-    if len(flush.pieces) > _MANY_PIECES and size <= page:
+    if len(flush.pieces) > 1 and size <= page:
         index, block = divmod(flush.start, file_blocks)
         if block and (flush.end - 1) // file_blocks == index:
             number = ring.number(index)

@@ -28,11 +28,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
-from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
-from qstore.formats.rhm.records import COMMIT_DECISION, TAIL, Kind
+from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, record_blocks, word
+from qstore.formats.rhm.records import COMMIT_DECISION, Kind
 from qstore.store.journal.write.admission import NOWHERE, Admission
 from qstore.store.journal.write.compaction import Compactor
 from qstore.store.journal.write.file_ring import FileRing
@@ -53,7 +52,7 @@ _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, COMMIT_DECISION)
 _COMMIT: Final = word(Kind.COMMIT, 2)
 _ABORT: Final = word(Kind.ABORT, 2)
-_DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
+_DEQUEUE_PADDING: Final = BLOCK_SIZE - FIXED_SIZE
 
 
 class Version2Writer:
@@ -143,13 +142,8 @@ class Version2Writer:
             records.enqueued(rid, batch.append(first, rid, b"", size, parts, size, crc), blocks)
             self._set_ends()
             return
-        pieces = batch.pieces
-        batch.last = len(pieces)
-        head = HEADER_2.pack(first, rid, 0, batch.low_number, size)
-        pieces.append(head)
-        pieces += parts
-        crc = extend_crc32c(crc, head + batch.salt)
-        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
+        padding = (blocks << BLOCK_SHIFT) - size - FIXED_SIZE
+        batch.records.append(first, rid, b"", batch.low_number, size, parts, size, crc, batch.salt, padding)
         batch.position = end
         batch.placed += 1
         self.live[rid] = place << SIZE_BITS | blocks
@@ -176,11 +170,7 @@ class Version2Writer:
         packed = self.live.pop(target, 0) or records.resting.take(target)
         if not packed:
             raise self._not_to_dequeue(target)
-        pieces = batch.pieces
-        batch.last = len(pieces)
-        head = HEADER_2.pack(_DEQUEUE, rid, 0, batch.low_number, target)
-        pieces.append(head)
-        pieces.append(TAIL.pack(extend_crc32c(0, head + batch.salt), rid) + _DEQUEUE_PADDING)
+        batch.records.append(_DEQUEUE, rid, b"", batch.low_number, target, (), 0, 0, batch.salt, _DEQUEUE_PADDING)
         batch.position += 1
         batch.removed.append(packed)
         records.room += (packed & SIZE_MASK) + 1
@@ -387,7 +377,7 @@ class Version2Writer:
             return b""
         batch = self.batch
         if place >= batch.start:
-            content, start = b"".join(batch.pieces), batch.start
+            content, start = batch.records.content(), batch.start
         else:
             flush = self.flushes.holding(place)
             content, start = flush.content, flush.start
@@ -397,12 +387,12 @@ class Version2Writer:
     @property
     def is_dirty(self) -> bool:
         """Whether anything is unsynced."""
-        return bool(self.batch.pieces) or not self.flushes.is_empty
+        return not self.batch.records.is_empty or not self.flushes.is_empty
 
     @property
     def last_dirty(self) -> int:
         """Number of the last unsynced flush; if there is none, of a synced one."""
-        return self.batch.number if self.batch.pieces else self.flushes.last
+        return self.flushes.last if self.batch.records.is_empty else self.batch.number
 
     @property
     def is_under_way(self) -> bool:
@@ -446,7 +436,7 @@ class Version2Writer:
             except (RhmError, OSError) as error:
                 self._fail(f"a record cannot be read for compaction: {error}")
                 return None
-            if batch.pieces and flushes.is_empty:
+            if flushes.is_empty and not batch.records.is_empty:
                 self._add(batch.close())
         return flushes.next_step()
 
@@ -461,6 +451,7 @@ class Version2Writer:
         space.release(flush.removed)
         space.reclaim(flush.end)
         self.batch.forget_files(space.oldest)
+        self.batch.records.free()
         if not self.live and not self.records.resting:
             self.records.largest = 1
         self.compactor.after_flush()

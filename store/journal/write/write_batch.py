@@ -20,23 +20,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (
     BLOCK_SHIFT,
     FIXED_SIZE,
     FLAGS_SHIFT,
-    HEADER_2,
-    MAGIC_MASK,
-    PADDINGS,
     RESTART_GAP,
     ROUND_UP,
     word,
 )
-from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
+from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, SALT, SEAL, Kind
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.flushes import Flush
+from qstore.store.journal.write.record_buffer import RecordBuffer
 
 #: A message to be enqueued: its data in parts, how many bytes they are, their `data_crc`, and the first word of the
 #: record's header: PLAIN_MESSAGE or COMPRESSED_MESSAGE.
@@ -73,8 +70,8 @@ class JournalOwner:
 class WriteBatch:
     """The records for the next flush of one journal.
 
-    A writer appends plain records that fit into the current file directly, without a call. It adds header, data, and
-    tail with padding to `pieces`, and updates `last`, `position` and `placed`; `append` handles all others.
+    A writer appends plain records that fit into the current file to `records` itself, and updates `position` and
+    `placed`; `append` handles all others.
 
     Args:
         owner: the journal's owner.
@@ -97,8 +94,7 @@ class WriteBatch:
         number: number of the next flush.
         low_number: its low half, which each record stores.
         start: log offset where it begins.
-        pieces: its bytes.
-        last: index in the pieces of its last record.
+        records: its bytes.
         removed: records, packed, that are released when it is synced.
         placed: messages that the writer appended directly to the current file; `Flush.placed` has them by file.
         needs_restart: whether the journal is resumed and nothing was appended yet.
@@ -118,13 +114,12 @@ class WriteBatch:
         "file_end",
         "index",
         "is_sealed",
-        "last",
         "low_number",
         "needs_restart",
         "number",
-        "pieces",
         "placed",
         "position",
+        "records",
         "removed",
         "salt",
         "salts",
@@ -159,8 +154,7 @@ class WriteBatch:
         self.salt = SALT.pack(salts.get(self.index, 0))
         self.number = flush + 1
         self.low_number = self.number & _LOW
-        self.pieces: list[bytes] = []
-        self.last = 0
+        self.records = RecordBuffer()
         self.removed: list[int] = []
         self.placed = 0
         self._placed: dict[int, int] = {}
@@ -189,15 +183,8 @@ class WriteBatch:
         if self.position == self.file_end:
             self._enter(0)
         place = self.position
-        head = HEADER_2.pack(kind, rid, len(xid), self.low_number, datum)
-        pieces = self.pieces
-        self.last = len(pieces)
-        pieces.append(head)
-        if xid:
-            pieces.append(xid)
-        pieces += parts
-        crc = extend_crc32c(crc, xid + head + self.salt)
-        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size])
+        padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size
+        self.records.append(kind, rid, xid, self.low_number, datum, parts, size, crc, self.salt, padding)
         self._advance(blocks)
         return place
 
@@ -224,40 +211,28 @@ class WriteBatch:
         Returns:
             The log offsets of the messages, and of the end of the last.
         """
-        pieces, low_number, place = self.pieces, self.low_number, self.position
+        records, low_number, place = self.records, self.low_number, self.position
         size_of_xid, number, first = len(xid), 0, PLAIN_MESSAGE
         salt, around = self.salt, ROUND_UP + size_of_xid
         places = [place]
         for parts, size, crc in messages:
-            rid = rids[number]
             if firsts:
                 first = firsts[number]
-            number += 1
             blocks = (around + size) >> BLOCK_SHIFT
-            head = HEADER_2.pack(first, rid, size_of_xid, low_number, size)
-            self.last = len(pieces)
-            pieces.append(head + xid)
-            pieces += parts
-            padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size]
-            pieces.append(TAIL.pack(extend_crc32c(crc, xid + head + salt), rid) + padding)
+            padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size
+            records.append(first, rids[number], xid, low_number, size, parts, size, crc, salt, padding)
+            number += 1
             place += blocks
             places.append(place)
         blocks = around >> BLOCK_SHIFT
-        padding = PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid]
+        padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid
         for target in targets:
-            rid = rids[number]
+            records.append(_DEQUEUE, rids[number], xid, low_number, target, (), 0, 0, salt, padding)
             number += 1
-            head = HEADER_2.pack(_DEQUEUE, rid, size_of_xid, low_number, target)
-            crc = extend_crc32c(0, xid + head + salt)
-            self.last = len(pieces)
-            pieces.append(head + xid + TAIL.pack(crc, rid) + padding)
         self.placed += len(messages)
         self.position = place + blocks * len(targets)
         if commits:
-            rid = rids[number]
-            head = HEADER_2.pack(_COMMIT, rid, size_of_xid, low_number, 0)
-            self.last = len(pieces)
-            pieces.append(head + xid + TAIL.pack(extend_crc32c(0, xid + head + salt), rid) + padding)
+            records.append(_COMMIT, rids[number], xid, low_number, 0, (), 0, 0, salt, padding)
             self.position += blocks
         else:
             self.placed += len(targets)
@@ -265,11 +240,8 @@ class WriteBatch:
 
     def _fill(self, blocks: int, flags: int) -> None:
         """Append a filler of `blocks` blocks in the current file."""
-        head = HEADER_2.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self.low_number, blocks)
-        self.last = len(self.pieces)
-        self.pieces.append(head)
-        self.pieces.append(TAIL.pack(extend_crc32c(0, head + self.salt), 0))
-        self.pieces.append(PADDING * (blocks * BLOCK_SIZE - FIXED_SIZE))
+        first, padding = _FILLER | flags << FLAGS_SHIFT, blocks * BLOCK_SIZE - FIXED_SIZE
+        self.records.append(first, 0, b"", self.low_number, blocks, (), 0, 0, self.salt, padding)
         self._advance(blocks)
 
     def _advance(self, blocks: int) -> None:
@@ -323,11 +295,12 @@ class WriteBatch:
         if blocks := self._to_alignment():
             self._fill(blocks, LAST_OF_FLUSH)
         else:
-            self._flag_last()
+            self.records.flag_last()
         if self.placed:
             self._count_placed()
-        flush = Flush(self.number, self.start, self.position, self.pieces, self._headers, self._placed, self.removed)
-        self.pieces, self._headers, self._placed, self.removed = [], {}, {}, []
+        pieces = self.records.take()
+        flush = Flush(self.number, self.start, self.position, pieces, self._headers, self._placed, self.removed)
+        self._headers, self._placed, self.removed = {}, {}, []
         self.start = self.position
         self.number += 1
         self.low_number = self.number & _LOW
@@ -344,7 +317,7 @@ class WriteBatch:
     @property
     def needs_seal(self) -> bool:
         """Whether a clean close must write a seal: not if nothing was ever written, nor since the last seal."""
-        is_new = self.number == 1 and not self.pieces
+        is_new = self.number == 1 and self.records.is_empty
         return not (is_new or (self.needs_restart and self.is_sealed))
 
     def seal(self) -> list[Flush]:
@@ -352,7 +325,7 @@ class WriteBatch:
         if self.needs_restart:
             flushes = [self.restart(SEAL)]
         else:
-            flushes = [self.close()] if self.pieces else []
+            flushes = [] if self.records.is_empty else [self.close()]
             flushes.append(self._filler_flush(SEAL))
         self.is_sealed = True
         return flushes
@@ -370,25 +343,6 @@ class WriteBatch:
         room = self.file_end - self.position
         offset = self._file + FILE_HEADER_SIZE // BLOCK_SIZE - room
         return min(-offset % self._alignment, room)
-
-    def _flag_last(self) -> None:
-        """Rewrite the last record with its flag: header and checksum."""
-        record = b"".join(self.pieces[self.last :])
-        first, rid, xid_size, flush, datum = HEADER_2.unpack_from(record)
-        head = HEADER_2.pack(first | _LAST, rid, xid_size, flush, datum)
-        data_size = datum if first & MAGIC_MASK == Kind.ENQUEUE else 0
-        data = HEADER_2.size + xid_size
-        tail = data + data_size
-        crc = extend_crc32c(0, record[data:tail])
-        place = self.position - (len(record) >> BLOCK_SHIFT)
-        salt = SALT.pack(self.salts[place // self._file])
-        crc = extend_crc32c(crc, record[HEADER_2.size : data] + head + salt)
-        self.pieces[self.last :] = (
-            head,
-            record[HEADER_2.size : tail],
-            TAIL.pack(crc, rid),
-            record[tail + TAIL_SIZE :],
-        )
 
 
 def transaction_blocks(xid: bytes, messages: list[MessageData]) -> tuple[int, int]:
