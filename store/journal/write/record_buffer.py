@@ -19,6 +19,7 @@ from mypy_extensions import u8
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, HEADER_2, PADDINGS
+from qstore.formats.rhm.record_checksums import RecordChecksums
 from qstore.formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, TAIL, Kind
 
 _LONG: Final = 8 * 1024  # bytes of data that are not copied
@@ -32,8 +33,7 @@ _FLAG_OFFSET: Final = FLAGS_SHIFT // 8 + 1  # of the byte that has the flag
 _FLAG: Final = LAST_OF_FLUSH >> 8
 assert (HEADER_2.format, TAIL.format) == ("<QQIIQ", "<IQ")
 
-_EXTEND: Final = extend_crc32c  # compiled code reaches them faster here
-_PADDINGS: Final = PADDINGS
+_PADDINGS: Final = PADDINGS  # compiled code reaches them faster here
 
 _SIGN: Final = 1 << 31
 _MAX_SMALL: Final = (1 << 62) - 1
@@ -51,10 +51,10 @@ class RecordBuffer:
         is_empty: whether there are none.
     """
 
-    __slots__ = ("_head", "_is_large", "_last", "_pieces", "_suffix", "_writer", "is_empty")
+    __slots__ = ("_checksums", "_head", "_is_large", "_last", "_pieces", "_writer", "is_empty")
 
     def __init__(self) -> None:
-        self._writer, self._suffix = BytesWriter(), BytesWriter()
+        self._writer, self._checksums = BytesWriter(), RecordChecksums()
         self._pieces: list[bytes] = []  # what precedes the content of the writer
         self._last = 0  # offset in the writer of the last record
         self._head = -1  # index of the piece that has the header of the last record, if it is long
@@ -88,20 +88,10 @@ class RecordBuffer:
             salt: the salt of the file in which it begins.
             padding: bytes of padding.
         """
-        suffix, writer = self._suffix, self._writer
-        xid_size = len(xid)
-        flush = (flush ^ _SIGN) - _SIGN
+        writer, xid_size = self._writer, len(xid)
+        check = self._checksums.check(first, rid, xid, flush, datum, crc, salt)
         if rid > _MAX_SMALL or datum > _MAX_SMALL:
             rid, datum = _as_signed(rid), _as_signed(datum)
-        suffix.truncate(0)
-        if xid_size:
-            suffix.write(xid)
-        write_i64_le(suffix, first)
-        write_i64_le(suffix, rid)
-        write_i32_le(suffix, xid_size)
-        write_i32_le(suffix, flush)
-        write_i64_le(suffix, datum)
-        suffix.write(salt)
         self.is_empty = False
         if len(writer) >= _FULL or size >= _LONG:
             self._spill()
@@ -109,7 +99,7 @@ class RecordBuffer:
         write_i64_le(writer, first)
         write_i64_le(writer, rid)
         write_i32_le(writer, xid_size)
-        write_i32_le(writer, flush)
+        write_i32_le(writer, (flush ^ _SIGN) - _SIGN)
         write_i64_le(writer, datum)
         if xid_size:
             writer.write(xid)
@@ -124,7 +114,7 @@ class RecordBuffer:
         else:
             for part in parts:
                 writer.write(part)
-        write_i32_le(writer, (_EXTEND(crc, suffix.getvalue()) ^ _SIGN) - _SIGN)
+        write_i32_le(writer, (check ^ _SIGN) - _SIGN)
         write_i64_le(writer, rid)
         writer.write(_PADDINGS[padding] if padding < BLOCK_SIZE else PADDING * padding)
 
