@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qstore.store.journal.write.record_runs import rids_in
 from qstore.store.journal.write.resting import RestingRecords
 
 
-@dataclass(slots=True)
 class OpenTransaction:
-    """The operations of an open transaction in one journal.
+    """The operations of an open transaction in one journal: none yet.
+
+    Args:
+        xid: its id.
 
     Attributes:
-        xid: its id.
+        xid: as above.
         enqueues: runs of the messages that it would enqueue (`record_runs`).
         dequeues: message that it would dequeue -> record id of the dequeue.
         commit_decisions: in the transaction prepared list, those dequeues that decide to commit.
     """
 
-    xid: bytes
-    enqueues: list[int] = field(default_factory=list)
-    dequeues: dict[int, int] = field(default_factory=dict)
-    commit_decisions: set[int] = field(default_factory=set)
+    __slots__ = ("commit_decisions", "dequeues", "enqueues", "xid")
+
+    def __init__(self, xid: bytes) -> None:
+        self.xid = xid
+        self.enqueues: list[int] = []
+        self.dequeues: dict[int, int] = {}
+        self.commit_decisions: set[int] = set()
 
     def enqueued(self) -> Iterator[int]:
         """Record ids of the messages that it would enqueue, ascending."""
