@@ -1,7 +1,6 @@
 """What the broker requires of a store, and of the module that provides one.
 
-The broker never imports a store. It finds a module by name (`modules`), and the module opens a store; both satisfy the
-protocols below. Which store it is, the broker does not know. The rules:
+The broker never imports a store: it finds a module by name (`modules`), which opens one. Both satisfy these protocols:
 
 * **No call blocks**, except opening and closing. Appended records are written after the next `start` or `flush`, which
   is called once per batch. A caller that needs to know passes a callback, `Done`; it is called once, with None when
@@ -13,8 +12,7 @@ protocols below. Which store it is, the broker does not know. The rules:
   failed. Both are among `errors`, which are the only exceptions that the calls below raise by design.
 * A message's record id is its position: queue order is the order of record ids, before a restart and after.
 
-A store may use any type for its journals and recovered queues; the broker uses only the attributes in `Journal` and
-`RecoveredQueue`. `StoreOf` has both types as parameters, for type checkers; the broker itself uses `Store`.
+`StoreOf` has the types of journals and recovered queues as parameters, for type checkers; the broker uses `Store`.
 """
 
 from __future__ import annotations
@@ -408,6 +406,9 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` is due; -1 if there is none."""
 
+    def is_watched(self, call_soon: Callable[[Callable[[], None]], object], /) -> None:
+        """An event loop watches it; `call_soon` calls a function in its next iteration."""
+
     @property
     def failure(self) -> Exception | None:
         """The error that stopped all syncing for good (logged); None if there is none. Then only `close` helps."""
@@ -425,8 +426,7 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
         """Finish pending operations and close the store. Returns whether it is marked clean.
 
-        Args:
-            delivered: queue id -> record ids of messages that had been delivered, to be recovered as redelivered.
+        `delivered` has record ids of messages that had been delivered, by queue id: they will be marked as redelivered.
         """
 
 

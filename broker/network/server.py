@@ -178,6 +178,7 @@ class Server:
         store = self.broker.store
         if store is not None and store.fileno() >= 0:
             self.loop.add_reader(store.fileno(), self._collect)
+            store.is_watched(self.loop.call_soon)
 
     def _collect(self) -> None:
         """The store has completed disk operations."""

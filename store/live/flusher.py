@@ -16,6 +16,11 @@ that arrive while others are in their second round share the next one: a journal
 flushed when those that are in the list by then have left it, or when about as many others have arrived. So few sessions
 do not wait for each other, many share their syncs, and none waits for those that come after it.
 
+**Sessions that commit one transaction after the other** would come to share one flush, and the event loop would have
+nothing to do while it is on the disk: so once a flush is synced, the next one waits until half as many transactions as
+that has committed are there, or nothing more comes in two iterations of the event loop. Then the sessions are in two
+halves, and one is served while the other waits for the disk.
+
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
 reports a write error once to each open file description, and a description is shared by all processes that have it
@@ -64,6 +69,7 @@ class Flusher:
         synced_now: the journal that an idle caller has synced last, until someone resets it: the blocks after a small
             step are not prepared yet (`JournalStorage.fill_ahead`).
         supervision: ensures that there is a working driver.
+        in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for others.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
     """
 
@@ -87,8 +93,12 @@ class Flusher:
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
+        self.in_next_iteration: Callable[[Callable[[], None]], object] | None = None
+        self._gathering: dict[
+            QueueJournal, int
+        ] = {}  # journals whose flush waits for others -> committers at last look
         self._due: deque[tuple[Done, Exception | None]] = deque()
-        self._is_calling = self._is_closed = False
+        self._is_calling = self._is_closed = self._is_looking = False
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""
@@ -97,7 +107,7 @@ class Flusher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        return not self._under_way and not self.dirty and not self.awaited and not self._due
+        return not self._under_way and not self.dirty and not self.awaited and not self._due and not self._gathering
 
     @property
     def has_unfinished(self) -> bool:
@@ -201,6 +211,8 @@ class Flusher:
     def _take_dirty(self, journal: QueueJournal) -> None:
         """A flush of this journal begins."""
         self.dirty.pop(journal, None)
+        if self._gathering:
+            self._gathering.pop(journal, None)
         if self._aged:
             self._aged.pop(journal, None)
 
@@ -210,11 +222,42 @@ class Flusher:
         if self._gathered.pop(journal, 0):
             self._turns.pop(journal, None)
 
-    def _begin_awaited(self) -> None:
+    def _begin_awaited(self, *, at_once: bool = False) -> None:
         journals = list(self.awaited)
         self.awaited.clear()
         for journal in journals:
-            self._begin(journal)
+            if at_once or self.in_next_iteration is None or not self._waits_for_half(journal):
+                self._begin(journal)
+
+    def _waits_for_half(self, journal: QueueJournal) -> bool:
+        """Whether a flush waits until half as many have committed as in the last one."""
+        count = journal.committers
+        if not 0 < count < journal.answered >> 1 or journal.writer.is_under_way or journal.writer.is_half_flushed:
+            return False
+        if journal not in self._gathering:
+            self._gathering[journal] = -1
+            self._look_soon()
+        return True
+
+    def _look_for_more(self) -> None:
+        """Begin the flushes that wait for more transactions, of which none has come since the last look."""
+        gathering, self._gathering = self._gathering, {}
+        for journal, before in gathering.items():
+            if journal.committers > before:
+                self._gathering[journal] = journal.committers
+            else:
+                journal.answered = 0
+                self.awaited[journal] = None
+        self._is_looking = False
+        if self._gathering:
+            self._look_soon()
+        self.start()
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            assert self.in_next_iteration is not None
+            self._is_looking = True
+            self.in_next_iteration(self._look_for_more)
 
     def _begin(self, journal: QueueJournal) -> None:
         if self.listed and self._waits_for_list(journal):
@@ -369,7 +412,7 @@ class Flusher:
         """Begin the next flush of these journals; they wait for no transactions, since no waiters are called."""
         self._pressing.update(journals)
         self.awaited.update(journals)
-        self._begin_awaited()
+        self._begin_awaited(at_once=True)
 
     def forget(self, journal: QueueJournal) -> None:
         """Forget a journal whose queue was deleted: nothing waits for it any more."""

@@ -308,18 +308,11 @@ class MessageStore:
     # ---- operation ----
 
     def on_refusal(self, refused: Callable[[str, bool], None]) -> None:
-        """Call `refused` when a journal begins to refuse records: with its name, and whether it is full.
-
-        It is called once, until the journal accepts a message again, from the middle of an append.
-        """
+        """Call `refused(name, is_full)` in an append after which a journal refuses records, until it accepts one."""
         self.append.refused = refused
 
     def start(self, *, is_idle: bool = False) -> None:
-        """Begin to flush everything that was appended.
-
-        Args:
-            is_idle: the caller has nothing else to do, so that it may wait for the disk here.
-        """
+        """Begin to flush everything that was appended; a caller that `is_idle` may wait for the disk here."""
         self._flusher.start_all(is_idle=is_idle)
 
     def start_aged(self) -> None:
@@ -390,6 +383,10 @@ class MessageStore:
         self._background.collect()
         self._reads.collect()
         self._flusher.start()
+
+    def is_watched(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """An event loop watches it, whose next iteration can be made to call a function."""
+        self._flusher.in_next_iteration = call_soon
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""

@@ -82,6 +82,8 @@ class QueueJournal:
         gathered: bytes of data appended since backpressure was last applied.
         waits, shortages: records that had to wait for the disk, and those that there was no room for at once.
         reads, slow_reads: messages that were read, and reads that had to wait for the disk.
+        committers: transactions that the next flush commits.
+        answered: those that the last flush has committed.
     """
 
     __slots__ = (
@@ -89,9 +91,11 @@ class QueueJournal:
         "_waiting",
         "_wanted",
         "aborts",
+        "answered",
         "base_name",
         "bound",
         "commits",
+        "committers",
         "compression",
         "dequeues",
         "directory",
@@ -141,6 +145,7 @@ class QueueJournal:
         self.runs_low: Callable[[QueueJournal], None] = lambda _: None
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
+        self.committers = self.answered = 0
         self.gathered = 0
         self.waits = self.shortages = self.reads = self.slow_reads = 0
         self.refused_at = -1
@@ -224,10 +229,13 @@ class QueueJournal:
             fills_ahead: after a small step, the blocks for the next ones are prepared within this step's sync.
         """
         try:
+            goes_on = self.writer.is_half_flushed
             step = None if self.is_deleted else self.writer.next_flush()
             if step is None:
                 return ()
             self._step = step
+            if not goes_on:
+                self.answered, self.committers = self.committers, 0
             files = self.storage.write(step)
             if fills_ahead:
                 self.storage.fill_ahead()

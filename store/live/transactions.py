@@ -164,6 +164,7 @@ class Transactions:
         journal.transaction_enqueues += len(messages)
         journal.transaction_dequeues += len(targets)
         journal.commits += 1
+        journal.committers += 1
         self._appender.touched(journal, blocks * BLOCK_SIZE)
         return True
 

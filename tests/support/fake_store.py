@@ -260,6 +260,9 @@ class FakeStore:
     def on_refusal(self, refused: Refused) -> None:
         self.refused = refused
 
+    def is_watched(self, _call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """It makes nothing wait for others."""
+
     def fileno(self) -> int:
         return -1
 
