@@ -136,6 +136,7 @@ class Flusher:
         """A transaction was appended to several journals, whose next flushes another one waits for already."""
         for journal in journals:
             self._gathered[journal] = self._gathered.get(journal, 0) + 1
+            journal.committers += 1
 
     def _wait_for(self, chosen: Sequence[QueueJournal], done: Done, *, is_urgent: bool, is_gathered: bool) -> None:
         barrier = SyncBarrier(done, 1 + len(chosen))

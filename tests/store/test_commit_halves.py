@@ -183,3 +183,30 @@ def test_without_an_event_loop_nothing_waits(path: Path) -> None:
     sessions.commit(1)
     assert sessions.is_flushed
     sessions.end()
+
+
+def test_transactions_over_several_queues(path: Path) -> None:
+    """They share fewer, larger groups."""
+    sessions = Sessions(path)
+    store, other = sessions.opened.store, sessions.opened.make_queue("two")
+
+    def commit(count: int) -> None:
+        for _ in range(count):
+            enqueues = [enqueued(journal, b"m") for journal in (sessions.queue, other)]
+            store.transactions.commit(enqueues, [], sessions.calls)
+        sessions.end_tick()
+
+    commit(1)
+    commit(7)  # while the first one's records are on the way
+    for _ in range(8):
+        sessions.sync()
+    assert sessions.calls == [None] * 8
+    commit(2)
+    assert not sessions.is_flushed
+    commit(1)
+    assert sessions.is_flushed
+    assert other.writer.is_under_way
+    sessions.sync()
+    sessions.sync()
+    assert sessions.calls == [None] * 11
+    sessions.end()
