@@ -244,7 +244,7 @@ class Flusher:
         """Begin the flushes that wait for more transactions, of which none has come since the last look."""
         gathering, self._gathering = self._gathering, {}
         for journal, before in gathering.items():
-            if journal.committers > before:
+            if before < journal.committers < journal.answered >> 1:
                 self._gathering[journal] = journal.committers
             else:
                 journal.answered = 0

@@ -204,6 +204,7 @@ def test_transactions_over_several_queues(path: Path) -> None:
     commit(2)
     assert not sessions.is_flushed
     commit(1)
+    sessions.iterate()
     assert sessions.is_flushed
     assert other.writer.is_under_way
     sessions.sync()
