@@ -72,9 +72,10 @@ def test_only_the_messages_of_an_open_transaction_are_held(rids: list[int], comm
     for rid in rids:
         with pytest.raises(JournalError, match="locked by an open transaction"):
             writer.dequeue(20, rid)
-    ring.dequeue(plain[0])
+    for rid in plain[::2]:
+        ring.dequeue(rid)
     ring.end(b"x", commits=commits)
-    assert sorted(ring.free) == sorted([*plain[1:], *(rids if commits else [])])
+    assert sorted(ring.free) == sorted([*plain[1::2], *(rids if commits else [])])
     ring.drain()
     for rid in list(ring.free):
         ring.dequeue(rid)

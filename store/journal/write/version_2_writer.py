@@ -156,8 +156,10 @@ class Version2Writer:
             JournalError: the message does not exist, or a transaction holds it. Otherwise as `enqueue`.
         """
         records, batch = self.records, self.batch
-        if self.transactions and (target in self._locked or bisect_right(self._pending, target) & 1):
-            raise self._not_to_dequeue(target)
+        if self.transactions:
+            pending = self._pending  # most often those of messages before this one
+            if target in self._locked or (pending and target < pending[-1] and bisect_right(pending, target) & 1):
+                raise self._not_to_dequeue(target)
         if batch.position >= self._dequeue_end:
             if records.where(target) is None:
                 raise self._not_to_dequeue(target)
