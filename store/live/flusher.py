@@ -18,8 +18,9 @@ do not wait for each other, many share their syncs, and none waits for those tha
 
 **Sessions that commit one transaction after the other** would come to share one flush, and the event loop would have
 nothing to do while it is on the disk: so once a flush is synced, the next one waits until half as many transactions as
-that has committed are there, or nothing more comes in two iterations of the event loop. Then the sessions are in two
-halves, and one is served while the other waits for the disk.
+that has committed are there, or nothing more comes in an iteration of the event loop. Then the sessions are in two
+halves, and one is served while the other waits for the disk. Two rounds cost more than they would give the event loop
+to do: transactions over several journals wait for as many as before.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
@@ -231,7 +232,7 @@ class Flusher:
                 self._begin(journal)
 
     def _waits_for_half(self, journal: QueueJournal) -> bool:
-        """Whether a flush waits until half as many have committed as in the last one."""
+        """Whether a flush waits for more transactions."""
         count = journal.committers
         if not 0 < count < journal.answered >> 1 or journal.writer.is_under_way or journal.writer.is_half_flushed:
             return False
@@ -244,7 +245,8 @@ class Flusher:
         """Begin the flushes that wait for more transactions, of which none has come since the last look."""
         gathering, self._gathering = self._gathering, {}
         for journal, before in gathering.items():
-            if before < journal.committers < journal.answered >> 1:
+            enough = journal.answered if journal in self._gathered else journal.answered >> 1
+            if before < journal.committers < enough:
                 self._gathering[journal] = journal.committers
             else:
                 journal.answered = 0
