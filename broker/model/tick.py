@@ -160,7 +160,7 @@ class Tick:
         workers: sessions that have received commands, or had some completed.
         awaited: those of them whose peer sends nothing more before it has a completion that is due now.
         outputs: connections that have output.
-        flushes_under_way: batches that wait for the disk.
+        flushes_under_way, transactions_under_way: batches, and transactions, that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
         is_idle: returns whether the event loop has nothing else to do, so that a flush may block.
         ended: called when a tick has ended and nothing waits for the disk.
@@ -191,7 +191,7 @@ class Tick:
         self.workers: dict[Worker, None] = {}
         self.awaited: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}
-        self.flushes_under_way = 0
+        self.flushes_under_way = self.transactions_under_way = 0
         self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: False
         self.ended: Callable[[], None] = lambda: None
@@ -258,7 +258,7 @@ class Tick:
             self.schedule()
         if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):
             self._start_timer()
-        if not self.flushes_under_way:
+        if not self.flushes_under_way and not self.transactions_under_way:
             self.ended()
 
     def _is_early(self) -> bool:
@@ -314,6 +314,9 @@ class Tick:
         self.written.clear()
         flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
         self.journals.clear()
+        if not flushed and not held:
+            self._store.flush((), _ignore, is_idle=may_block and self.is_idle())  # only of transactions
+            return
         self.flushes_under_way += 1
         batch = _Batch(self, self._store, barriers, held, later)
         self._store.flush(flushed, batch.done, is_idle=may_block and self.is_idle())

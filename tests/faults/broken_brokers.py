@@ -107,7 +107,7 @@ def _drop_rejected(
 
 
 def _write_one_by_one(
-    self: LocalTransaction, planned: Planned, committed: Callable[[Exception | None], None]
+    self: LocalTransaction, planned: Planned, told: Callable[[Exception | None], None]
 ) -> Rids | None:
     """A transaction's records are written as if there was none."""
     store, tick = self._store, self._tick
@@ -129,7 +129,8 @@ def _write_one_by_one(
             tick.journals[queue.journal] = None
     if not is_written:
         return None
-    tick.when_synced(committed)
+    tick.transactions_under_way += 1
+    tick.when_synced(told)
     return rids
 
 

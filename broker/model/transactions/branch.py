@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.errors import IllegalStateError, InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.local import LocalTransaction
-from qstore.broker.model.transactions.planned import Dequeues, Enqueues, Planned
+from qstore.broker.model.transactions.planned import Planned
 
 if TYPE_CHECKING:
     from qstore.broker.model.router import Router
@@ -158,14 +158,9 @@ class Branch:
             return
         self._require(State.ACTIVE)
         planned, effects = Planned(self.work, self._router), Effects()
-
-        def write(enqueues: Enqueues, dequeues: Dequeues) -> list[int]:
-            assert self._store is not None
-            return self._store.transactions.prepare(self.xid, enqueues, dequeues, partial(self._written, effects, done))
-
         rids = None
         if self._store is not None:
-            rids = planned.write(self._store, self._tick, write, is_listed=True)
+            rids = planned.write(self._store, self._tick, partial(self._written, effects, done), self.xid)
         planned.begin(effects, rids)
         self._effects, self.state = effects, State.PREPARING
         if rids is None:
@@ -175,6 +170,7 @@ class Branch:
     def _written(self, effects: Effects, done: Done, error: Exception | None) -> None:
         """The store has prepared it, or cannot."""
         assert self._store is not None
+        self._tick.transactions_under_way -= 1
         if error is None:
             self._is_prepared()
             done(Status.OK, None)
@@ -253,30 +249,35 @@ class Branch:
     def _decide(self, done: Done, *, commits: bool) -> None:
         """Write the outcome of a prepared branch to the store."""
         store = self._store
-
-        def decided(error: Exception | None) -> None:
-            if error is not None:
-                self.state = State.UNKNOWN
-                done(Status.OK, self._unknown(error))
-                return
-            if commits:
-                self._effects.complete(is_late=True)
-            else:
-                self._effects.undo(releases=True)
-            self._ended(self)
-            done(Status.OK, None)
-
         if store is None:
-            decided(None)
+            self._decided(done, None, commits=commits)
             return
         decide = store.transactions.commit_prepared if commits else store.transactions.abort_prepared
         try:
-            decide(self.xid, decided)
+            decide(self.xid, partial(self._told, done, commits))
         except store.errors as error:
             raise InternalError(str(error)) from error
         self.state = State.ENDING
+        self._tick.transactions_under_way += 1
         self._tick.is_urgent = True
         self._tick.schedule()
+
+    def _told(self, done: Done, commits: bool, error: Exception | None) -> None:
+        """The store has its outcome, or cannot write it."""
+        self._tick.transactions_under_way -= 1
+        self._decided(done, error, commits=commits)
+
+    def _decided(self, done: Done, error: Exception | None, *, commits: bool) -> None:
+        if error is not None:
+            self.state = State.UNKNOWN
+            done(Status.OK, self._unknown(error))
+            return
+        if commits:
+            self._effects.complete(is_late=True)
+        else:
+            self._effects.undo(releases=True)
+        self._ended(self)
+        done(Status.OK, None)
 
     def recover(self, effects: Effects) -> None:
         """The store has it as prepared, with these effects."""

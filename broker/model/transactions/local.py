@@ -18,12 +18,13 @@ from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitE
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.transactions.effects import Effects
-from qstore.broker.model.transactions.planned import Dequeues, Enqueues, Planned, Rids
+from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
     from qstore.broker.model.memory import MemoryCeiling
     from qstore.broker.model.router import Router
+    from qstore.broker.model.store_protocol import Done as StoreDone
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
@@ -56,32 +57,49 @@ class LocalTransaction(Work):
         Raises:
             ModelError: it cannot be committed, and nothing was changed.
         """
-        planned, effects = Planned(self, self._router), Effects()
-        barriers: list[tuple[Queue, Barrier]] = []
-
-        def committed(error: Exception | None) -> None:
-            failure = commit_once(effects, self._store, error)
-            for queue, barrier in barriers:
-                queue.lower(barrier)
-            done(failure)
-
-        rids = self._write(planned, committed)
-        barriers += [(queue, queue.raise_barrier_at_end()) for queue in planned.published]
-        planned.begin(effects, rids)
+        planned = Planned(self, self._router)
+        outcome = _Outcome(self._store, self._tick, done)
+        rids = self._write(planned, outcome.told)
+        outcome.begin(planned, rids)
         if rids is None:
-            committed(None)
+            outcome.known(None)
 
-    def _write(self, planned: Planned, committed: Callable[[Exception | None], None]) -> Rids | None:
+    def _write(self, planned: Planned, told: StoreDone) -> Rids | None:
         """Write the records of durable queues. Returns and raises as `Planned.write`."""
-        store = self._store
-        if store is None:
-            return None
+        return None if self._store is None else planned.write(self._store, self._tick, told)
 
-        def write(enqueues: Enqueues, dequeues: Dequeues) -> list[int]:
-            assert store is not None
-            return store.transactions.commit(enqueues, dequeues, committed)
 
-        return planned.write(store, self._tick, write, is_listed=False)
+class _Outcome:
+    """What follows when a local transaction is committed, or is not.
+
+    Args:
+        store, tick: as of `LocalTransaction`.
+        done: as of `LocalTransaction.commit`.
+    """
+
+    __slots__ = ("_barriers", "_done", "_effects", "_store", "_tick")
+
+    def __init__(self, store: Store | None, tick: Tick, done: Done) -> None:
+        self._store, self._tick, self._done = store, tick, done
+        self._effects = Effects()
+        self._barriers: list[tuple[Queue, Barrier]] = []
+
+    def begin(self, planned: Planned, rids: Rids | None) -> None:
+        """Begin the transaction on its queues, after barriers."""
+        self._barriers = [(queue, queue.raise_barrier_at_end()) for queue in planned.published]
+        planned.begin(self._effects, rids)
+
+    def told(self, error: Exception | None) -> None:
+        """The store has committed it, or has failed to."""
+        self._tick.transactions_under_way -= 1
+        self.known(error)
+
+    def known(self, error: Exception | None) -> None:
+        """It is committed, or is not."""
+        failure = commit_once(self._effects, self._store, error)
+        for queue, barrier in self._barriers:
+            queue.lower(barrier)
+        self._done(failure)
 
 
 def commit_once(effects: Effects, store: Store | None, error: Exception | None) -> ModelError | None:

@@ -5,7 +5,7 @@ A transaction that is refused has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qstore.broker.model.errors import InternalError, ResourceDeletedError, ResourceLimitExceededError
@@ -17,14 +17,11 @@ from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
     from qstore.broker.model.router import Router
-    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.store_protocol import Done, Store
     from qstore.broker.model.tick import Tick
 
 Enqueues: TypeAlias = list[tuple[Any, list[StoredForm]]]
 Dequeues: TypeAlias = list[tuple[Any, int]]
-
-Write: TypeAlias = Callable[[Enqueues, Dequeues], list[int]]
-"""A transaction of the store: returns the record ids of the enqueued messages, in order."""
 
 Rids: TypeAlias = dict[Queue, list[int]]
 """For each queue the record ids of the messages that it gets, 0 for each that is not stored."""
@@ -65,14 +62,14 @@ class Planned:
         if work.accepted:
             _check_deletions(work.accepted, router)
 
-    def write(self, store: Store, tick: Tick, write: Write, *, is_listed: bool) -> Rids | None:
-        """Write the records of durable queues.
+    def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None) -> Rids | None:
+        """Write the records of durable queues: commit them, or prepare the branch `xid`, even if it has no records.
 
         Args:
             store: the store.
-            tick: records which journals were written to.
-            write: writes them.
-            is_listed: whether the transaction is to be in the store even if it has no records.
+            tick: records which journals were written to, and that a transaction waits for the disk.
+            told: called when that is on the disk or has failed, once, and not before this returns.
+            xid: None for a local transaction.
 
         Returns:
             The record ids; None if nothing was written.
@@ -87,15 +84,19 @@ class Planned:
                 forms = [message.stored_form() for message in messages if queue.stores(message)]
                 if forms:
                     enqueues.append((queue.journal, forms))
-        dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
-        if not enqueues and not dequeues and not is_listed:
+        dequeues: Dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
+        if xid is None and not enqueues and not dequeues:
             return None
         try:
-            written = write(enqueues, dequeues)
+            if xid is None:
+                written = store.transactions.commit(enqueues, dequeues, told)
+            else:
+                written = store.transactions.prepare(xid, enqueues, dequeues, told)
         except store.full_error as error:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
             raise InternalError(str(error)) from error
+        tick.transactions_under_way += 1
         journals = tick.journals
         for journal, _ in enqueues:
             journals.setdefault(journal, False)
@@ -106,6 +107,10 @@ class Planned:
         return self._rids_by_queue(enqueues, written)
 
     def _rids_by_queue(self, enqueues: Enqueues, written: list[int]) -> Rids:
+        if len(self.published) == 1:
+            for queue, messages in self.published.items():
+                if len(written) == len(messages):
+                    return {queue: written}
         rids: Rids = {}
         at = number = 0
         for queue, messages in self.published.items():
