@@ -67,6 +67,11 @@ class Stage:
         return error
 
     @property
+    def under_way(self) -> int:
+        """Transactions that wait for the disk."""
+        return self.model.tick.transactions_under_way
+
+    @property
     def counts(self) -> tuple[int, int]:
         """Messages of both queues that a consumer could have."""
         return self.source.available_count, self.target.available_count
@@ -91,16 +96,16 @@ def test_a_prepared_branch_is_seen_when_its_commit_is_on_the_disk(stage: Stage) 
     assert stage.target.is_empty
     branch.prepare(stage.done)
     stage.model.run()
-    assert (stage.results, branch.state) == ([], State.PREPARING)
+    assert (stage.results, branch.state, stage.under_way) == ([], State.PREPARING, 1)
     stage.model.sync()
-    assert (stage.results.pop(), branch.state) == (OK, State.PREPARED)
+    assert (stage.results.pop(), branch.state, stage.under_way) == (OK, State.PREPARED, 0)
     assert stage.distributed.in_doubt == [b"x"]
     assert (stage.counts, consumer.bodies) == ((0, 0), [])
     branch.commit(stage.done, one_phase=False)
     stage.model.run()
-    assert (stage.results, consumer.bodies, branch.state) == ([], [], State.ENDING)
+    assert (stage.results, consumer.bodies, branch.state, stage.under_way) == ([], [], State.ENDING, 1)
     stage.model.sync()
-    assert (stage.results, consumer.bodies) == ([OK], [b"-1"])
+    assert (stage.results, consumer.bodies, stage.under_way) == ([OK], [b"-1"], 0)
     assert (stage.source.message_count, stage.source.acquired_count) == (2, 2)
     assert (live(stage.source), live(stage.target)) == ([b"2", b"3"], [b"-1"])
     assert not stage.distributed.branches
@@ -477,6 +482,7 @@ def test_the_outcome_of_preparing_may_be_unknown(stage: Stage) -> None:
     stage.model.store.complete(error=FakeFailedError("EIO"))
     assert isinstance(stage.error(), InternalError)
     assert (branch.state, stage.distributed.in_doubt, plain.message_count) == (State.UNKNOWN, [], 0)
+    assert stage.under_way == 0
     for act in (
         lambda: branch.prepare(stage.done),
         lambda: branch.commit(stage.done, one_phase=False),
@@ -493,12 +499,12 @@ def test_an_outcome_that_cannot_be_written(stage: Stage, commits: bool) -> None:
     stage.model.store.refuses_decisions = True
     with pytest.raises(InternalError):
         _decide(stage, branch, commits=commits)
-    assert branch.state is State.PREPARED
+    assert (branch.state, stage.under_way) == (State.PREPARED, 0)
     stage.model.store.refuses_decisions = False
     _decide(stage, branch, commits=commits)
     stage.model.store.complete(error=FakeFailedError("EIO"))
     assert isinstance(stage.error(), InternalError)
-    assert (branch.state, stage.counts) == (State.UNKNOWN, (0, 0))
+    assert (branch.state, stage.counts, stage.under_way) == (State.UNKNOWN, (0, 0), 0)
 
 
 def _decide(stage: Stage, branch: Branch, *, commits: bool) -> None:

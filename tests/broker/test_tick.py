@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.tick import LINGER, Tick
-from tests.support.fake_store import FakeFailedError, HandTurned, Model
+from tests.support.fake_store import FakeError, FakeFailedError, FakeFullError, HandTurned, Model
 
 Runs = list[list[int]]
 
@@ -166,6 +167,36 @@ def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -
         assert f"s released [[{number + 1}, {number + 1}]]" not in log
         assert len(consumer.entries) == number + 1
     assert model.tick.flushes_under_way == 0
+
+
+@pytest.mark.parametrize(
+    "error", [None, FakeFailedError("gone"), FakeFullError("full")], ids=["done", "failed", "full"]
+)
+def test_a_commit_that_waits_for_the_disk_is_something_that_is_waited_for(
+    model: Model, error: FakeError | None
+) -> None:
+    """Only when it is told does the event loop poll for input."""
+    model.queue("q", durable=True)
+    ended: list[int] = []
+    model.tick.ended = lambda: ended.append(1)
+    for _ in range(2):
+        transaction = model.broker.begin_transaction(0)
+        transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+        transaction.commit(lambda _: None)
+    for left in (2, 1, 0):
+        model.run()
+        assert model.tick.transactions_under_way == left
+        assert bool(ended) == (left == 0)
+        model.store.complete(error=error)
+
+
+def test_a_commit_that_is_refused_is_not_waited_for(model: Model) -> None:
+    model.queue("q", durable=True).journal.is_full = True
+    transaction = model.broker.begin_transaction(0)
+    transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+    with pytest.raises(ResourceLimitExceededError):
+        transaction.commit(lambda _: None)
+    assert model.tick.transactions_under_way == 0
 
 
 def test_a_peer_that_waits_is_answered_before_messages_are_delivered(model: Model, log: list[str]) -> None:
