@@ -57,12 +57,12 @@ def _append(buffer: RecordBuffer, header: RecordHeader, xid: bytes, parts: list[
     buffer.append(first, header.rid, xid, header.flush, datum, given_parts, size, crc, SALT.pack(salt), padding)
 
 
-@given(st.lists(_records(), min_size=1, max_size=6), st.integers(0, (1 << 64) - 1), st.integers(1, 3))
+@given(st.lists(_records(), min_size=1, max_size=6), st.integers(0, (1 << 64) - 1), st.integers(1, 3), st.booleans())
 def test_records_are_those_of_the_encoder(
-    records: list[tuple[RecordHeader, bytes, list[bytes]]], salt: int, flushes: int
+    records: list[tuple[RecordHeader, bytes, list[bytes]]], salt: int, flushes: int, is_compiled: bool
 ) -> None:
     """All records of a flush, the last of them flagged; and so are those of the next flushes of the same buffer."""
-    buffer = RecordBuffer()
+    buffer = RecordBuffer(is_compiled=is_compiled)
     for _ in range(flushes):
         assert buffer.is_empty
         wanted = b""

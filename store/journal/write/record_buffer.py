@@ -33,6 +33,7 @@ _FLAG_OFFSET: Final = FLAGS_SHIFT // 8 + 1  # of the byte that has the flag
 _FLAG: Final = LAST_OF_FLUSH >> 8
 assert (HEADER_2.format, TAIL.format) == ("<QQIIQ", "<IQ")
 
+_IS_COMPILED: Final = not __file__.endswith(".py")
 _PADDINGS: Final = PADDINGS  # compiled code reaches them faster here
 
 _SIGN: Final = 1 << 31
@@ -47,13 +48,17 @@ _FLAG_IN_CRC: Final = extend_crc32c(0, bytes(_COVERED)) ^ extend_crc32c(
 class RecordBuffer:
     """The records of one flush.
 
+    Args:
+        is_compiled: whether numbers are written one by one: fast in compiled code, and slower than `struct` in others.
+
     Attributes:
         is_empty: whether there are none.
     """
 
-    __slots__ = ("_checksums", "_head", "_is_large", "_last", "_pieces", "_writer", "is_empty")
+    __slots__ = ("_checksums", "_head", "_is_compiled", "_is_large", "_last", "_pieces", "_writer", "is_empty")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_compiled: bool = _IS_COMPILED) -> None:
+        self._is_compiled = is_compiled
         self._writer, self._checksums = BytesWriter(), RecordChecksums()
         self._pieces: list[bytes] = []  # what precedes the content of the writer
         self._last = 0  # offset in the writer of the last record
@@ -89,20 +94,25 @@ class RecordBuffer:
             padding: bytes of padding.
         """
         writer, xid_size = self._writer, len(xid)
-        check = self._checksums.check(first, rid, xid, flush, datum, crc, salt)
-        if rid > _MAX_SMALL or datum > _MAX_SMALL:
-            rid, datum = _as_signed(rid), _as_signed(datum)
         self.is_empty = False
-        if len(writer) >= _FULL or size >= _LONG:
+        if size >= _LONG or len(writer) >= _FULL:
             self._spill()
         self._last, self._head = len(writer), -1
-        write_i64_le(writer, first)
-        write_i64_le(writer, rid)
-        write_i32_le(writer, xid_size)
-        write_i32_le(writer, (flush ^ _SIGN) - _SIGN)
-        write_i64_le(writer, datum)
-        if xid_size:
-            writer.write(xid)
+        if self._is_compiled:
+            check = self._checksums.check(first, rid, xid, flush, datum, crc, salt)
+            if rid > _MAX_SMALL or datum > _MAX_SMALL:
+                rid, datum = _as_signed(rid), _as_signed(datum)
+            write_i64_le(writer, first)
+            write_i64_le(writer, rid)
+            write_i32_le(writer, xid_size)
+            write_i32_le(writer, (flush ^ _SIGN) - _SIGN)
+            write_i64_le(writer, datum)
+            if xid_size:
+                writer.write(xid)
+        else:
+            head = HEADER_2.pack(first, rid, xid_size, flush, datum)
+            check = extend_crc32c(crc, xid + head + salt)
+            writer.write(head + xid)
         if size >= _LONG:
             self._head = len(self._pieces)
             self._spill()
@@ -114,9 +124,13 @@ class RecordBuffer:
         else:
             for part in parts:
                 writer.write(part)
-        write_i32_le(writer, (check ^ _SIGN) - _SIGN)
-        write_i64_le(writer, rid)
-        writer.write(_PADDINGS[padding] if padding < BLOCK_SIZE else PADDING * padding)
+        after = _PADDINGS[padding] if padding < BLOCK_SIZE else PADDING * padding
+        if self._is_compiled:
+            write_i32_le(writer, (check ^ _SIGN) - _SIGN)
+            write_i64_le(writer, rid)
+            writer.write(after)
+        else:
+            writer.write(TAIL.pack(check, rid) + after)
 
     def _spill(self) -> None:
         """Empty the writer."""
