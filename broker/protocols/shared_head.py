@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qstore.formats.checksum import extend_crc32c
+
+_EXTEND_CRC: Final = extend_crc32c  # compiled code reaches it faster here
 
 
 class SharedHead:
@@ -22,4 +26,8 @@ class SharedHead:
     def encode(self, encoded: bytes) -> None:
         """The first of these messages is stored."""
         self.encoded = encoded
-        self.crc = extend_crc32c(0, encoded)
+        self.crc = _EXTEND_CRC(0, encoded)
+
+    def crc_with(self, body: bytes) -> int:
+        """The checksum of the bytes and of a message's content after them."""
+        return _EXTEND_CRC(self.crc, body)

@@ -73,10 +73,12 @@ class BasicMessage(Message):
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
         body, head = self.body, self.head
-        if head is not None and head.encoded and not isinstance(body, LargeContent):
-            if self._crc < 0:
-                self._crc = extend_crc32c(head.crc, body)
-            return (head.encoded, body), len(head.encoded) + len(body), self._crc
+        if head is not None and isinstance(body, bytes):
+            encoded = head.encoded
+            if len(encoded):
+                if self._crc < 0:
+                    self._crc = head.crc_with(body)
+                return (encoded, body), len(encoded) + len(body), self._crc
         parts, size = self.stored_parts()
         if self._crc < 0:
             crc = 0
