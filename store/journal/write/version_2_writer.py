@@ -135,14 +135,17 @@ class Version2Writer:
         """
         blocks = (size + ROUND_UP) >> BLOCK_SHIFT
         batch, records = self.batch, self.records
+        padding = (blocks << BLOCK_SHIFT) - size - FIXED_SIZE
         place = batch.position
         end = place + blocks
         if end > self._enqueue_end or blocks >= records.room or blocks > records.largest:
             self._admit(blocks, 1, blocks)
-            records.enqueued(rid, batch.append(first, rid, b"", size, parts, size, crc), blocks)
+            place = batch.begin_record()
+            batch.records.append(first, rid, b"", batch.low_number, size, parts, size, crc, batch.salt, padding)
+            batch.end_record(blocks)
+            records.enqueued(rid, place, blocks)
             self._set_ends()
             return
-        padding = (blocks << BLOCK_SHIFT) - size - FIXED_SIZE
         batch.records.append(first, rid, b"", batch.low_number, size, parts, size, crc, batch.salt, padding)
         batch.position = end
         batch.placed += 1

@@ -71,7 +71,7 @@ class WriteBatch:
     """The records for the next flush of one journal.
 
     A writer appends plain records that fit into the current file to `records` itself, and updates `position` and
-    `placed`; `append` handles all others.
+    `placed`; messages that need not fit, between `begin_record` and `end_record`. `append` handles all others.
 
     Args:
         owner: the journal's owner.
@@ -180,13 +180,23 @@ class WriteBatch:
             Its log offset.
         """
         blocks = (ROUND_UP + len(xid) + size) >> BLOCK_SHIFT
-        if self.position == self.file_end:
-            self._enter(0)
-        place = self.position
+        place = self.begin_record()
         padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size
         self.records.append(kind, rid, xid, self.low_number, datum, parts, size, crc, self.salt, padding)
-        self._advance(blocks)
+        self.end_record(blocks)
         return place
+
+    def begin_record(self) -> int:
+        """Enter the next file if the current one is full. Returns the log offset of the record that follows."""
+        if self.position == self.file_end:
+            self._enter(0)
+        return self.position
+
+    def end_record(self, blocks: int) -> None:
+        """A record of so many blocks was appended to `records`: enter the files that it reaches."""
+        self.position += blocks
+        while self.position > self.file_end:
+            self._enter(self.position - self.file_end)
 
     def append_transaction(
         self,
@@ -242,12 +252,7 @@ class WriteBatch:
         """Append a filler of `blocks` blocks in the current file."""
         first, padding = _FILLER | flags << FLAGS_SHIFT, blocks * BLOCK_SIZE - FIXED_SIZE
         self.records.append(first, 0, b"", self.low_number, blocks, (), 0, 0, self.salt, padding)
-        self._advance(blocks)
-
-    def _advance(self, blocks: int) -> None:
-        self.position += blocks
-        while self.position > self.file_end:
-            self._enter(self.position - self.file_end)
+        self.end_record(blocks)
 
     def _enter(self, rest: int) -> None:
         """Make the header of the next file; the record that reaches it has `rest` blocks still to come."""
