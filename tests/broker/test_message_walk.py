@@ -91,7 +91,7 @@ def test_the_way_of_a_durable_message(tmp_path: Path) -> None:
         "broker/network/socket_connection.py",
         "broker/model/router.py",
         "broker/model/queues/queue.py",
-        "store/journal/write/write_batch.py",
+        "store/journal/write/record_buffer.py",
         "store/writable_disk.py",
         "broker/protocols/amqp_0_10/subscription.py",
         "broker/network/socket_connection.py",
