@@ -103,23 +103,23 @@ class RecordChecksums:
 
 
 class _Tables:
-    """The table, which is made when it is needed, as long as it is needed."""
+    """The table, shared by all: made when it is needed, as long as it is needed."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_table",)
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
+        self._table: vec[i64] = vec[i64]()
 
     def of(self, count: int) -> vec[i64]:
         """That of so many rows, or more."""
-        rows = self._rows
-        if not rows:
+        if len(self._table) < count << 8:
             zero = _EXTEND(0, b"\0")
-            rows += [_EXTEND(0, bytes([value])) ^ zero for value in range(256)]
-        first = rows[:256]
-        while len(rows) < count << 8:
-            rows += [value >> 8 ^ first[value & 0xFF] for value in rows[-256:]]
-        return vec[i64](rows)
+            first = [_EXTEND(0, bytes([value])) ^ zero for value in range(256)]
+            rows = list(first)
+            while len(rows) < count << 8:
+                rows += [value >> 8 ^ first[value & 0xFF] for value in rows[-256:]]
+            self._table = vec[i64](rows)
+        return self._table
 
 
 _TABLES: Final = _Tables()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,3 +31,15 @@ def test_the_same_as_calculated(
             head = HEADER_2.pack(word, rid, len(xid), flush, datum)
             found = checksums.check(word, rid, xid, flush, datum, crc, packed)
             assert found == version_2_check(head, xid, crc, salt)
+
+
+def test_the_table_is_shared() -> None:
+    """A broker has a journal for each of tens of thousands of queues: none may have its own."""
+    journals = [RecordChecksums() for _ in range(2000)]
+    journals[0].check(1, 2, b"", 3, 4, 5, bytes(8))
+    tracemalloc.start()
+    for checksums in journals:
+        checksums.check(1, 2, b"", 3, 4, 5, bytes(8))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 2000 * 1024
