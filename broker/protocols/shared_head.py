@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from qstore.broker.model.message import StoredForm
 from qstore.formats.checksum import extend_crc32c
 
 _EXTEND_CRC: Final = extend_crc32c  # compiled code reaches it faster here
@@ -28,6 +29,9 @@ class SharedHead:
         self.encoded = encoded
         self.crc = _EXTEND_CRC(0, encoded)
 
-    def crc_with(self, body: bytes) -> int:
-        """The checksum of the bytes and of a message's content after them."""
-        return _EXTEND_CRC(self.crc, body)
+    def stored_form(self, body: bytes, crc: int) -> StoredForm:
+        """A message's form in the store; `crc` is the checksum of all, or negative if it is not known yet."""
+        encoded = self.encoded
+        if crc < 0:
+            crc = _EXTEND_CRC(self.crc, body)
+        return (encoded, body), len(encoded) + len(body), crc

@@ -95,9 +95,7 @@ class Flusher:
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
         self.in_next_iteration: Callable[[Callable[[], None]], object] | None = None
-        self._gathering: dict[
-            QueueJournal, int
-        ] = {}  # journals whose flush waits for others -> committers at last look
+        self._gathering: dict[QueueJournal, int] = {}  # whose flush waits for more -> committers at the last look
         self._due: deque[tuple[Done, Exception | None]] = deque()
         self._is_calling = self._is_closed = self._is_looking = False
 
@@ -228,10 +226,10 @@ class Flusher:
         journals = list(self.awaited)
         self.awaited.clear()
         for journal in journals:
-            if at_once or self.in_next_iteration is None or not self._waits_for_half(journal):
+            if at_once or self.in_next_iteration is None or not self._waits_for_more(journal):
                 self._begin(journal)
 
-    def _waits_for_half(self, journal: QueueJournal) -> bool:
+    def _waits_for_more(self, journal: QueueJournal) -> bool:
         """Whether a flush waits for more transactions."""
         count = journal.committers
         if not 0 < count < journal.answered >> 1 or journal.writer.is_under_way or journal.writer.is_half_flushed:

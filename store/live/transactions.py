@@ -135,6 +135,7 @@ class Transactions:
                 admit(self._appender, xid, parts)
                 append(self._appender, xid, parts)
                 self._outcome(xid, journal, ids[-1], commits=True)
+                journal.committers += 1
         self._flusher.when_synced(parts, done)
         return ids[:count]
 

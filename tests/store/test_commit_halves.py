@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.environment import tool_environment
+from qstore.store.journal.write.step import JournalFailedError
 from tests.store.test_commit_rounds import HeldSync
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
@@ -174,6 +175,22 @@ def test_a_queue_that_is_deleted_meanwhile(sessions: Sessions) -> None:
     assert not sessions.soon
     sessions.opened.wait(deleted)
     assert (sessions.calls, deleted) == ([None], [(None, None)])
+    sessions.end()
+
+
+def test_a_disk_that_fails_after_the_wait(sessions: Sessions) -> None:
+    """All that have waited are told, and nobody waits for others any more."""
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.commit(1)
+    sessions.iterate()
+    sessions.iterate()
+    assert sessions.is_flushed
+    sessions.driver.let_go(lambda _: True)
+    sessions.opened.store.collect()
+    assert [type(each) for each in sessions.calls] == [JournalFailedError] * 2
+    sessions.iterate()
+    assert not sessions.soon
     sessions.end()
 
 

@@ -73,12 +73,10 @@ class BasicMessage(Message):
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""
         body, head = self.body, self.head
-        if head is not None and isinstance(body, bytes):
-            encoded = head.encoded
-            if len(encoded):
-                if self._crc < 0:
-                    self._crc = head.crc_with(body)
-                return (encoded, body), len(encoded) + len(body), self._crc
+        if head is not None and isinstance(body, bytes) and len(head.encoded):
+            form = head.stored_form(body, self._crc)
+            self._crc = form[2]
+            return form
         parts, size = self.stored_parts()
         if self._crc < 0:
             crc = 0
