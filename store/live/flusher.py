@@ -1,6 +1,7 @@
 """Writes the journals' batches to disk, and notifies the waiters.
 
-`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver;
+`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver, or has
+the driver write it too;
 `collect` takes the synced steps, continues with the next ones, and calls the waiters. While a journal's flush is under
 way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`; and `start`
 for one sync of a fast disk, if its caller has nothing else to do (`store.sync.idle`).
@@ -45,7 +46,7 @@ from typing import Final
 
 from qstore.store.live.queue_journal import Done, QueueJournal, SyncBarrier
 from qstore.store.log_lines import Level, LogLine, journal_failed
-from qstore.store.sync.driver import SyncDriver, SyncDriverError
+from qstore.store.sync.driver import FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.idle import IdleSync
 from qstore.store.sync.supervision import Supervision
 from qstore.store.writable_disk import WritableFile
@@ -268,7 +269,8 @@ class Flusher:
         if journal.writer.is_under_way:
             return  # it is examined again when the step is finished
         self._take_gathered(journal)
-        self._submit(journal, journal.begin())
+        writes: list[FileWrite] | None = [] if self._driver.takes_writes else None
+        self._submit(journal, journal.begin(writes), writes or ())
 
     def _waits_for_list(self, journal: QueueJournal) -> bool:
         """Whether the transactions that wait for a journal are few beside those that wait for the prepared list."""
@@ -280,7 +282,7 @@ class Flusher:
             return False
         return self._delisted < self._turns.setdefault(journal, self._delisted + self.listed)
 
-    def _submit(self, journal: QueueJournal, files: Sequence[WritableFile]) -> None:
+    def _submit(self, journal: QueueJournal, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         if not files:
             self._tell((journal,))
             return
@@ -290,7 +292,7 @@ class Flusher:
         self._tickets += 1
         self._under_way[self._tickets] = journal
         try:
-            self._driver.submit(self._tickets, files)
+            self._driver.submit(self._tickets, files, writes)
         except SyncDriverError as error:
             self._replace_driver(error)
 

@@ -21,6 +21,7 @@ from qstore.store.journal.write.step import JournalError, JournalFailedError, St
 from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.journal.write.version_2_writer import Version2Writer
 from qstore.store.live.compression import Compression
+from qstore.store.sync.driver import FileWrite
 from qstore.store.writable_disk import WritableFile
 
 #: Called once: with None when the awaited data is synced, or with the error that prevents it.
@@ -222,10 +223,11 @@ class QueueJournal:
         writer = self.writer
         return writer.is_dirty and (self._wanted > writer.synced or writer.is_half_flushed)
 
-    def begin(self, *, fills_ahead: bool = True) -> Sequence[WritableFile]:
+    def begin(self, later: list[FileWrite] | None = None, *, fills_ahead: bool = True) -> Sequence[WritableFile]:
         """Write the next step. Returns the files to sync; none if there is nothing to do now.
 
         Args:
+            later: gets the writes, which are not done here, if it is given.
             fills_ahead: after a small step, the blocks for the next ones are prepared within this step's sync.
         """
         try:
@@ -236,7 +238,7 @@ class QueueJournal:
             self._step = step
             if not goes_on:
                 self.answered, self.committers = self.committers, 0
-            files = self.storage.write(step)
+            files = self.storage.write(step, later)
             if fills_ahead:
                 self.storage.fill_ahead()
             return files
@@ -271,7 +273,7 @@ class QueueJournal:
         try:
             if error is not None:
                 self.writer.failed(error)
-            else:
+            elif self.writer.failure is None:  # it may have failed elsewhere, while the step was under way
                 self.writer.flushed()
                 self.storage.trim()
                 writer = self.writer

@@ -16,12 +16,28 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from qstore.store.writable_disk import WritableFile
 
 Completion = tuple[int, OSError | None]
 """A ticket, and the error if one of its files could not be synced."""
+
+
+class FileWrite(NamedTuple):
+    """A write that a driver is to do.
+
+    Attributes:
+        file: the file.
+        offset: bytes from its start.
+        pieces: the bytes to write, one piece after the other.
+        size: how many they are, one or more.
+    """
+
+    file: WritableFile
+    offset: int
+    pieces: Sequence[bytes]
+    size: int
 
 
 class SyncDriverError(Exception):
@@ -31,10 +47,21 @@ class SyncDriverError(Exception):
 class SyncDriver(Protocol):
     """Waits for the disk."""
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
-        """Sync all of `files`; `completed` returns `ticket` when that is done. Never waits for the disk.
+    @property
+    def takes_writes(self) -> bool:
+        """Whether `submit` may be given writes now."""
 
-        Only `InlineSync` does wait. Every file is tried, even after one that failed.
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
+        """Do the writes and sync all of `files`; `completed` returns `ticket` when that is done.
+
+        Never waits for the disk; only `InlineSync` does. Every file is tried, even after one that failed, unless a
+        write failed.
+
+        Args:
+            ticket: of the caller's choice, not outstanding.
+            files: the files.
+            writes: writes to some of them, done in order before any sync; only if the driver takes writes. Their bytes
+                must not change until the ticket has come back.
 
         Raises:
             SyncDriverError: the driver is dead.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from qstore.store.sync.driver import Completion, SyncDriverError, sync_all
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, sync_all
 from qstore.store.writable_disk import WritableFile
 
 
@@ -18,8 +18,14 @@ class InlineSync:
         self._done: list[Completion] = []
         self._closed = False
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    @property
+    def takes_writes(self) -> bool:
+        """Always False."""
+        return False
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Sync all of `files` now."""
+        assert not writes
         if self._closed:
             raise SyncDriverError("the sync driver is closed: nothing can be synced")
         self._done.append((ticket, sync_all(files)))

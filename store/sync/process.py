@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from qstore.store.sync import helper
-from qstore.store.sync.driver import Completion, SyncDriverError, file_error
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, file_error
 from qstore.store.writable_disk import WritableFile
 
 START_SECONDS: Final = 10.0
@@ -107,8 +107,14 @@ class HelperProcessSync:
         """The helper's process id."""
         return self._process.pid
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    @property
+    def takes_writes(self) -> bool:
+        """Always False."""
+        return False
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Send the files to the helper, or queue them until it has a thread for them."""
+        assert not writes
         self._check()
         outstanding = _Ticket(ticket, max(1, len(files)))
         self._waiting.extend((outstanding, file) for file in files or (None,))

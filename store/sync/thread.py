@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from qstore.store.sync.driver import Completion, SyncDriverError, sync_all
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, sync_all
 from qstore.store.writable_disk import WritableFile
 
 THREADS: Final = 16
@@ -46,8 +46,14 @@ class ThreadSync:
         self._poll = select.poll()
         self._poll.register(self._ready, select.POLLIN)
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    @property
+    def takes_writes(self) -> bool:
+        """Always False."""
+        return False
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Hand the files to a thread."""
+        assert not writes
         self._check()
         self._outstanding += 1
         if len(self._threads) < min(self._outstanding, THREADS):

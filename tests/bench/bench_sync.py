@@ -34,7 +34,7 @@ from qstore.store.writable_disk import OsWritableDisk, WritableFile
 _PAGE = os.urandom(4096)
 _FILE_SIZE = 1 << 20
 Run = Callable[[Coroutine[Any, Any, list[float]]], list[float]]
-_DRIVERS = ("process", "thread", "inline")
+_DRIVERS = ("io-uring", "process", "thread", "inline")
 _COUNTS = (1, 16, 100, 1000)
 _WARM_UP = 100
 _LIMIT_SECONDS = 4.0

@@ -20,7 +20,7 @@ from qstore.store.environment import Environment
 from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import StoreParameters
-from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.inline import InlineSync
 from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import SimulatedDisk
@@ -67,16 +67,69 @@ class TinyParameters(StoreParameters):
         return 2048
 
 
+class SlowStep:
+    """What a `SlowSync` has to do for one ticket: writes, if it takes them, and then syncs."""
+
+    def __init__(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite]) -> None:
+        self.ticket = ticket
+        self._files, self._writes = files, deque(writes)
+        self.syncs: list[tuple[WritableFile, int]] = []
+        self._error: OSError | None = None
+        if not writes:
+            self.write(0)
+
+    def write(self, count: int) -> None:
+        """Do some of the writes; after the last one the syncs begin."""
+        try:
+            while count and self._writes:
+                file, offset, pieces, size = self._writes[0]
+                content = b"".join(pieces)
+                assert len(content) == size
+                file.write(offset, content)
+                self._writes.popleft()
+                count -= 1
+        except OSError as error:
+            self._error = error
+            self._writes.clear()
+            return
+        if not self._writes and not self.syncs and self._error is None:
+            self.syncs = [(file, file.begin_sync()) for file in self._files]  # type: ignore[attr-defined]
+
+    def end(self) -> Completion:
+        """Do the rest."""
+        self.write(len(self._writes))
+        for file, token in self.syncs:
+            try:
+                file.finish_sync(token)  # type: ignore[attr-defined]
+            except OSError as error:
+                self._error = self._error or error
+        return self.ticket, self._error
+
+
 class SlowSync:
-    """A driver whose syncs begin at once and end when chance says, in any order."""
+    """A driver whose work begins at once, or when chance says, and ends when chance says, in any order."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._under_way: list[tuple[int, list[tuple[WritableFile, int]]]] = []
+        self._under_way: list[SlowStep] = []
+        self._writes = rng.random() < 0.6
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    @property
+    def takes_writes(self) -> bool:
+        """By chance: some never do, others most of the time."""
+        return self._writes and self._rng.random() < 0.8
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Begin."""
-        self._under_way.append((ticket, [(file, file.begin_sync()) for file in files]))  # type: ignore[attr-defined]
+        self._under_way.append(SlowStep(ticket, files, writes))
+        if writes:
+            self._write()
+
+    def _write(self) -> None:
+        """Do some of the writes that are under way."""
+        rng = self._rng
+        for step in self._under_way:
+            step.write(rng.choice((0, 0, 1, 5)))
 
     def fileno(self) -> int:
         """Nobody can poll this one."""
@@ -86,15 +139,10 @@ class SlowSync:
         """End some of what is under way, and at least one if the caller waits."""
         rng, done = self._rng, []
         rng.shuffle(self._under_way)
+        if self._writes:
+            self._write()
         while self._under_way and (rng.random() < 0.4 or (timeout is None and not done)):
-            ticket, files = self._under_way.pop()
-            first: OSError | None = None
-            for file, token in files:
-                try:
-                    file.finish_sync(token)  # type: ignore[attr-defined]
-                except OSError as error:
-                    first = first or error
-            done.append((ticket, first))
+            done.append(self._under_way.pop().end())
         return done
 
     def describe(self) -> str:

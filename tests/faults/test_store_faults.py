@@ -18,7 +18,7 @@ import qstore.store.live.expansion as expansion
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.errors import StoreError
 from qstore.store.sync import supervision
-from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
 from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_harness import GrowingLife, StoreLife
@@ -96,10 +96,10 @@ class DyingSync(SlowSync):
         if self._left <= 0:
             raise SyncDriverError("the sync driver has died")
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Begin, or die."""
         self._live()
-        super().submit(ticket, files)
+        super().submit(ticket, files, writes)
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
         """End some, or die."""
@@ -161,8 +161,9 @@ class LosingSync(DyingSync):
         try:
             super()._live()
         except SyncDriverError:
-            for _, files in self._under_way:
-                for file, token in files:
+            self._write()
+            for step in self._under_way:
+                for file, token in step.syncs:
                     if self._rng.random() < 0.5:
                         self._disk.fail_at[self._disk.calls] = errno.EIO
                         with contextlib.suppress(OSError):

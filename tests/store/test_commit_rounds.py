@@ -11,7 +11,7 @@ import pytest
 
 from qstore.store.environment import tool_environment
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.sync import Completion, InlineSync
+from qstore.store.sync import Completion, FileWrite, InlineSync
 from qstore.store.sync.driver import sync_all
 from qstore.store.writable_disk import WritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
@@ -26,7 +26,7 @@ class HeldSync(InlineSync):
         self.done: list[Completion] = []
         self.is_held = False
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         self.waiting.append((ticket, files))
         if not self.is_held:
             self.let_go()

@@ -22,7 +22,7 @@ from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.taking_up import journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
+from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
 from qstore.store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
@@ -42,12 +42,14 @@ class ManualDriver:
         self.death: str | None = None
         self.successors: list[SyncDriver] = []
         self.is_closed = False
-        self.is_stopped = False
+        self.is_stopped = self.takes_writes = False
+        self.writes: list[FileWrite] = []
         self.when_waited_for: Callable[[], None] = lambda: None
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         self._check()
         assert files
+        self.writes += writes
         self.submitted += 1
         self.waiting[ticket] = files
 
@@ -384,6 +386,80 @@ def test_what_a_dead_driver_was_at_is_written_and_synced_again(
     assert flusher.is_idle
     assert [line.level for line in lines] == [Level.CRITICAL, Level.NOTICE]
     assert "it is dead" in lines[0].text
+
+
+def test_a_driver_that_takes_writes_does_them(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
+    called: list[Exception | None] = []
+    driver.takes_writes = True
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    assert not is_on_disk(journal, 2)
+    assert journal.load(2) == DATA  # from memory
+    (write,) = driver.writes
+    assert [list(files) for files in driver.waiting.values()] == [[write.file]]
+    write.file.write(write.offset, b"".join(write.pieces))
+    driver.let_go()
+    flusher.collect()
+    assert called == [None]
+    assert is_on_disk(journal, 2)
+
+
+def test_a_driver_that_fails_a_write_fails_the_journal(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    called: list[Exception | None] = []
+    driver.takes_writes = True
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    driver.let_go(error=FULL)
+    flusher.collect()
+    assert [type(error) for error in called] == [JournalFailedError]
+    assert flusher.is_idle
+
+
+def test_an_idle_caller_writes_itself(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
+    driver.takes_writes = True
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), lambda _: None)
+    flusher.start(is_idle=True)
+    assert is_on_disk(journal, 2)
+    assert driver.writes == []
+
+
+def test_what_a_dead_driver_was_to_write_is_written(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    called: list[Exception | None] = []
+    driver.takes_writes = True
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    assert not is_on_disk(journal, 2)
+    again = ManualDriver()
+    driver.successors.append(again)
+    driver.death = "it is dead"
+    flusher.collect()
+    assert is_on_disk(journal, 2)
+    again.let_go()
+    flusher.collect()
+    assert called == [None]
+
+
+def test_a_journal_that_fails_elsewhere_while_it_is_synced(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    """It could not grow, for example. Whether the step is on the disk counts for nobody then."""
+    called: list[Exception | None] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    journal.writer.failed(FULL)
+    driver.let_go()
+    flusher.collect()
+    assert [type(error) for error in called] == [JournalFailedError]
+    assert flusher.is_idle
 
 
 def test_what_cannot_be_written_again_fails_its_journal_alone(

@@ -363,7 +363,7 @@ LONG = "9" * 5000
         ({"truncate": -1}, "option truncate: -1 is neither yes nor no"),
         ({"truncate": None}, "option truncate: a value of type NoneType is neither yes nor no"),
         ({"on-damage": "ignore"}, 'option on-damage: "ignore" is not one of quarantine, refuse'),
-        ({"sync": 1}, "option sync: 1 is not one of auto, process, thread, inline"),
+        ({"sync": 1}, "option sync: 1 is not one of auto, io-uring, process, thread, inline"),
         ({"store-dir": ""}, 'option store-dir: "" is not valid: give text without NUL characters'),
         ({"store-dir": "a\0b"}, 'option store-dir: "a\\x00b" is not valid: give text without NUL characters'),
         (

@@ -20,6 +20,7 @@ from qstore.store.sync import (
     Completion,
     HelperProcessSync,
     InlineSync,
+    IoUringSync,
     SyncDriver,
     SyncDriverError,
     ThreadSync,
@@ -42,7 +43,7 @@ class FaultyFile(PipeFile):
         raise RuntimeError("a fault of the program")
 
 
-@pytest.fixture(params=["process", "thread", "inline"])
+@pytest.fixture(params=["io-uring", "process", "thread", "inline"])
 def driver(request: pytest.FixtureRequest) -> Iterator[SyncDriver]:
     driver = choose_sync_driver(request.param)
     yield driver
@@ -142,7 +143,7 @@ def test_closing_with_tickets_outstanding(driver: SyncDriver, make_files: FileMa
         driver.submit(1, files)
 
 
-@pytest.mark.parametrize("driver", ["process", "thread"], indirect=True)
+@pytest.mark.parametrize("driver", ["io-uring", "process", "thread"], indirect=True)
 def test_the_descriptor_is_readable_exactly_while_completions_wait(driver: SyncDriver, make_files: FileMaker) -> None:
     files = make_files(2)
     for ticket in range(20):
@@ -157,7 +158,7 @@ def test_the_inline_driver_has_no_descriptor(make_files: FileMaker) -> None:
     assert InlineSync().fileno() == -1
 
 
-@pytest.mark.parametrize("driver", ["process", "thread"], indirect=True)
+@pytest.mark.parametrize("driver", ["io-uring", "process", "thread"], indirect=True)
 def test_on_an_event_loop(driver: SyncDriver, make_files: FileMaker) -> None:
     files = make_files(200)
 
@@ -192,7 +193,7 @@ def test_no_descriptor_is_left(driver: SyncDriver, make_files: FileMaker, pipe_f
         assert len(os.listdir(f"/proc/{driver.pid}/fd")) == 4
 
 
-@pytest.mark.parametrize("name", ["process", "thread"])
+@pytest.mark.parametrize("name", ["io-uring", "process", "thread"])
 def test_closing_lets_everything_go(name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     choose_sync_driver(name).close()
@@ -400,7 +401,13 @@ time.sleep({PATIENCE_SECONDS * 2})
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("auto", HelperProcessSync), ("process", HelperProcessSync), ("thread", ThreadSync), ("inline", InlineSync)],
+    [
+        ("auto", IoUringSync),
+        ("io-uring", IoUringSync),
+        ("process", HelperProcessSync),
+        ("thread", ThreadSync),
+        ("inline", InlineSync),
+    ],
 )
 def test_the_choice(name: str, kind: type[SyncDriver]) -> None:
     assert name in SYNC_DRIVERS
@@ -421,5 +428,5 @@ def test_threads_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_driver_that_is_not_known() -> None:
-    with pytest.raises(ValueError, match="'uring' is unknown: choose one of auto, process, thread, inline"):
+    with pytest.raises(ValueError, match="'uring' is unknown: choose one of auto, io-uring, process, thread, inline"):
         choose_sync_driver("uring")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.environment import tool_environment
-from qstore.store.sync import Completion, InlineSync
+from qstore.store.sync import Completion, FileWrite, InlineSync
 from qstore.store.writable_disk import WritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
@@ -21,9 +21,9 @@ class CountingSync(InlineSync):
         super().__init__()
         self.files = 0
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         self.files += 1
-        super().submit(ticket, files)
+        super().submit(ticket, files, writes)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from qstore.broker.settings import BrokerSettings
 from qstore.store.environment import system_environment
 from qstore.store.module import PluggedStore
 from qstore.store.parameters import StoreParameters
-from qstore.store.sync.driver import Completion, SyncDriver, SyncDriverError, sync_all
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, sync_all
 from qstore.store.writable_disk import WritableFile
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import RawConnection
@@ -51,7 +51,12 @@ class HeldDriver:
         self._waiting: list[tuple[int, Sequence[WritableFile]]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
 
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+    @property
+    def takes_writes(self) -> bool:
+        return False
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
+        assert not writes
         self._waiting.append((ticket, files))
         self._ring()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
@@ -17,6 +17,7 @@ from qstore.store.disk import Disk
 from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
 from qstore.store.journal.write.file_ring import FileRing
 from qstore.store.journal.write.step import Pieces, Step
+from qstore.store.sync.driver import FileWrite
 from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
@@ -152,11 +153,13 @@ class JournalStorage:
         self._open: dict[int, WritableFile] = {}
         self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended, if it was small
 
-    def write(self, step: Step) -> list[WritableFile]:
-        """Do the writes of a step. Returns the files to sync. Raises OSError."""
+    def write(self, step: Step, later: list[FileWrite] | None = None) -> list[WritableFile]:
+        """Do the writes of a step, or append them to `later`. Returns the files to sync. Raises OSError."""
         for number, offset, content in step.writes:
             file = self.file(number)
-            if isinstance(content, Pieces):
+            if later is not None:
+                later.append(FileWrite(file, offset, _pieces(content), len(content)))
+            elif isinstance(content, Pieces):
                 file.write_all(offset, content.pieces, content.size)
             else:
                 file.write(offset, content)
@@ -281,6 +284,15 @@ class JournalStorage:
             file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
         self._open[number] = file  # the most recently used comes last
         return file
+
+
+def _pieces(content: bytes | memoryview | Pieces) -> Sequence[bytes]:
+    if isinstance(content, Pieces):
+        return content.pieces
+    if isinstance(content, memoryview):
+        whole = content.obj
+        return (whole if isinstance(whole, bytes) and len(whole) == len(content) else bytes(content),)
+    return (content,)
 
 
 def _read_pieces(disk: Disk, pieces: Iterable[tuple[str, int, int]]) -> bytes | None:

@@ -1,0 +1,316 @@
+"""The driver with io_uring: threads of the kernel write and sync. The broker's default where the system has it.
+
+The event loop hands over a step's writes and syncs by one system call, and does not even copy the bytes to the page
+cache. The kernel's threads need no interpreter, so a step is on the disk, and its completion in the event loop, sooner
+than by a helper process. They are threads of this process: when it is killed, they end before its lock on the store is
+released, so nothing is written after that.
+
+**A step** is a chain of requests: its writes, one after the other, and then the syncs of its files. A write that was
+not done completely is continued, and the rest of the chain follows it. After a failed write nothing is synced; after a
+failed sync the other files are. The last request tells that the chain has ended: the others only if they fail.
+
+**Many files** at once are not for the kernel's threads, of which there are few: while `MAX_CHAINS` steps are under way,
+more are written by their owner, and synced by a helper process, which syncs many files by one `syncfs`.
+
+**End.** The bytes of a chain are kept until it has ended, for the kernel reads them. When the helper dies, so does this
+driver; its successor begins when the chains have ended: what they write must not come after what others write then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import os
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, file_error
+from qstore.store.sync.kernel_ring import (
+    IN_THREAD,
+    LINK,
+    SILENT,
+    SYNC,
+    SYNC_DATA,
+    WRITE,
+    WRITE_PIECES,
+    IncompleteError,
+    KernelRing,
+)
+from qstore.store.sync.process import HelperProcessSync
+from qstore.store.writable_disk import WritableFile
+
+MAX_CHAINS: Final = 16
+"""Maximum steps in the kernel's hands."""
+DRAIN_SECONDS: Final = 5.0
+"""Seconds that `close` and `successor` wait for chains to end."""
+
+_RING_SIZE: Final = 32
+"""Requests that are submitted at once; a longer chain goes on when these have ended."""
+_MAX_PIECES: Final = 1024
+"""Of one write: UIO_MAXIOV of Linux."""
+_PIECE: Final = struct.Struct("<QQ")
+"""An iovec: address and length."""
+_INDEX_BITS: Final = 8
+"""Of a request's tag, which has its chain's number above its place in the submission."""
+
+
+class _Request:
+    """A write, or the sync of a file, which has no pieces."""
+
+    __slots__ = ("descriptor", "file", "offset", "pieces", "size")
+
+    def __init__(self, file: WritableFile, descriptor: int, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        self.file, self.descriptor = file, descriptor
+        self.offset, self.pieces, self.size = offset, pieces, size
+
+    def after(self, done: int) -> _Request:
+        """The rest of a write of which so many bytes are done."""
+        rest = [b"".join(self.pieces)[done:]]
+        return _Request(self.file, self.descriptor, self.offset + done, rest, self.size - done)
+
+
+class _Chain:
+    """A step: its ticket, its requests that have not ended, and its first error."""
+
+    __slots__ = ("_descriptors", "awaited", "error", "memory", "requests", "submitted", "ticket")
+
+    def __init__(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite]) -> None:
+        self.ticket = ticket
+        self._descriptors: dict[int, int] = {}
+        self.requests = [request for write in writes for request in self._writes(write)]
+        self.requests += [_Request(file, self._descriptor(file), 0, (), 0) for file in files]
+        self.submitted = self.awaited = 0  # requests, and those of them that have a result if all goes well
+        self.error: OSError | None = None
+        self.memory: list[ctypes.Array[ctypes.c_char]] = []  # the kernel reads it until they have ended
+
+    def _writes(self, write: FileWrite) -> list[_Request]:
+        file, offset, pieces, size = write
+        descriptor = self._descriptor(file)
+        if len(pieces) <= _MAX_PIECES:
+            return [_Request(file, descriptor, offset, pieces, size)]
+        requests = []
+        for at in range(0, len(pieces), _MAX_PIECES):
+            some = pieces[at : at + _MAX_PIECES]
+            count = sum(map(len, some))
+            requests.append(_Request(file, descriptor, offset, some, count))
+            offset += count
+        return requests
+
+    def _descriptor(self, file: WritableFile) -> int:
+        """A descriptor of its own: the kernel looks the file up by its number, when a request's turn comes."""
+        number = file.fileno()
+        if number not in self._descriptors:
+            try:
+                self._descriptors[number] = os.dup(number)
+            except OSError:  # there are too many: the owner keeps the file open too, unless its journal has failed
+                self._descriptors[number] = number
+        return self._descriptors[number]
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for number, own in self._descriptors.items():
+            if own != number:
+                os.close(own)
+
+    def has_ended(self, index: int, result: int) -> bool:
+        """A request has a result. Returns whether all that were submitted have ended: `requests` are the rest then."""
+        request = self.requests[index]
+        if request.pieces:
+            self._wrote(index, result)
+            return True
+        if result < 0:
+            self.error = self.error or file_error(-result, request.file)
+        self.awaited -= 1
+        if not self.awaited:
+            del self.requests[: self.submitted]
+        return not self.awaited
+
+    def _wrote(self, index: int, result: int) -> None:
+        """A write has failed, is incomplete, or is the last of those submitted; what follows it was cancelled."""
+        request = self.requests[index]
+        if result <= 0:
+            self.error = file_error(-result or errno.EIO, request.file)
+            self.requests.clear()
+            return
+        del self.requests[: index + 1]
+        if result < request.size:
+            self.requests.insert(0, request.after(result))
+
+
+_ABANDONED: Final[list[_Chain]] = []
+"""Chains that had not ended when their driver was closed: their memory stays."""
+
+
+class IoUringSync:
+    """A `SyncDriver` whose writes and syncs are done by the kernel.
+
+    Raises:
+        SyncDriverError: there is no io_uring, or no helper process can be started.
+    """
+
+    __slots__ = ("_address", "_chains", "_death", "_epoll", "_helped", "_helper", "_numbers", "_pointer", "_ring")
+
+    def __init__(self) -> None:
+        try:
+            self._ring = KernelRing(_RING_SIZE, MAX_CHAINS * _RING_SIZE)
+        except OSError as error:
+            raise SyncDriverError(f"io_uring is not available: {error.strerror}") from error
+        try:
+            self._helper = HelperProcessSync()
+        except SyncDriverError:
+            self._ring.close()
+            raise
+        self._epoll = select.epoll()
+        for descriptor in (self._ring.fileno(), self._helper.fileno()):
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self._helped: set[int] = set()  # tickets at the helper
+        self._chains: dict[int, _Chain] = {}
+        self._numbers = itertools.count()
+        self._death: str | None = None
+        self._pointer = ctypes.c_char_p()  # to the bytes whose address is needed
+        self._address = ctypes.c_uint64.from_buffer(self._pointer)
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether fewer steps than MAX_CHAINS are under way."""
+        return len(self._chains) < MAX_CHAINS
+
+    def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
+        """Submit the step to the kernel; or the files to the helper, if there are too many, or one is not open."""
+        self._check()
+        if not files or not (writes or self.takes_writes) or any(file.fileno() < 0 for file in files):
+            self._helped.add(ticket)
+            self._helper.submit(ticket, files)
+            return
+        self._continue(_Chain(ticket, files, writes))
+
+    def _continue(self, chain: _Chain) -> None:
+        """Submit the chain's next requests."""
+        number, ring = next(self._numbers) << _INDEX_BITS, self._ring
+        self._chains[number] = chain
+        chain.memory.clear()
+        chain.submitted = min(len(chain.requests), ring.room)
+        chain.awaited = 0
+        for index in range(chain.submitted):
+            request = chain.requests[index]
+            pieces = request.pieces
+            flags = IN_THREAD
+            if index + 1 < chain.submitted:
+                flags |= LINK | SILENT if pieces else LINK
+            chain.awaited += not pieces
+            if not pieces:
+                operation, address, length, more = SYNC, 0, 0, SYNC_DATA
+            elif len(pieces) == 1:
+                operation, address, length, more = WRITE, self._address_of(pieces[0]), request.size, 0
+            else:
+                operation, address, length, more = WRITE_PIECES, self._table(chain, pieces), len(pieces), 0
+            ring.add(operation, flags, request.descriptor, request.offset, address, length, more, number | index)
+        try:
+            ring.submit()
+        except OSError as error:
+            if not isinstance(error, IncompleteError):
+                self._chains.pop(number).close()
+            self._death = f"io_uring fails: {error.strerror}"
+            self._helper.kill(self._death)
+            raise SyncDriverError(self._death) from error
+
+    def _table(self, chain: _Chain, pieces: Sequence[bytes]) -> int:
+        """The address of a table of the pieces' addresses and lengths."""
+        table = ctypes.create_string_buffer(len(pieces) * _PIECE.size)
+        for number, piece in enumerate(pieces):
+            _PIECE.pack_into(table, number * _PIECE.size, self._address_of(piece), len(piece))
+        chain.memory.append(table)
+        return ctypes.addressof(table)
+
+    def _address_of(self, content: bytes) -> int:
+        self._pointer.value = content
+        return self._address.value
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while results of the kernel or answers of the helper wait."""
+        return self._epoll.fileno()
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """The tickets whose steps have ended."""
+        self._check()
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            done = self._ended()
+            if not done:
+                done = self._helper.completed()
+                self._helped.difference_update(ticket for ticket, _ in done)
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if done or left == 0.0 or not (self._chains or self._helped):
+                return done
+            self._epoll.poll(left)
+
+    def _ended(self) -> list[Completion]:
+        """Process the kernel's results."""
+        done: list[Completion] = []
+        for tag, result in self._ring.results():
+            number = tag >> _INDEX_BITS << _INDEX_BITS
+            chain = self._chains.get(number)
+            if chain is None or not chain.has_ended(tag - number, result):
+                continue
+            del self._chains[number]
+            if chain.requests:
+                self._continue(chain)
+            else:
+                chain.close()
+                done.append((chain.ticket, chain.error))
+        return done
+
+    def describe(self) -> str:
+        """That it is io_uring, and the helper."""
+        return f"io_uring and {self._helper.describe()}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the helper was sent SIGSTOP."""
+        return self._helper.is_stopped
+
+    def kill(self, reason: str) -> None:
+        """Kill the helper."""
+        self._helper.kill(reason)
+
+    def successor(self) -> IoUringSync:
+        """A driver with another helper, when the kernel has ended its work for this one."""
+        if not self._drain():
+            raise SyncDriverError(
+                f"the kernel has not ended {len(self._chains)} writes within {DRAIN_SECONDS:g} seconds"
+            )
+        return IoUringSync()
+
+    def close(self) -> None:
+        """End: wait for the kernel, but not for ever."""
+        if self._epoll.closed:
+            return
+        self._death = self._death or "the sync driver is closed: nothing can be synced"
+        if not self._drain():
+            _ABANDONED.extend(self._chains.values())
+        self._chains.clear()
+        self._epoll.close()
+        self._ring.close()
+        self._helper.close()
+
+    def _drain(self) -> bool:
+        """Wait for the chains to end as they are. Returns False if they did not."""
+        end = time.monotonic() + DRAIN_SECONDS
+        poll = select.poll()
+        poll.register(self._ring.fileno(), select.POLLIN)
+        while self._chains and (left := end - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            for tag, result in self._ring.results():
+                number = tag >> _INDEX_BITS << _INDEX_BITS
+                chain = self._chains.get(number)
+                if chain is not None and chain.has_ended(tag - number, result):
+                    self._chains.pop(number).close()
+        return not self._chains
+
+    def _check(self) -> None:
+        if self._death is not None:
+            raise SyncDriverError(self._death)

@@ -1,0 +1,303 @@
+"""The driver with io_uring: writes and syncs by threads of the kernel, where the system has it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.store.sync import (
+    Completion,
+    FileWrite,
+    HelperProcessSync,
+    IoUringSync,
+    SyncDriverError,
+    choose_sync_driver,
+    io_uring,
+    kernel_ring,
+)
+from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.sync_files import FileMaker
+
+SIZE = 4 << 20
+
+
+def has_io_uring() -> bool:
+    try:
+        kernel_ring.KernelRing(4, 8).close()
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not has_io_uring(), reason="this system has no io_uring, or does not allow it")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[IoUringSync]:
+    driver = IoUringSync()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def own() -> Iterator[IoUringSync]:
+    driver = IoUringSync()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OsWritableFile]:
+    file = OsWritableDisk().create(str(tmp_path_factory.mktemp("io_uring") / "journal"), SIZE)
+    yield file
+    file.close()
+
+
+def collect(driver: IoUringSync, count: int) -> list[Completion]:
+    done: list[Completion] = []
+    end = time.monotonic() + PATIENCE_SECONDS
+    while len(done) < count:
+        assert time.monotonic() < end
+        done += driver.completed(1.0)
+    assert driver.completed() == []
+    return done
+
+
+def a_write(file: OsWritableFile, offset: int, *pieces: bytes) -> FileWrite:
+    return FileWrite(file, offset, pieces, sum(map(len, pieces)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60_000), st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=6)),
+        min_size=1,
+        max_size=70,
+    )
+)
+def test_writes_of_a_step_are_done_in_order(
+    driver: IoUringSync, file: OsWritableFile, writes: list[tuple[int, list[bytes]]]
+) -> None:
+    expected = bytearray(file.read(0, 100_000))
+    for offset, pieces in writes:
+        content = b"".join(pieces)
+        expected[offset : offset + len(content)] = content
+    driver.submit(1, [file], [a_write(file, offset, *pieces) for offset, pieces in writes])
+    assert collect(driver, 1) == [(1, None)]
+    assert file.read(0, 100_000) == bytes(expected)
+
+
+@pytest.mark.parametrize("count", [1024, 1025, 5000])
+def test_a_write_of_very_many_pieces(driver: IoUringSync, file: OsWritableFile, count: int) -> None:
+    pieces = [b"%07d;" % number for number in range(count)]
+    driver.submit(1, [file], [a_write(file, 512, *pieces)])
+    assert collect(driver, 1) == [(1, None)]
+    assert file.read(512, count * 8) == b"".join(pieces)
+
+
+def test_steps_of_many_files_at_once(own: IoUringSync, make_files: FileMaker) -> None:
+    files, ticket, taken = make_files(100), 0, 0
+    done: list[Completion] = []
+    for round_ in range(20):
+        for number, file in enumerate(files):
+            content = b"%d of %d" % (number, round_)
+            if own.takes_writes:
+                own.submit(ticket, [file], [a_write(file, 0, content)])
+                taken += 1
+            else:
+                file.write(0, content)
+                own.submit(ticket, [file])
+            ticket += 1
+        done += collect(own, ticket - len(done))
+        assert all(file.read(0, 9).startswith(b"%d of %d" % (number, round_)) for number, file in enumerate(files))
+    assert sorted(done, key=lambda completion: completion[0]) == [(number, None) for number in range(2000)]
+    assert 20 * io_uring.MAX_CHAINS <= taken < 2000
+
+
+def test_the_bytes_are_kept_and_files_may_be_closed(own: IoUringSync, tmp_path: Path) -> None:
+    """The numbers of closed files are used again at once, by files that nothing may be written to."""
+    disk = OsWritableDisk()
+    for number in range(60):
+        file = disk.create(str(tmp_path / f"{number}"), SIZE)
+        own.submit(number, [file], [a_write(file, 0, b"%07d " % number * 100_000)])
+        file.close()
+        other = disk.create(str(tmp_path / f"other {number}"), 100_000)
+        collect(own, 1)
+        assert other.read(0, 100_000) == bytes(100_000)
+        other.close()
+    for number in range(60):
+        assert (tmp_path / f"{number}").read_bytes()[:800_000] == b"%07d " % number * 100_000
+
+
+def test_a_write_that_is_refused(own: IoUringSync, tmp_path: Path, make_files: FileMaker) -> None:
+    path = tmp_path / "read-only"
+    path.write_bytes(b"as it was")
+    read_only = OsWritableFile(str(path), os.O_RDONLY)
+    (sound,) = make_files(1)
+    own.submit(
+        1, [sound, read_only], [a_write(sound, 0, b"first"), a_write(read_only, 0, b"no"), a_write(sound, 9, b"no")]
+    )
+    own.submit(2, [sound], [a_write(sound, 20, b"other")])
+    errors = dict(collect(own, 2))
+    assert errors[2] is None
+    assert isinstance(errors[1], OSError)
+    assert (errors[1].errno, errors[1].filename) == (errno.EBADF, str(path))
+    assert path.read_bytes() == b"as it was"
+    assert (sound.read(0, 5), sound.read(20, 5)) == (b"first", b"other")
+    assert b"no" not in sound.read(0, 25)
+    read_only.close()
+
+
+def test_a_write_that_is_done_in_part(own: IoUringSync, tmp_path: Path) -> None:
+    """The rest is tried, and what follows is not written: here the rest is refused."""
+    file = OsWritableFile(str(tmp_path / "limited"), os.O_RDWR | os.O_CREAT)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        own.submit(1, [file], [a_write(file, 6_000, b"x" * 3_000, b"y" * 3_000), a_write(file, 0, b"no")])
+        ((ticket, error),) = collect(own, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ticket == 1
+    assert error is not None
+    assert error.errno == errno.EFBIG
+    assert file.read(0, 20_000) == bytes(6_000) + b"x" * 3_000 + b"y" * 1_000
+    file.close()
+
+
+def test_a_file_that_is_closed_before(own: IoUringSync, make_files: FileMaker) -> None:
+    closed, open_ = make_files(2)
+    closed.close()
+    own.submit(1, [open_, closed], [a_write(open_, 0, b"no"), a_write(closed, 0, b"no")])
+    ((_, error),) = collect(own, 1)
+    assert error is not None
+    assert error.errno == errno.EBADF
+
+
+def test_without_further_descriptors(own: IoUringSync, make_files: FileMaker) -> None:
+    (file,) = make_files(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        own.submit(1, [file], [a_write(file, 0, b"written all the same")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert collect(own, 1) == [(1, None)]
+    assert file.read(0, 20) == b"written all the same"
+
+
+def test_no_descriptor_is_left_by_writes(own: IoUringSync, make_files: FileMaker) -> None:
+    files = make_files(20)
+    before = len(os.listdir("/proc/self/fd"))
+    for ticket in range(300):
+        own.submit(ticket, files[:2], [a_write(file, ticket, b"x") for file in files[:2]])
+        collect(own, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    driver = IoUringSync()
+    files = [OsWritableDisk().create(str(tmp_path / f"{number}"), SIZE) for number in range(io_uring.MAX_CHAINS)]
+    for number, file in enumerate(files):
+        driver.submit(number, [file], [a_write(file, 0, b"%07d " % number * 100_000)])
+    driver.close()
+    for number, file in enumerate(files):
+        assert file.read(0, 800_000) == b"%07d " % number * 100_000
+        file.close()
+    with pytest.raises(SyncDriverError, match="is closed"):
+        driver.completed()
+
+
+def test_a_successor_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    driver = IoUringSync()
+    file = OsWritableDisk().create(str(tmp_path / "journal"), SIZE)
+    driver.submit(1, [file], [a_write(file, 0, b"a" * 2_000_000)])
+    driver.kill("is of no use")
+    successor = driver.successor()
+    driver.close()
+    assert file.read(0, 2_000_000) == b"a" * 2_000_000
+    successor.submit(1, [file], [a_write(file, 0, b"b" * 2_000_000)])
+    assert collect(successor, 1) == [(1, None)]
+    assert file.read(0, 2_000_000) == b"b" * 2_000_000
+    successor.close()
+    file.close()
+
+
+def test_there_is_no_successor_while_the_kernel_still_writes(
+    own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = make_files(1)
+    monkeypatch.setattr(io_uring, "DRAIN_SECONDS", 0.0)
+    own.submit(1, [file], [a_write(file, 0, b"a" * 2_000_000)])
+    own.kill("is of no use")
+    with pytest.raises(SyncDriverError, match="the kernel has not ended 1 writes within 0 seconds"):
+        own.successor()
+
+
+def test_requests_that_the_kernel_refuses(
+    own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = make_files(1)
+    own.submit(1, [file], [a_write(file, 0, b"before")])
+    collect(own, 1)
+
+    def refuse(number: int, *_arguments: object) -> int:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel_ring, "_call", refuse)
+        patched.setattr(kernel_ring, "_PAUSE_SECONDS", 0.0)
+        with pytest.raises(SyncDriverError, match="io_uring fails: Device or resource busy"):
+            own.submit(2, [file], [a_write(file, 0, b"refused")])
+    with pytest.raises(SyncDriverError, match="io_uring fails"):
+        own.completed()
+    successor = own.successor()
+    successor.submit(2, [file], [a_write(file, 0, b"again")])
+    assert collect(successor, 1) == [(2, None)]
+    assert file.read(0, 6) == b"againe"
+    successor.close()
+
+
+def test_a_moment_without_memory_is_waited_for(
+    own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = make_files(1)
+    left, call = [errno.EAGAIN, errno.ENOMEM, errno.EINTR], kernel_ring._call
+
+    def refuse(number: int, *arguments: int) -> int:
+        if left:
+            raise OSError(left.pop(), "for now")
+        return call(number, *arguments)
+
+    monkeypatch.setattr(kernel_ring, "_call", refuse)
+    own.submit(1, [file], [a_write(file, 0, b"later")])
+    assert collect(own, 1) == [(1, None)]
+    assert file.read(0, 5) == b"later"
+
+
+@pytest.mark.parametrize("how", ["machine", "system", "kernel"])
+def test_systems_without_it_have_a_helper_process(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int, *_arguments: object) -> int:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if how == "machine":
+        monkeypatch.setattr(kernel_ring, "MACHINE", "another")
+    elif how == "system":
+        monkeypatch.setattr(kernel_ring, "_call", refuse)
+    else:
+        monkeypatch.setitem(kernel_ring._NEEDED, "something new", 1 << 31)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SyncDriverError, match="io_uring is not available: "):
+        choose_sync_driver("io-uring")
+    assert len(os.listdir("/proc/self/fd")) == before
+    driver = choose_sync_driver("auto")
+    assert type(driver) is HelperProcessSync
+    driver.close()
