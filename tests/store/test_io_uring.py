@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -27,6 +31,7 @@ from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.sync_files import FileMaker
 
+ROOT = Path(__file__).parents[2]
 SIZE = 4 << 20
 
 
@@ -214,6 +219,35 @@ def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
         file.close()
     with pytest.raises(SyncDriverError, match="is closed"):
         driver.completed()
+
+
+_CHILD: Final = """
+import fcntl, os, sys
+from qstore.store.sync import FileWrite, IoUringSync
+from qstore.store.writable_disk import OsWritableDisk
+lock = os.open(sys.argv[1] + "/lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+file = OsWritableDisk().create(sys.argv[1] + "/journal", 128 << 20)
+driver = IoUringSync()
+driver.submit(1, [file], [FileWrite(file, 0, [b"x" * (1 << 17)] * 1000, 1000 << 17)])
+print("submitted", flush=True)
+driver.completed(None)
+"""
+
+
+@pytest.mark.parametrize("milliseconds", [0, 3, 10])
+def test_nothing_is_written_once_the_lock_of_a_killed_process_is_free(tmp_path: Path, milliseconds: int) -> None:
+    command = [sys.executable, "-c", _CHILD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"submitted\n"
+        time.sleep(milliseconds / 1000)
+        child.kill()
+        with (tmp_path / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            written = (tmp_path / "journal").read_bytes().rfind(b"x")
+            time.sleep(0.1)
+            assert (tmp_path / "journal").read_bytes().rfind(b"x") == written
 
 
 def test_a_successor_waits_for_what_is_under_way(tmp_path: Path) -> None:
