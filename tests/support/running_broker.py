@@ -118,7 +118,8 @@ class RunningBroker:
 
     def kill(self) -> None:
         """SIGKILL."""
-        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
+        status = self.stop(signal.SIGKILL)
+        assert status == -signal.SIGKILL, f"status {status}\n{self.log_text()}"
 
     def restart(self, *options: str) -> RunningBroker:
         """SIGTERM, which must end it cleanly, and start."""

@@ -13,6 +13,8 @@
  *   kept.<n>      a second link to a file whose name was removed or replaced
  *   control       struct control: what is to fail. Whoever runs the test writes to it at any time
  *
+ * What is submitted to io_uring is treated alike.
+ *
  * Calls that fail are done in no part, but that a failed sync may have reached the disk or not, as in the world.
  */
 #define _GNU_SOURCE
@@ -21,6 +23,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <linux/io_uring.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +32,9 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 enum kind { SYNC, WRITE, NAME, KINDS };
@@ -311,6 +316,18 @@ ssize_t pwritev64(int file, const struct iovec *parts, int count, off_t offset)
 ssize_t pwritev(int file, const struct iovec *parts, int count, off_t offset)
 {
     return pwritev64(file, parts, count, offset);
+}
+
+ssize_t pwritev64v2(int file, const struct iovec *parts, int count, off_t offset, int flags)
+{
+    REAL(ssize_t, pwritev64v2, int, const struct iovec *, int, off_t, int);
+    IN_FILE(file, WRITE, now, note_data(file, &now, offset, total(parts, count)), -1,
+            real_pwritev64v2(file, parts, count, offset, flags));
+}
+
+ssize_t pwritev2(int file, const struct iovec *parts, int count, off_t offset, int flags)
+{
+    return pwritev64v2(file, parts, count, offset, flags);
 }
 
 int ftruncate64(int file, off_t size)
@@ -616,4 +633,115 @@ int renameat(int from_directory, const char *from, int to_directory, const char 
 int rename(const char *from, const char *to)
 {
     return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+/* ---- io_uring ----
+ *
+ * Writes and syncs that are submitted to it are done here, like all others, before the kernel gets them. It gets
+ * requests that do nothing but have the same results, from Linux 6.11 on; older ones have no io_uring here.
+ */
+
+#define RINGS 1024
+
+static struct ring {
+    unsigned *tail, mask, *order;
+    struct io_uring_sqe *requests;
+} rings[RINGS]; /* by descriptor */
+
+static long real_syscall6(long number, long a, long b, long c, long d, long e, long f)
+{
+    REAL(long, syscall, long, ...);
+    return real_syscall(number, a, b, c, d, e, f);
+}
+
+static long has_set_up(long entries, struct io_uring_params *parameters)
+{
+    struct utsname system;
+    int major = 0, minor = 0;
+    if (uname(&system) < 0 || sscanf(system.release, "%d.%d", &major, &minor) != 2 || major * 100 + minor < 611) {
+        errno = ENOSYS;
+        return -1;
+    }
+    long file = real_syscall6(SYS_io_uring_setup, entries, (long)parameters, 0, 0, 0, 0);
+    if (file < 0)
+        return file;
+    if (file >= RINGS)
+        abort();
+    rings[file].requests = NULL;
+    if (parameters->flags != IORING_SETUP_CQSIZE)
+        return file; /* it is not the store's: that of the event loop's library has no files in it */
+    size_t size = parameters->sq_off.array + parameters->sq_entries * sizeof(unsigned);
+    char *queue = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *requests = mmap(NULL, parameters->sq_entries * sizeof *requests, PROT_READ | PROT_WRITE,
+                                         MAP_SHARED, file, IORING_OFF_SQES);
+    if (queue == MAP_FAILED || requests == MAP_FAILED)
+        abort();
+    rings[file] = (struct ring){(unsigned *)(queue + parameters->sq_off.tail), parameters->sq_entries - 1,
+                                (unsigned *)(queue + parameters->sq_off.array), requests};
+    return file;
+}
+
+static int is_done_here(const struct io_uring_sqe *request)
+{
+    return request->opcode == IORING_OP_WRITE || request->opcode == IORING_OP_WRITEV || request->opcode == IORING_OP_FSYNC;
+}
+
+static long do_here(const struct io_uring_sqe *request)
+{
+    long done;
+    if (request->opcode == IORING_OP_WRITE)
+        done = pwrite64(request->fd, (void *)request->addr, request->len, request->off);
+    else if (request->opcode == IORING_OP_WRITEV)
+        done = pwritev64(request->fd, (void *)request->addr, request->len, request->off);
+    else
+        done = fdatasync(request->fd);
+    return done < 0 ? -errno : done;
+}
+
+static void will_submit(const struct ring *ring, unsigned count)
+{
+    int is_severed = 0; /* a write of the chain has failed */
+    for (unsigned at = *ring->tail - count; at != *ring->tail; at++) {
+        struct io_uring_sqe *request = &ring->requests[ring->order[at & ring->mask]];
+        if (!is_done_here(request))
+            continue;
+        int is_linked = request->flags & IOSQE_IO_LINK, flags = request->flags & ~IOSQE_IO_LINK;
+        long result = 0;
+        if (is_severed) {
+            flags |= IOSQE_CQE_SKIP_SUCCESS;
+        } else {
+            result = do_here(request);
+            size_t wanted = request->opcode == IORING_OP_WRITE ? request->len : 0;
+            if (request->opcode == IORING_OP_WRITEV)
+                wanted = total((void *)request->addr, request->len);
+            if (result != (long)wanted) {
+                flags &= ~IOSQE_CQE_SKIP_SUCCESS;
+                is_severed = request->opcode != IORING_OP_FSYNC;
+            }
+        }
+        is_severed = is_severed && is_linked;
+        uint64_t tag = request->user_data;
+        memset(request, 0, sizeof *request);
+        request->opcode = IORING_OP_NOP;
+        request->flags = flags;
+        request->fd = -1;
+        request->rw_flags = 1; /* IORING_NOP_INJECT_RESULT */
+        request->len = result;
+        request->user_data = tag;
+    }
+}
+
+long syscall(long number, ...)
+{
+    va_list more;
+    long a[6];
+    va_start(more, number);
+    for (int at = 0; at < 6; at++)
+        a[at] = va_arg(more, long);
+    va_end(more);
+    if (number == SYS_io_uring_setup)
+        return has_set_up(a[0], (struct io_uring_params *)a[1]);
+    if (number == SYS_io_uring_enter && a[0] >= 0 && a[0] < RINGS && rings[a[0]].requests)
+        will_submit(&rings[a[0]], a[1]);
+    return real_syscall6(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
