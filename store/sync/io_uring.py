@@ -5,9 +5,10 @@ cache. The kernel's threads need no interpreter, so a step is on the disk, and i
 than by a helper process. They are threads of this process: when it is killed, they end before its lock on the store is
 released, so nothing is written after that.
 
-**A step** is a chain of requests: its writes, one after the other, and then the syncs of its files. A write that was
-not done completely is continued, and the rest of the chain follows it. After a failed write nothing is synced; after a
-failed sync the other files are. The last request tells that the chain has ended: the others only if they fail.
+**A step** is a chain of requests: its writes, one after the other, and then the syncs of its files. A write that is not
+done completely is continued, and the rest of the chain follows it. After a failed write nothing is synced; after a
+failed sync the other files are. A write has a result only if it is not done, and then none follows; every sync has one,
+because for the kernel a sync that fails is no failed request: those linked to it go on, and it would be silent.
 
 **Many files** at once are not for the kernel's threads, of which there are few: while `MAX_CHAINS` steps are under way,
 more are written by their owner, and synced by a helper process, which syncs many files by one `syncfs`.
