@@ -19,6 +19,7 @@ driver; its successor begins when the chains have ended: what they write must no
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -29,7 +30,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, file_error
+from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, file_error
 from qstore.store.sync.kernel_ring import (
     IN_THREAD,
     LINK,
@@ -210,6 +211,7 @@ class IoUringSync:
             else:
                 operation, address, length, more = WRITE_PIECES, self._table(chain, pieces), len(pieces), 0
             ring.add(operation, flags, request.descriptor, request.offset, address, length, more, number | index)
+        self._pointer.value = b""  # it keeps the last bytes in memory; None would not let them go
         try:
             ring.submit()
         except OSError as error:
@@ -252,18 +254,23 @@ class IoUringSync:
     def _ended(self) -> list[Completion]:
         """Process the kernel's results."""
         done: list[Completion] = []
-        for tag, result in self._ring.results():
-            number = tag >> _INDEX_BITS << _INDEX_BITS
-            chain = self._chains.get(number)
-            if chain is None or not chain.has_ended(tag - number, result):
-                continue
-            del self._chains[number]
+        for chain in self._take_ended():
             if chain.requests:
                 self._continue(chain)
             else:
                 chain.close()
                 done.append((chain.ticket, chain.error))
         return done
+
+    def _take_ended(self) -> list[_Chain]:
+        """The chains of which the kernel has ended all that was submitted: they are no longer in its hands."""
+        ended = []
+        for tag, result in self._ring.results():
+            number = tag >> _INDEX_BITS << _INDEX_BITS
+            chain = self._chains.get(number)
+            if chain is not None and chain.has_ended(tag - number, result):
+                ended.append(self._chains.pop(number))
+        return ended
 
     def describe(self) -> str:
         """That it is io_uring, and the helper."""
@@ -278,13 +285,19 @@ class IoUringSync:
         """Kill the helper."""
         self._helper.kill(reason)
 
-    def successor(self) -> IoUringSync:
-        """A driver with another helper, when the kernel has ended its work for this one."""
+    def successor(self) -> SyncDriver:
+        """A driver with another helper, when the kernel has ended its work for this one.
+
+        It is the helper process alone if the kernel has refused requests, or has no io_uring any more.
+        """
         if not self._drain():
             raise SyncDriverError(
                 f"the kernel has not ended {len(self._chains)} writes within {DRAIN_SECONDS:g} seconds"
             )
-        return IoUringSync()
+        if self._death is None:
+            with contextlib.suppress(SyncDriverError):
+                return IoUringSync()
+        return HelperProcessSync()
 
     def close(self) -> None:
         """End: wait for the kernel, but not for ever."""
@@ -305,11 +318,8 @@ class IoUringSync:
         poll.register(self._ring.fileno(), select.POLLIN)
         while self._chains and (left := end - time.monotonic()) > 0:
             poll.poll(left * 1000)
-            for tag, result in self._ring.results():
-                number = tag >> _INDEX_BITS << _INDEX_BITS
-                chain = self._chains.get(number)
-                if chain is not None and chain.has_ended(tag - number, result):
-                    self._chains.pop(number).close()
+            for chain in self._take_ended():
+                chain.close()
         return not self._chains
 
     def _check(self) -> None:

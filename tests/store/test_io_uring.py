@@ -28,22 +28,13 @@ from qstore.store.sync import (
     kernel_ring,
 )
 from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
-from tests.support.processes import PATIENCE_SECONDS
-from tests.support.sync_files import FileMaker
+from tests.support.sync_files import FileMaker, collect, needs_io_uring
 
 ROOT = Path(__file__).parents[2]
 SIZE = 4 << 20
 
 
-def has_io_uring() -> bool:
-    try:
-        kernel_ring.KernelRing(4, 8).close()
-    except OSError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not has_io_uring(), reason="this system has no io_uring, or does not allow it")
+pytestmark = needs_io_uring
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +56,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OsWritableFile]:
     file = OsWritableDisk().create(str(tmp_path_factory.mktemp("io_uring") / "journal"), SIZE)
     yield file
     file.close()
-
-
-def collect(driver: IoUringSync, count: int) -> list[Completion]:
-    done: list[Completion] = []
-    end = time.monotonic() + PATIENCE_SECONDS
-    while len(done) < count:
-        assert time.monotonic() < end
-        done += driver.completed(1.0)
-    assert driver.completed() == []
-    return done
 
 
 def a_write(file: OsWritableFile, offset: int, *pieces: bytes) -> FileWrite:
@@ -258,6 +239,7 @@ def test_a_successor_waits_for_what_is_under_way(tmp_path: Path) -> None:
     successor = driver.successor()
     driver.close()
     assert file.read(0, 2_000_000) == b"a" * 2_000_000
+    assert isinstance(successor, IoUringSync)
     successor.submit(1, [file], [a_write(file, 0, b"b" * 2_000_000)])
     assert collect(successor, 1) == [(1, None)]
     assert file.read(0, 2_000_000) == b"b" * 2_000_000
@@ -294,10 +276,49 @@ def test_requests_that_the_kernel_refuses(
     with pytest.raises(SyncDriverError, match="io_uring fails"):
         own.completed()
     successor = own.successor()
-    successor.submit(2, [file], [a_write(file, 0, b"again")])
+    assert type(successor) is HelperProcessSync  # the kernel may refuse again
+    assert file.read(0, 6) == b"before"
+    successor.submit(2, [file])
     assert collect(successor, 1) == [(2, None)]
-    assert file.read(0, 6) == b"againe"
     successor.close()
+
+
+def test_the_successor_where_io_uring_was_disabled_meanwhile(own: IoUringSync, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.kill("is of no use")
+    monkeypatch.setattr(kernel_ring, "MACHINE", "another")
+    successor = own.successor()
+    assert type(successor) is HelperProcessSync
+    successor.close()
+
+
+def test_a_large_message_is_not_kept_in_memory(own: IoUringSync, make_files: FileMaker) -> None:
+    (file,) = make_files(1)
+    content = bytes(100_000)
+    before = sys.getrefcount(content)
+    own.submit(1, [file], [a_write(file, 0, content)])
+    collect(own, 1)
+    assert sys.getrefcount(content) == before
+
+
+def test_results_beside_a_chain_that_cannot_go_on(
+    own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses the rest of one step; the results of others were taken with it."""
+    files = make_files(2)
+    own.submit(1, [files[0]], [a_write(files[0], number, b"x") for number in range(100)])
+    own.submit(2, [files[1]], [a_write(files[1], 0, b"y")])
+    time.sleep(0.2)  # the results of both are there
+
+    def refuse(_number: int, *_arguments: object) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel_ring, "_call", refuse)
+        with pytest.raises(SyncDriverError, match="io_uring fails: Invalid argument"):
+            own.completed()
+    began = time.monotonic()
+    own.successor().close()
+    assert time.monotonic() - began < io_uring.DRAIN_SECONDS
 
 
 def test_a_moment_without_memory_is_waited_for(

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from qstore.store.sync import (
 from qstore.store.writable_disk import OsWritableFile, WritableFile
 from tests.support.processes import PATIENCE_SECONDS, comes, is_running
 from tests.support.stopped_process import stop_process
-from tests.support.sync_files import FileMaker, PipeFile
+from tests.support.sync_files import IO_URING, FileMaker, PipeFile, collect, has_io_uring, needs_io_uring
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +42,7 @@ class FaultyFile(PipeFile):
         raise RuntimeError("a fault of the program")
 
 
-@pytest.fixture(params=["io-uring", "process", "thread", "inline"])
+@pytest.fixture(params=[IO_URING, "process", "thread", "inline"])
 def driver(request: pytest.FixtureRequest) -> Iterator[SyncDriver]:
     driver = choose_sync_driver(request.param)
     yield driver
@@ -55,16 +54,6 @@ def helped() -> Iterator[HelperProcessSync]:
     driver = HelperProcessSync()
     yield driver
     driver.close()
-
-
-def collect(driver: SyncDriver, count: int) -> list[Completion]:
-    done: list[Completion] = []
-    end = time.monotonic() + PATIENCE_SECONDS
-    while len(done) < count:
-        assert time.monotonic() < end
-        done += driver.completed(1.0)
-    assert driver.completed() == []
-    return sorted(done, key=lambda completion: completion[0])
 
 
 def is_readable(descriptor: int, seconds: float = 0.0) -> bool:
@@ -143,7 +132,7 @@ def test_closing_with_tickets_outstanding(driver: SyncDriver, make_files: FileMa
         driver.submit(1, files)
 
 
-@pytest.mark.parametrize("driver", ["io-uring", "process", "thread"], indirect=True)
+@pytest.mark.parametrize("driver", [IO_URING, "process", "thread"], indirect=True)
 def test_the_descriptor_is_readable_exactly_while_completions_wait(driver: SyncDriver, make_files: FileMaker) -> None:
     files = make_files(2)
     for ticket in range(20):
@@ -158,7 +147,7 @@ def test_the_inline_driver_has_no_descriptor(make_files: FileMaker) -> None:
     assert InlineSync().fileno() == -1
 
 
-@pytest.mark.parametrize("driver", ["io-uring", "process", "thread"], indirect=True)
+@pytest.mark.parametrize("driver", [IO_URING, "process", "thread"], indirect=True)
 def test_on_an_event_loop(driver: SyncDriver, make_files: FileMaker) -> None:
     files = make_files(200)
 
@@ -193,7 +182,7 @@ def test_no_descriptor_is_left(driver: SyncDriver, make_files: FileMaker, pipe_f
         assert len(os.listdir(f"/proc/{driver.pid}/fd")) == 4
 
 
-@pytest.mark.parametrize("name", ["io-uring", "process", "thread"])
+@pytest.mark.parametrize("name", [IO_URING, "process", "thread"])
 def test_closing_lets_everything_go(name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     choose_sync_driver(name).close()
@@ -378,7 +367,6 @@ def test_the_helper_inherits_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outstanding", [0, 1000])
 def test_the_helper_ends_when_its_parent_is_killed(tmp_path: Path, outstanding: int) -> None:
     program = f"""
-import time
 from qstore.store.sync import HelperProcessSync
 from qstore.store.writable_disk import OsWritableDisk
 driver = HelperProcessSync()
@@ -402,8 +390,8 @@ time.sleep({PATIENCE_SECONDS * 2})
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("auto", IoUringSync),
-        ("io-uring", IoUringSync),
+        ("auto", IoUringSync if has_io_uring() else HelperProcessSync),
+        pytest.param("io-uring", IoUringSync, marks=needs_io_uring),
         ("process", HelperProcessSync),
         ("thread", ThreadSync),
         ("inline", InlineSync),
