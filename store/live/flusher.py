@@ -1,10 +1,10 @@
 """Writes the journals' batches to disk, and notifies the waiters.
 
-`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver, or has
-the driver write it too;
-`collect` takes the synced steps, continues with the next ones, and calls the waiters. While a journal's flush is under
-way, records collect in its next batch: group commit without a timer. Nothing here blocks, except `drain`; and `start`
-for one sync of a fast disk, if its caller has nothing else to do (`store.sync.idle`).
+`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver; one
+that takes writes does these too. `collect` takes the synced steps, continues with the next ones, and calls the waiters.
+While a journal's flush is under way, records collect in its next batch: group commit without a timer. Nothing here
+blocks, except `drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do
+(`store.sync.idle`).
 
 Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
 message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`:

@@ -1,8 +1,9 @@
 """The protocol of sync drivers, which wait for the disk in place of the writer.
 
 A write ends in the page cache and takes microseconds; making it durable takes a rotation of the disk. The owner of the
-files writes, submits the files under a ticket, continues with other work, and gets the ticket back when all of them are
-synced. Tickets come back in any order, each once. A file may be closed only after its tickets came back.
+files writes, or leaves that to a driver that takes writes, submits the files under a ticket, continues with other work,
+and gets the ticket back when all of them are synced. Tickets come back in any order, each once. A file may be closed
+only after its tickets came back.
 
 A failed sync is reported as the ticket's error, and the driver continues with the others. A driver that cannot continue
 is dead: from then on `submit` and `completed` raise, and `fileno` stays readable, so that an event loop notices. Then a

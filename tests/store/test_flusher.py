@@ -388,12 +388,18 @@ def test_what_a_dead_driver_was_at_is_written_and_synced_again(
     assert "it is dead" in lines[0].text
 
 
-def test_a_driver_that_takes_writes_does_them(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
+def start_one(flusher: Flusher, journal: QueueJournal) -> list[Exception | None]:
+    """A record is under way: who waits for it is told there."""
     called: list[Exception | None] = []
-    driver.takes_writes = True
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
     flusher.start()
+    return called
+
+
+def test_a_driver_that_takes_writes_does_them(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
+    driver.takes_writes = True
+    called = start_one(flusher, journal)
     assert not is_on_disk(journal, 2)
     assert journal.load(2) == DATA  # from memory
     (write,) = driver.writes
@@ -408,11 +414,8 @@ def test_a_driver_that_takes_writes_does_them(flusher: Flusher, driver: ManualDr
 def test_a_driver_that_fails_a_write_fails_the_journal(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
-    called: list[Exception | None] = []
     driver.takes_writes = True
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
-    flusher.start()
+    called = start_one(flusher, journal)
     driver.let_go(error=FULL)
     flusher.collect()
     assert [type(error) for error in called] == [JournalFailedError]
@@ -431,11 +434,8 @@ def test_an_idle_caller_writes_itself(flusher: Flusher, driver: ManualDriver, jo
 def test_what_a_dead_driver_was_to_write_is_written(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
-    called: list[Exception | None] = []
     driver.takes_writes = True
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
-    flusher.start()
+    called = start_one(flusher, journal)
     assert not is_on_disk(journal, 2)
     again = ManualDriver()
     driver.successors.append(again)
@@ -451,10 +451,7 @@ def test_a_journal_that_fails_elsewhere_while_it_is_synced(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     """It could not grow, for example. Whether the step is on the disk counts for nobody then."""
-    called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
-    flusher.start()
+    called = start_one(flusher, journal)
     journal.writer.failed(FULL)
     driver.let_go()
     flusher.collect()
