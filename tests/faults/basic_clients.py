@@ -171,8 +171,7 @@ class BasicSession:
             self.model.forget(self.transaction.messages)
         for copy in (*self.held.values(), *self._accepted.values()):
             if copy.holder is self:
-                copy.holder = None
-                self.model.back([copy], is_marked=True)
+                self.model.back(self.model.give_back([copy]), is_marked=True)
         self.held.clear()
         self._accepted.clear()
 
@@ -216,12 +215,10 @@ class BasicSession:
         if self.is_transactional:
             self.accept(numbers)
             return
-        copies = [self.held.pop(number) for number in numbers]
-        for copy in copies:
-            copy.holder = None
+        given = self.model.give_back([self.held.pop(number) for number in numbers])
         for number in numbers:
             self._send("basic.nack", delivery_tag=number, requeue=True)
-        self._sync(lambda: self.model.back(copies, is_marked=True))
+        self._sync(lambda: self.model.back(given, is_marked=True))
 
     def reject(self, numbers: list[int]) -> None:
         """Have messages moved, or dropped where there is no alternate exchange; those that cannot be are accepted."""

@@ -146,8 +146,7 @@ class ModelSession(ClientSession):
             self.model.forget(self.transaction.messages)
         for copy in (*self.held.values(), *self._accepted.values()):
             if copy.holder is self:
-                copy.holder = None
-                self.model.back([copy], is_marked=True)
+                self.model.back(self.model.give_back([copy]), is_marked=True)
         self.held.clear()
         self._accepted.clear()
 
@@ -193,10 +192,8 @@ class ModelSession(ClientSession):
 
     def give_back(self, numbers: list[int], *, is_marked: bool) -> None:
         """Give messages back."""
-        copies = self._take(numbers)
-        for copy in copies:
-            copy.holder = None
-        done = lambda: self.model.back(copies, is_marked=is_marked)  # noqa: E731
+        given = self.model.give_back(self._take(numbers))
+        done = lambda: self.model.back(given, is_marked=is_marked)  # noqa: E731
         self.ask("message.release", done, transfers=ranges_of(numbers), set_redelivered=is_marked)
 
     def reject(self, numbers: list[int]) -> None:

@@ -130,6 +130,7 @@ class Copy:
         holder: the client's session that has it.
         was_delivered, needs_mark: whether it may be marked as redelivered, and whether it must be.
         available_in: the tick in which it was sure to be there for whoever comes; None if it is not.
+        deliveries: how often it came.
     """
 
     message: MessageModel
@@ -143,6 +144,7 @@ class Copy:
     was_delivered: bool = False
     needs_mark: bool = False
     available_in: int | None = None
+    deliveries: int = 0
 
     @property
     def is_kept(self) -> bool:
@@ -173,11 +175,12 @@ class Move:
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """A local transaction. `is_sent`: its commit is on its way."""
+    """A local transaction. `is_sent`: its commit is on its way; `is_undone`: it is known to have failed."""
 
     messages: list[MessageModel] = field(default_factory=list)
     dequeues: list[Copy] = field(default_factory=list)
     is_sent: bool = False
+    is_undone: bool = False
 
 
 class Model:
@@ -303,6 +306,7 @@ class Model:
         self._learn(copy)
         self.deliveries += 1
         copy.holder, copy.was_delivered, copy.available_in = session, True, None
+        copy.deliveries += 1
         return copy
 
     def _check_order(self, copy: Copy) -> None:
@@ -364,12 +368,21 @@ class Model:
         for copy in copies:
             copy.is_gone, copy.gone_in, copy.holder, copy.available_in = True, self.tick, None, None
 
-    def back(self, copies: Iterable[Copy], *, is_marked: bool) -> None:
-        """Nobody has them any more."""
+    def give_back(self, copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
+        """Their holder gives them back. For `back`: each with how often it came until then."""
+        given = []
         for copy in copies:
+            copy.holder = None
+            given.append((copy, copy.deliveries))
+        return given
+
+    def back(self, given: Iterable[tuple[Copy, int]], *, is_marked: bool) -> None:
+        """The broker has them again, or had: what was delivered since may be with a holder that has yet to give it."""
+        for copy, deliveries in given:
             if copy.holder is None and not copy.is_gone and not copy.leaving:
-                copy.available_in = self.tick
                 copy.needs_mark = copy.needs_mark or is_marked
+                if copy.deliveries == deliveries:
+                    copy.available_in = self.tick
 
     def move(self, copy: Copy) -> Move | None:
         """A copy is to go to its queue's alternate exchange. None if it may be there already."""
@@ -415,7 +428,8 @@ class Model:
             copy.leaving.add(transaction)
 
     def committed(self, transaction: Transaction) -> None:
-        """It is done."""
+        """It is done. That may be known already, from a message of it."""
+        require(not transaction.is_undone, "a transaction that was undone is committed")
         if transaction not in self.transactions:
             return
         self.transactions.remove(transaction)
@@ -425,9 +439,12 @@ class Model:
             self.published(message)
 
     def aborted(self, transaction: Transaction) -> None:
-        """It never was."""
+        """It never was. That may be known already, from a message that it was to remove."""
+        if transaction.is_undone:
+            return
         require(transaction in self.transactions, "a transaction that was committed is undone")
         self.transactions.remove(transaction)
+        transaction.is_undone = True
         for copy in transaction.dequeues:
             copy.leaving.discard(transaction)
         self.forget(transaction.messages)
