@@ -16,10 +16,9 @@ from qstore.store.catalogue import berkeley
 from qstore.store.catalogue.berkeley import BerkeleyEnvironment, find_recovery_program, read_environment
 from qstore.store.disk import OsDisk
 from tests.formats.bdb_files import Log, one_leaf
-from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener
+from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, needs_recovery
 from tests.support.profiles import today
 
-needs_recovery = pytest.mark.skipif(find_recovery_program() is None, reason="needs db5.3_recover: Debian's db5.3-util")
 CLEAN = ("legacy-a-clean", "legacy-e-wrap-clean")
 NEVER_CHANGED = Lsn(0, 1)
 QUEUE = (bytes([2, 0, 0, 0, 0, 0, 0, 0]), b"\2q1")

@@ -18,16 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pytest
 import zstandard
 
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
 from qstore.formats.rhm.records import Kind, RecordHeader, decode_record
+from qstore.store.catalogue.berkeley import find_recovery_program
 
 ARCHIVES: Final = Path(__file__).parent.parent / "fixtures"
 LEGACY_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("legacy-*.tar.zst")))
 LINEAR_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("linear-*.tar.zst")))
+HAS_RECOVERY: Final = find_recovery_program() is not None
 assert (len(LEGACY_STORES), len(LINEAR_STORES)) == (7, 7)
+
+needs_recovery = pytest.mark.skipif(not HAS_RECOVERY, reason="needs db5.3_recover: Debian's db5.3-util")
 
 
 @dataclass(frozen=True, slots=True)

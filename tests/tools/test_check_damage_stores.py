@@ -14,7 +14,7 @@ import pytest
 from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from tests.support.dump import Dump, Line, dump
-from tests.support.fixtures import CopyFactory, CopyOpener
+from tests.support.fixtures import CopyFactory, CopyOpener, needs_recovery
 from tests.support.linear_builder import LinearBuilder
 from tests.support.planted_damage import check
 from tests.support.profiles import today
@@ -103,6 +103,7 @@ DATABASES: Final = [
 ]
 
 
+@needs_recovery
 @each_kind
 @pytest.mark.parametrize(
     ("table", "change", "offset", "what"), [pytest.param(*row, id=f"{row[0]}-{row[2]}") for row in today(DATABASES, 4)]
@@ -126,6 +127,7 @@ def test_a_database_file(
         assert found.shown.lines(each) == sound.shown.lines(each)
 
 
+@needs_recovery
 @each_kind
 @pytest.mark.parametrize("table", ["queues", "exchanges", "bindings", "general"])
 def test_a_database_file_that_is_missing(kind: Kind, table: str, copies: CopyOpener) -> None:

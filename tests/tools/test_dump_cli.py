@@ -21,6 +21,7 @@ from tests.support.fixtures import (
     StoreFixture,
     StoreOpener,
     journal_file,
+    needs_recovery,
     snapshot,
     unpack,
 )
@@ -239,6 +240,7 @@ def as_user() -> list[str]:
     return prefix
 
 
+@needs_recovery
 def test_a_read_only_tree_as_an_ordinary_user(public_directory: Path, as_user: list[str]) -> None:
     store = unpack(DTX, public_directory)
     before = snapshot(store.path)
