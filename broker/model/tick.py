@@ -199,8 +199,8 @@ class Tick:
     def schedule(self) -> None:
         """Schedule the end of the tick."""
         if not self._is_scheduled and not self._is_ending:
-            self._is_scheduled = True
             self._call_soon(self.end)
+            self._is_scheduled = True  # not before: the event loop may have no memory for it
 
     def dispatch_later(self, queue: Served) -> None:
         """A queue has not finished its `dispatch`: dispatch it again when other input was processed."""
@@ -324,9 +324,8 @@ class Tick:
     def _start_timer(self) -> None:
         if not self._has_timer:
             assert self._call_later is not None
-            self._has_timer = True
-            self._have_aged = bool(self._lingering)
             self._call_later(LINGER, self._end_lingering)
+            self._has_timer, self._have_aged = True, bool(self._lingering)
 
     def _end_lingering(self) -> None:
         """Flush what has lingered since the timer was started. What was appended since then gets as much time."""

@@ -83,8 +83,8 @@ class Pressure:
     def on_timer(self) -> None:
         """Called at intervals: forget the recent writers of journals that are not full, and resume publishers."""
         self._tight = {journal: enqueued for journal, enqueued in self._tight.items() if journal.is_tight}
-        held, self._held = self._held, {}
-        for connection in held:
-            connection.resume_reading(_TIGHT)
+        for connection in list(self._held):
             self._call_soon(connection.catch_up)
+            connection.resume_reading(_TIGHT)
+            del self._held[connection]
         self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}

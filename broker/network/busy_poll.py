@@ -63,8 +63,8 @@ class BusyPoll:
         """A tick has ended, and nothing is being waited for but input."""
         self._ended = self._clock()
         if self._score > 0 and not self._is_polling and self._is_allowed:
-            self._is_polling = True
             self._call_soon(self._poll)
+            self._is_polling = True
 
     def _poll(self) -> None:
         ended = self._ended

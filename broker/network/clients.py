@@ -189,6 +189,6 @@ class Clients:
     def _resume_publishers(self, since: float) -> None:
         """Resume the publishers that have not been read since then."""
         for connection in [each for each, began in self.held_publishers.items() if began <= since]:
-            del self.held_publishers[connection]
-            connection.resume_reading(self.broker.memory)
             self.loop.call_soon(connection.catch_up)
+            connection.resume_reading(self.broker.memory)
+            del self.held_publishers[connection]

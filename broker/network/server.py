@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import math
-import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.heap import Heap
 from qstore.broker.network.clients import Clients
+from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.network.work import Work
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
@@ -69,7 +68,7 @@ class Server:
         clients: the connected clients.
         work: slow work for the clients.
         agent: the management agent; None without management.
-        listening: port -> its transports: TCP, TCP/SSL, or both.
+        listeners: the listening sockets.
     """
 
     def __init__(
@@ -89,18 +88,16 @@ class Server:
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings)
+        self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.agent: Agent | None = None
         if settings.management:
             managed = ManagedBroker(
-                broker, Identity.of(settings.data_directory), version, ports=lambda: self._ports,
+                broker, Identity.of(settings.data_directory), version, ports=lambda: self.listeners.ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
                 status=status, detached=self.protocols.detached_sessions,
             )  # fmt: skip
             self.agent = Agent(managed, new_transfer, self.work.run)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
-        self._ports: list[int] = []
-        self.listening: dict[int, str] = {}
-        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._heap = Heap()
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
@@ -123,44 +120,19 @@ class Server:
         """
         port, tls = self.settings.port, self.settings.tls
         is_shared = tls is not None and tls.port == port
-        ports = await self._listen_on(port, Accepts(plain=True, tls=self._tls if is_shared else None))
+        await self._listen_on(port, Accepts(plain=True, tls=self._tls if is_shared else None))
         if tls is not None and not is_shared:
-            ports += await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
-        self._ports = ports
+            await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._watch_store()
         await self.broker.topology.store_standard_exchanges()
         self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
-        return ports
+        return self.listeners.ports
 
-    async def _listen_on(self, port: int, accepts: Accepts) -> list[int]:
-        """Listen on a port of every interface. Returns the ports, one for each address."""
-        ports: list[int] = []
-        servers: list[asyncio.Server] = []
-        for interface in self.settings.interfaces:
-            try:
-                server = await self.loop.create_server(
-                    lambda: SocketConnection(self.clients, self.work, accepts),
-                    interface,
-                    port,
-                    backlog=self.settings.backlog,
-                )
-            except OSError as error:
-                if ports and _is_unavailable(error):
-                    _LOG.info("Not listening on %s: %s", interface, error)
-                    continue  # a host without IPv6
-                await self.stop_listening()
-                raise
-            self._servers.append(server)
-            servers.append(server)
-            ports.extend(each.getsockname()[1] for each in server.sockets)
-            port = port or ports[0]
-        transports = (("TCP", accepts.plain), ("TCP/SSL", accepts.tls is not None))
-        self.listening |= dict.fromkeys(ports, ", ".join(name for name, is_on in transports if is_on))
-        _log_listening(servers, accepts)
-        return ports
+    async def _listen_on(self, port: int, accepts: Accepts) -> None:
+        await self.listeners.listen(port, accepts, lambda: SocketConnection(self.clients, self.work, accepts))
 
     def reload_security(self) -> list[str]:
         """Read the certificate and the keytab again, for new connections. Returns warnings, one line each.
@@ -183,7 +155,11 @@ class Server:
     def _collect(self) -> None:
         """The store has completed disk operations."""
         assert self.broker.store is not None
-        self.broker.store.collect()
+        try:
+            self.broker.store.collect()
+        except MemoryError:
+            self.broker.memory.exhausted("The store")
+            self.broker.tick.interrupted()
         self.broker.tick.end()
         self.clients.worked()
 
@@ -200,17 +176,20 @@ class Server:
             if store.failure is not None:
                 self.failed("The store has failed")
 
-    async def stop_listening(self) -> None:
-        """Close the listeners: no client can connect any more."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-
     # ---- time ----
 
     def _on_timer(self) -> None:
-        now = time.monotonic()
+        try:  # before all else: whatever fails, there is a next time
+            self._timer = self.loop.call_later(_TIMER_SECONDS, self._on_timer)
+        except MemoryError:
+            self.broker.memory.exhausted("The timer")
+            self.broker.tick.interrupted()
+        self._check(time.monotonic())
+
+    def _check(self, now: float) -> None:
+        self.broker.tick.schedule()  # again, if the event loop had no memory for it
         self._check_store()
+        self.listeners.look()
         self.clients.on_timer(now)
         self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
@@ -225,7 +204,6 @@ class Server:
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
-        self._timer = self.loop.call_later(_TIMER_SECONDS, self._on_timer)
 
     def _self_destruct(self, queue: str) -> None:
         self.work.run(self.broker.topology.self_destruct(queue), _ignore_result)
@@ -236,6 +214,7 @@ class Server:
         """Log an unhandled exception, which is a defect; the broker continues."""
         error = context.get("exception")
         if isinstance(error, MemoryError):
+            self.listeners.may_be_stuck = True
             self.broker.memory.exhausted(str(context.get("message")))
             return
         trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
@@ -243,7 +222,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop listening, close every connection, and wait until all are closed."""
-        await self.stop_listening()
+        self.listeners.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()
@@ -270,22 +249,5 @@ class Server:
             self._status.write_left_out(period=0.0)
 
 
-def _log_listening(servers: list[asyncio.Server], accepts: Accepts) -> None:
-    """Log the addresses, one line per port. The text up to the port is qpidd's."""
-    addresses: dict[int, list[str]] = {}
-    for name in (each.getsockname() for server in servers for each in server.sockets):
-        addresses.setdefault(name[1], []).append(name[0])
-    for port, hosts in addresses.items():
-        is_loopback = all(ipaddress.ip_address(host).is_loopback for host in hosts)
-        only = "; the loopback interface only, see --interface" if is_loopback else ""
-        what = "Listening" if accepts.plain else "Listening for SSL connections"
-        both = "; with and without TLS" if accepts.plain and accepts.tls is not None else ""
-        _LOG.notice("%s on TCP/TCP6 port %d (%s%s%s)", what, port, ", ".join(hosts), both, only)
-
-
 def _ignore_result(_error: ModelError | None) -> None:
     """Ignore the result: no client waits for it."""
-
-
-def _is_unavailable(error: OSError) -> bool:
-    return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # EAFNOSUPPORT, EADDRNOTAVAIL

@@ -246,6 +246,9 @@ class SocketConnection(asyncio.Protocol):
     def _out_of_memory(self, machine: Machine) -> None:
         """Close the connection: the client's data was processed incompletely, so later data cannot be processed."""
         self._clients.broker.memory.exhausted(f"Client {self._peer.address}")
+        if machine.is_negotiating:  # it may not even have answered with the protocol's header
+            self.abort()
+            return
         try:
             machine.force_close("the broker is out of memory")
         except MemoryError:

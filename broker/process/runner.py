@@ -144,13 +144,13 @@ class Runner:
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
-            self._life.ready(server.listening)
+            self._life.ready(server.listeners.transports)
             self._is_up = True
             await ended.wait()
             service_manager.notify("STOPPING=1")
         finally:
             self._begin_shutdown()
-            await server.stop_listening()
+            server.listeners.close()
             self._life.stopping()
             try:
                 await server.close()

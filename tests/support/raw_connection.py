@@ -145,7 +145,8 @@ class RawConnection:
 
     def open(self, mechanism: str = "ANONYMOUS", response: bytes = b"", heartbeat: int = 0) -> None:
         """Negotiate version, security and limits, and open the connection."""
-        assert self.exchange_headers() == PROTOCOL_HEADER
+        answer = self.exchange_headers()
+        assert answer == PROTOCOL_HEADER, answer
         start = self.expect("connection.start")
         assert mechanism in start["mechanisms"], start
         self.send_control(
