@@ -118,7 +118,12 @@ class Listeners:
             return _REFUSED
 
     def look(self) -> None:
-        """Listen again on sockets from which nothing is accepted, or may be; called at intervals."""
+        """Listen again on sockets from which nothing is accepted, or may be; called at intervals.
+
+        Not before there is memory again: if it ran out meanwhile, the event loop's new handles would be undefined.
+        """
+        if self._memory.is_exhausted:
+            return
         poll = select.poll()
         for each in self._listeners:
             for descriptor in each.descriptors:
@@ -137,7 +142,11 @@ class Listeners:
                 for descriptor in listener.descriptors:
                     own = socket.socket(fileno=os.dup(descriptor))
                     connect = partial(self._connect, listener.connect)
-                    server = await self._loop.create_server(connect, sock=own, backlog=self._backlog)
+                    try:
+                        server = await self._loop.create_server(connect, sock=own, backlog=self._backlog)
+                    except BaseException:
+                        own.detach()  # its handle may close it, too: then another file would be closed
+                        raise
                     self._listeners.append(_Listener(server, listener.connect))
                 listener.server.close()
                 self._listeners.remove(listener)

@@ -189,8 +189,8 @@ class Server:
     def _check(self, now: float) -> None:
         self.broker.tick.schedule()  # again, if the event loop had no memory for it
         self._check_store()
-        self.listeners.look()
         self.clients.on_timer(now)
+        self.listeners.look()
         self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
