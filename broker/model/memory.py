@@ -50,6 +50,7 @@ _COUNTS_PER_CEILING: Final = 128
 _RELIEFS_PER_CEILING: Final = 32  # while little can go out: looking for it takes time
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
+_FREED: Final = bytearray()
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
@@ -157,9 +158,13 @@ class MemoryCeiling:
             return False
         return not self.limit or self.used + self.grown + size < self.limit * share
 
+    def free_reserve(self) -> None:
+        """Free the reserve, which needs no memory."""
+        self._reserve = _FREED
+
     def exhausted(self, where: str) -> None:
         """Handle a failed allocation: free the reserve, and refuse messages until it is restored."""
-        self._reserve = bytearray()
+        self.free_reserve()
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _QUIET_SECONDS

@@ -72,14 +72,23 @@ class Router:
             return self.publish_to(message, exchange, self._or_alternate(message, exchange, route))
         try:  # inlined `publish_to`: saves a call per message
             is_promised = queue.publish(message)
-        except self._store_errors as error:
-            raise InternalError(str(error)) from error
-        except QueueOverflowError as error:
-            _overflow(message, error)
+        except Exception as error:
+            self._refused(message, error)
             raise
         route.messages += 1
         route.bytes += message.size
         return is_promised
+
+    def _refused(self, message: Message, error: Exception) -> None:
+        """A queue has refused a message. Raises InternalError if that is the store's error.
+
+        Not part of `publish`, so that its handlers end before instruction 256: CPython needs memory for the position of
+        one behind it, and without memory never leaves it.
+        """
+        if isinstance(error, self._store_errors):
+            raise InternalError(str(error)) from error
+        if isinstance(error, QueueOverflowError):
+            _overflow(message, error)
 
     def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
         """Whether a message would go to journals alone, of queues that need not keep it in memory."""

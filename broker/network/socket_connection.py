@@ -126,13 +126,11 @@ class SocketConnection(asyncio.Protocol):
         """The socket has received data."""
         machine = self._machine
         if machine is None:
-            data = self._first_bytes = self._first_bytes + data
-            if self._accepts.tls is not None and data[0] == TLS_HELLO[0] and self._begin_tls(data):
-                return
-            machine = self._machine = self._detect(data)
+            self._first_bytes += data
+            machine = self._machine = self._find_machine()
             if machine is None:
                 return
-            self._first_bytes = b""
+            data, self._first_bytes = self._first_bytes, b""
         self._clients.work_begins()
         try:
             self._process(machine.receive, data)
@@ -140,9 +138,14 @@ class SocketConnection(asyncio.Protocol):
         except MemoryError:
             self._out_of_memory(machine)
 
-    def _detect(self, begin: bytes) -> Machine | None:
-        """The machine for the protocol of a client's first bytes; None if more are needed, or the client is refused."""
-        clients = self._clients
+    def _find_machine(self) -> Machine | None:
+        """The machine for the protocol of a client's first bytes.
+
+        None if more are needed, the client is refused, or its machine is behind a layer of TLS.
+        """
+        clients, begin = self._clients, self._first_bytes
+        if self._accepts.tls is not None and begin[0] == TLS_HELLO[0] and self._begin_tls(begin):
+            return None
         if self._transport is None or self._transport.is_closing() or not clients.protocols.is_decided(begin):
             return None
         if not self._accepts.plain:
@@ -245,7 +248,9 @@ class SocketConnection(asyncio.Protocol):
 
     def _out_of_memory(self, machine: Machine) -> None:
         """Close the connection: the client's data was processed incompletely, so later data cannot be processed."""
-        self._clients.broker.memory.exhausted(f"Client {self._peer.address}")
+        memory = self._clients.broker.memory
+        memory.free_reserve()  # the text needs memory, too
+        memory.exhausted(f"Client {self._peer.address}")
         if machine.is_negotiating:  # it may not even have answered with the protocol's header
             self.abort()
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from qstore.broker.log.logs import NOTICE
 from qstore.broker.model import memory
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
+from qstore.broker.model.router import Router
+from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.settings import BrokerSettings
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
@@ -180,3 +184,26 @@ def test_the_default_is_half_of_the_smallest_limit(monkeypatch: pytest.MonkeyPat
     assert default_ceiling() == LIMIT // 8
     monkeypatch.setattr(memory.resource, "getrlimit", lambda kind: (4096, memory.resource.RLIM_INFINITY))
     assert default_ceiling() == 2048
+
+
+@replaces
+def test_the_reserve_is_freed_without_memory() -> None:
+    failing = pytest.importorskip("_testcapi", reason="CPython's tests of its C API are not installed")
+    ceiling = MemoryCeiling(0, lambda: 0)
+    free, works_again = ceiling.free_reserve, failing.remove_mem_hooks
+    failing.set_nomemory(0)
+    try:
+        free()
+    finally:
+        works_again()
+    assert ceiling.is_exhausted
+
+
+@pytest.mark.parametrize("function", [Router.publish, SocketConnection.data_received])
+def test_what_fails_for_want_of_memory_can_be_left(function: Any) -> None:
+    """CPython allocates a number for the position of a handler behind instruction 256, and tries so forever."""
+    if not hasattr(function, "__code__"):
+        pytest.skip("it is compiled")
+    table = dis.Bytecode(function).exception_entries
+    assert table
+    assert all(entry.end // 2 <= 256 for entry in table if entry.lasti)
