@@ -15,6 +15,8 @@ from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
 from qstore.broker.model.router import Router
 from qstore.broker.network.socket_connection import SocketConnection
+from qstore.broker.protocols.amqp_0_9_1.publish import _publish_now
+from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection
 from qstore.broker.settings import BrokerSettings
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
@@ -199,7 +201,9 @@ def test_the_reserve_is_freed_without_memory() -> None:
     assert ceiling.is_exhausted
 
 
-@pytest.mark.parametrize("function", [Router.publish, SocketConnection.data_received])
+@pytest.mark.parametrize(
+    "function", [Router.publish, SocketConnection.data_received, ServerConnection.message, _publish_now]
+)
 def test_what_fails_for_want_of_memory_can_be_left(function: Any) -> None:
     """CPython allocates a number for the position of a handler behind instruction 256, and tries so forever."""
     if not hasattr(function, "__code__"):

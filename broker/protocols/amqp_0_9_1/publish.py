@@ -69,7 +69,11 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
     elif channel.transaction is not None:
         _publish_at_commit(channel, target, message, exchange)
         return
-    router = broker.router
+    _publish_now(channel, target, message, exchange, number)
+
+
+def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:
+    confirms, router = channel.confirms, channel.broker.router
     try:
         if target.is_mandatory or target.is_immediate or isinstance(message, CopiedMessage):
             is_waiting = _publish_or_return(channel, target, message, exchange)
