@@ -132,6 +132,7 @@ def test_the_end_on_a_file_system_that_has_become_read_only(
         command = broker.command("--daemon", "--pid-dir", str(pid_directory), "--log-to-file", str(log))
         started = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
         broker.port = int(started.stdout)
+    assert run("sync", "--file-system", mounted)  # the pid file, too: it is read later
     assert run("mount", "-o", "remount,abort", mounted)
     with RawPeer(broker.port) as peer:
         peer.publish("orders", b"not acknowledged")
