@@ -27,6 +27,7 @@ from tests.support.fixtures import (
     CopyOpener,
     StoreFixture,
     StoreOpener,
+    needs_recovery,
     set_writable,
     unpack,
 )
@@ -106,7 +107,7 @@ def open_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreOpen
 
     def open_once(name: str) -> StoreFixture:
         if not (HAS_RECOVERY or name.endswith("-clean")):
-            pytest.skip("needs db5.3_recover: Debian's db5.3-util")
+            pytest.skip(needs_recovery.kwargs["reason"])
         if name not in unpacked:
             unpacked[name] = unpack(name, directory)
         return unpacked[name]

@@ -48,8 +48,8 @@ class _Listener(NamedTuple):
 class Listeners:
     """Listens on every interface.
 
-    While there is no memory for a connection, it is refused. If the event loop has none either, it leaves the client
-    waiting, and accepts no other one from that socket: libuv waits for `uv_accept`, which it did not get to.
+    While there is no memory for a connection, it is refused. If an allocation fails in uvloop itself, it does not call
+    `uv_accept`, and libuv stops watching the socket: no client can connect there until the socket is opened again.
 
     Args:
         loop: the event loop.
@@ -71,7 +71,7 @@ class Listeners:
         self._accepted = 0
         self._accepted_before = 0  # when `look` was called last
         self._waiting: set[int] = set()  # descriptors on which connections waited then
-        self._revival: asyncio.Task[None] | None = None
+        self._reopening: asyncio.Task[None] | None = None
         self.ports: list[int] = []
         self.transports: dict[int, str] = {}
         self.may_be_stuck = False
@@ -118,11 +118,11 @@ class Listeners:
             return _REFUSED
 
     def look(self) -> None:
-        """Listen again on sockets from which nothing is accepted, or may be; called at intervals.
+        """Reopen the sockets if the event loop may have stopped accepting connections; called at intervals.
 
         Not before there is memory again: if it ran out meanwhile, the event loop's new handles would be undefined.
         """
-        if self._memory.is_exhausted:
+        if not self._listeners or self._memory.is_exhausted:
             return
         poll = select.poll()
         for each in self._listeners:
@@ -131,11 +131,11 @@ class Listeners:
         waiting = {descriptor for descriptor, _ in poll.poll(0)}
         stuck = waiting & self._waiting if self._accepted == self._accepted_before else set()
         self._waiting, self._accepted_before = waiting, self._accepted
-        if (stuck or self.may_be_stuck) and self._revival is None:
-            self._revival = self._loop.create_task(self._revive())
+        if (stuck or self.may_be_stuck) and self._reopening is None:
+            self._reopening = self._loop.create_task(self._reopen())
             self.may_be_stuck = False
 
-    async def _revive(self) -> None:
+    async def _reopen(self) -> None:
         """Listen on the same sockets with new handles of the event loop, which accept what waits there."""
         try:
             for listener in list(self._listeners):
@@ -150,18 +150,18 @@ class Listeners:
                     self._listeners.append(_Listener(server, listener.connect))
                 listener.server.close()
                 self._listeners.remove(listener)
-            _LOG.info("Listening again, in case that nothing is accepted since an allocation failed")
+            _LOG.info("Listening sockets reopened, since a failed allocation may have stopped accepting")
         except MemoryError:
             self._memory.exhausted("A listener")
         except OSError as error:
-            _LOG.error("Cannot listen again, so that no client may be able to connect: %s", error)
+            _LOG.error("Cannot reopen the listening sockets; new clients may be unable to connect: %s", error)
         finally:
-            self._revival = None
+            self._reopening = None
 
     def close(self) -> None:
         """Close the sockets: no client can connect any more."""
-        if self._revival is not None:
-            self._revival.cancel()
+        if self._reopening is not None:
+            self._reopening.cancel()
         for listener in self._listeners:
             listener.server.close()
         self._listeners.clear()

@@ -72,32 +72,30 @@ async def check_served(found: Served) -> None:
         await client(peer.sync)
 
 
-def test_a_connection_that_there_is_no_memory_for_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_refused(connecting: FailsOnce) -> None:
+    """A client whose connection cannot be made is disconnected, and the next one is served."""
+
     async def test() -> None:
         async with served() as found:
-            connect = FailsOnce(server_module.SocketConnection)
-            monkeypatch.setattr(server_module, "SocketConnection", connect)
             with pytest.raises(PeerGoneError):
                 await client(RawPeer, found.port)
-            assert connect.has_failed
+            assert connecting.has_failed
             await check_served(found)
 
     run(test())
+
+
+def test_a_connection_that_there_is_no_memory_for_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = FailsOnce(server_module.SocketConnection)
+    monkeypatch.setattr(server_module, "SocketConnection", connect)
+    check_refused(connect)
 
 
 def test_a_client_that_has_not_logged_in_is_closed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with connection.close, which might come before all that it expects first."""
-
-    async def test() -> None:
-        async with served() as found:
-            start = FailsOnce(LoginAttempt.start)
-            monkeypatch.setattr(LoginAttempt, "start", start)
-            with pytest.raises(PeerGoneError):
-                await client(RawPeer, found.port)
-            assert start.has_failed
-            await check_served(found)
-
-    run(test())
+    start = FailsOnce(LoginAttempt.start)
+    monkeypatch.setattr(LoginAttempt, "start", start)
+    check_refused(start)
 
 
 @pytest.fixture
