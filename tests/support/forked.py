@@ -141,9 +141,10 @@ class Forked:
         return bool(ready.poll(None if seconds is None else seconds * 1000))
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send it a signal, if it has not ended. It may have, though its status is not known yet."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""

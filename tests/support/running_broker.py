@@ -104,8 +104,7 @@ class RunningBroker:
         """Send the signal (0: none), wait for the end of the process and all that it started; its exit status."""
         assert self._process is not None
         self.children = children_of(self.pid)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal_number)
+        self._process.send_signal(signal_number)
         try:
             self._process.communicate(timeout=PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
