@@ -320,6 +320,23 @@ def test_routes_are_those_of_the_publishing(model: Model, results: Results) -> N
     assert (bodies(before), bodies(after)) == ([b"1"], [])
 
 
+@pytest.mark.parametrize("has_change", [False, True], ids=["one route", "two routes"])
+def test_messages_for_a_single_queue_are_counted_and_keep_their_order(
+    model: Model, results: Results, *, has_change: bool
+) -> None:
+    queue, exchange = model.queue("a", durable=True), model.broker.exchanges[""]
+    transaction = begin(model)
+    publish(model, transaction, "a", b"1")
+    publish(model, transaction, "a", b"2")
+    if has_change:
+        model.queue("b")  # routes are found anew
+    publish(model, transaction, "a", b"3")
+    assert (exchange.counts.messages_received, exchange.counts.bytes_routed) == (3, 3)
+    transaction.commit(results.append)
+    model.sync()
+    assert (results, bodies(queue)) == ([None], [b"1", b"2", b"3"])
+
+
 def test_a_queue_that_is_gone_by_then_is_left_out(model: Model, results: Results) -> None:
     gone, other = model.queue("gone", durable=True), model.queue("other", durable=True)
     consumer = taken(model, gone, b"old")

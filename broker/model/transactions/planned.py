@@ -144,6 +144,29 @@ class Planned:
 
 def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
     """The messages for each queue that is not deleted, as they are put on it."""
+    sole = _sole_queue(routes)
+    published = _distributed(messages, routes) if sole is None else {sole: messages}
+    for queue in list(published):
+        if queue.is_deleted:
+            del published[queue]
+        elif queue.message_ttl is not None:
+            published[queue] = [queue.limited(message) for message in published[queue]]
+    return published
+
+
+def _sole_queue(routes: list[Sequence[Queue]]) -> Queue | None:
+    """The queue, if all messages were routed to this one alone, and in the same way; None if not."""
+    if not routes or len(routes[0]) != 1:
+        return None
+    first = routes[0]
+    for queues in routes:  # a loop, since `all` costs more when compiled
+        if queues is not first:
+            return None
+    return first[0]
+
+
+def _distributed(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
+    """The messages for each queue."""
     published: dict[Queue, list[Message]] = {}
     last: Queue | None = None
     of_last: list[Message] = []
@@ -156,11 +179,6 @@ def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Qu
                     known = published[queue] = []
                 of_last = known
             of_last.append(message)
-    for queue in list(published):
-        if queue.is_deleted:
-            del published[queue]
-        elif queue.message_ttl is not None:
-            published[queue] = [queue.limited(message) for message in published[queue]]
     return published
 
 

@@ -55,6 +55,15 @@ class Work:
         Raises:
             ResourceLimitExceededError: the transaction is too large.
         """
+        if exchange.routes_by_key:  # saves asking the router for each message
+            route = exchange.routes.get(message.routing_key)
+            if route is None:
+                route = exchange.find(message.routing_key)
+            if route.sole is not None and not message.under_further_keys():
+                self._add(message, route.queues)
+                route.messages += 1
+                route.bytes += message.size
+                return
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
     def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> None:
@@ -68,16 +77,19 @@ class Work:
             exchange.receiver.check_transaction()
             self._router.publish_to(message, exchange, route)
             return
+        self._add(message, route.queues)
+        if exchange.sent is not None:
+            self.sent[len(self.messages) - 1] = exchange.sent
+        self._router.count(message, route)
+
+    def _add(self, message: Message, queues: Sequence[Queue]) -> None:
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
         self._ceiling.grown += size
         if self._max_bytes and self.memory > self._max_bytes:
             raise ResourceLimitExceededError(f"the transaction is larger than {self._max_bytes} bytes")
-        if exchange.sent is not None:
-            self.sent[len(self.messages)] = exchange.sent
         self.messages.append(message)
-        self.routes.append(route.queues)
-        self._router.count(message, route)
+        self.routes.append(queues)
 
     def accept(self, queue: Queue, entry: Entry) -> None:
         """Dequeue an acquired message at commit."""

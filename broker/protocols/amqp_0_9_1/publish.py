@@ -113,8 +113,11 @@ def _publish_or_return(channel: Channel, target: Target, message: BasicMessage, 
 def _publish_at_commit(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange) -> None:
     router, transaction = channel.broker.router, channel.transaction
     assert transaction is not None
+    if not (target.is_mandatory or target.is_immediate):
+        transaction.publish(message, exchange)
+        return
     route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
-    if not route.queues and (target.is_mandatory or target.is_immediate):
+    if not route.queues:
         channel.returns.append((_return(target, exchange, message), message))
     transaction.publish_to(message, exchange, route)
 
