@@ -162,7 +162,7 @@ def _run(port: int, scenario: Scenario, commits: int, messages: int, *, durable:
     for client in clients:
         client.begin()
         begun += 1
-    while left:
+    while left > 0:  # there may be more sessions than commits
         for key, _ in selector.select():
             if key.data.has_read():
                 left -= 1
