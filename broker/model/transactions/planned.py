@@ -144,8 +144,9 @@ class Planned:
 
 def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
     """The messages for each queue that is not deleted, as they are put on it."""
-    sole = _sole_queue(routes)
-    published = _distributed(messages, routes) if sole is None else {sole: messages}
+    first = routes[0] if routes else ()
+    is_sole = len(first) == 1 and routes.count(first) == len(routes)  # most often they all go to one queue
+    published = {first[0]: messages} if is_sole else _grouped(messages, routes)
     for queue in list(published):
         if queue.is_deleted:
             del published[queue]
@@ -154,18 +155,7 @@ def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Qu
     return published
 
 
-def _sole_queue(routes: list[Sequence[Queue]]) -> Queue | None:
-    """The queue, if all messages were routed to this one alone, and in the same way; None if not."""
-    if not routes or len(routes[0]) != 1:
-        return None
-    first = routes[0]
-    for queues in routes:  # a loop, since `all` costs more when compiled
-        if queues is not first:
-            return None
-    return first[0]
-
-
-def _distributed(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
+def _grouped(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
     """The messages for each queue."""
     published: dict[Queue, list[Message]] = {}
     last: Queue | None = None
