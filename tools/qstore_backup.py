@@ -30,14 +30,13 @@ from qstore.store.inspect.layout import UnusableInputError, find_layout
 from qstore.store.repair.stopped_store import told_errors
 from qstore.tools.backup.places import is_local, open_repository, workers
 from qstore.tools.backup.running import BrokerBackup
-from qstore.tools.console.broker_options import security_options, take_security
+from qstore.tools.console.broker_options import broker_url, security_options, take_security
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.text import printable
 from qstore.tools.entry import PathName, failing, private_files, run
 
 _PROGRAM: Final = "qstore-backup"
-_SCHEME: Final = "amqp://"
 _NICENESS: Final = 15  # for a running broker: a thread has then a thirtieth of the share of others (sched(7))
 _GENTLE_UNSYNCED: Final = 4 << 20  # bytes: the broker's own syncs wait for those that are under way
 
@@ -120,7 +119,8 @@ def command(
     """Back up STORE, or the store of the running broker at URL (amqp://[user/password@]host[:port]), to PLACE."""
     began = time.monotonic()
     removed: Removed | None = None
-    is_running = store.startswith(_SCHEME)
+    broker = broker_url(store)
+    is_running = broker is not None
     security = take_security(values)
     if not is_running and (store_dir is not None or security):
         raise click.UsageError("--store-dir and the options of SASL and TLS apply to a running broker.")
@@ -139,11 +139,9 @@ def command(
         try:
             with bytes_progress() as (stage, advance):
                 backup = StoreBackup(environment, repository, __version__, effort=effort, stage=stage, advance=advance)
-                if is_running:
-                    url = store.removeprefix(_SCHEME)
-                    with Console(url, timeout=timeout, connect_timeout=timeout, **security) as console:
-                        where = _SCHEME + url.rpartition("@")[2]  # no password
-                        result = BrokerBackup(console, where, store_dir).run(backup, full=full, verify=verify)
+                if broker is not None:
+                    with Console(broker.text, timeout=timeout, connect_timeout=timeout, **security) as console:
+                        result = BrokerBackup(console, broker.shown, store_dir).run(backup, full=full, verify=verify)
                 else:
                     with told_errors(store), stopped_store(environment, OsDisk(), store) as source:
                         result = backup.run(source, full=full, verify=verify)

@@ -30,6 +30,7 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.store.live.delivered import delivered_of
 from qstore.tools.check.report import plain_console
+from qstore.tools.console.broker_options import BrokerUrl, broker_url
 from qstore.tools.console.moments import Moment
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
 from qstore.tools.console.tables import Column, print_grid
@@ -44,7 +45,6 @@ from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, f
 from qstore.tools.interchange.items import ExportHeader, ExportWriter, InterchangeError
 
 _PROGRAM: Final = "qstore-export"
-_SCHEME: Final = "amqp://"
 _MAX_SHOWN: Final = 200  # queues in the report
 
 _EPILOG = """
@@ -129,10 +129,10 @@ def command(
     told = Form(form) if form else form_of(destination)
     if told is None:
         raise click.BadParameter(f"{destination} does not tell its form by its name", param_hint="DEST; use --format")
-    is_broker = source.startswith(_SCHEME)
-    if take and (not is_broker or since is not None or until is not None):
+    broker = broker_url(source)
+    if take and (broker is None or since is not None or until is not None):
         raise click.UsageError("--take applies to a running broker, and cannot be combined with --since and --until.")
-    if is_broker and rids is not None:
+    if broker is not None and rids is not None:
         raise click.UsageError("--rid applies to a store: a broker does not tell record ids.")
     if told is Form.DEFINITIONS:
         if take:
@@ -141,8 +141,8 @@ def command(
     damaged: Sequence[Damage] = ()
     unmapped = Unmapped()
     with failing(_PROGRAM, UnusableInputError, InterchangeError, MessagingError, advise=advice), private_files():
-        if is_broker:
-            counts = _export_broker(source, destination, told, chosen, unmapped, take=take, strict=strict)
+        if broker is not None:
+            counts = _export_broker(broker, destination, told, chosen, unmapped, take=take, strict=strict)
         else:
             recovered, counts = _export(
                 source, destination, told, chosen, unmapped, with_passwords=with_passwords, strict=strict
@@ -203,7 +203,7 @@ def _note_unmapped(writer: ExportWriter, unmapped: Unmapped, destination: str, *
 
 
 def _export_broker(
-    source: str,
+    source: BrokerUrl,
     destination: str,
     form: Form,
     chosen: ExportSelection,
@@ -212,10 +212,9 @@ def _export_broker(
     take: bool,
     strict: bool,
 ) -> Mapping[str, int]:
-    where = _SCHEME + source.removeprefix(_SCHEME).rpartition("@")[2]  # no password
-    with Connection(source.removeprefix(_SCHEME)) as connection:
+    with Connection(source.text) as connection:
         export = BrokerExport(connection, chosen, take=take)
-        header = ExportHeader(uuid4(), int(time.time()), __version__, where, "broker", _described(chosen))
+        header = ExportHeader(uuid4(), int(time.time()), __version__, source.shown, "broker", _described(chosen))
         with progress_bar("exporting messages", MofNCompleteColumn()) as bar:
             with export_file(destination, form, with_passwords=False) as writer:
                 writer.begin(header)

@@ -1,7 +1,8 @@
 """`qstore-import`: bring an export into a store that is not running, all of it or nothing, or into a broker; only once.
 
-Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, or
-definitions that cannot be mapped, 2 the export, the store, the broker or the command line is unusable.
+Exit codes: 0 it was imported, or had been before, 1 messages cannot be sent to a broker, definitions cannot be mapped,
+or the broker has refused some of them (the rest is imported), 2 the export, the store, the broker or the command line
+is unusable.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.store.errors import StoreError, advice
 from qstore.store.log_lines import Level, LogLine
+from qstore.tools.console.broker_options import BrokerUrl, broker_url
 from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.interchange.applying import import_into_broker, import_into_store
@@ -28,7 +30,6 @@ from qstore.tools.interchange.items import InterchangeError, ItemSink
 from qstore.tools.interchange.report import ImportReport, report_of_broker, report_of_plan, show, show_json
 
 _PROGRAM: Final = "qstore-import"
-_SCHEME: Final = "amqp://"
 
 _EPILOG = """
 \b
@@ -58,8 +59,8 @@ virtual host are imported. What cannot be mapped is listed in notices, and the e
 nothing is imported.
 
 \b
-Exit codes: 0 it was imported, or had been before, 1 messages were left out that cannot be sent to a broker, or
-something of definitions, 2 EXPORT, STORE or the command line is unusable, or the broker has refused it.
+Exit codes: 0 it was imported, or had been before, 1 all but some messages or definitions, which notices name: they
+cannot be mapped, or the broker has refused them, 2 EXPORT, STORE, the broker or the command line is unusable.
 """
 
 
@@ -130,11 +131,11 @@ def command(
     changes = {"renamings": renamings, "queues": queues, "topology": topology, "in_doubt": InDoubt(in_doubt)}
     definitions = DefinitionOptions(vhost, Unmapped())
     request = _Request(source, destination, changes, dry_run, again, edited, rate, definitions, strict)
-    is_broker = destination.startswith(_SCHEME)
-    if rate and not is_broker:
+    broker = broker_url(destination)
+    if rate and broker is None:
         raise click.UsageError("--rate applies to a running broker.")
     with failing(_PROGRAM, InterchangeError, StoreError, MessagingError, advise=advice), private_files():
-        report = _into_broker(request) if is_broker else _into_store(request)
+        report = _into_broker(request, broker) if broker is not None else _into_store(request)
     for notice in (*report.notices, *definitions.unmapped):
         click.echo(f"notice: {printable(notice)}", err=True)
     with failing(_PROGRAM):
@@ -142,7 +143,7 @@ def command(
             show_json(report)
         elif not quiet:
             show(report)
-    context.exit(EXIT_DAMAGE if report.left_out or definitions.unmapped else 0)
+    context.exit(EXIT_DAMAGE if report.left_out or report.refused or definitions.unmapped else 0)
 
 
 class _Request(NamedTuple):
@@ -173,14 +174,13 @@ def _into_store(request: _Request) -> ImportReport:
     return report_of_plan(done.plan, done.past, path, time.monotonic() - began, dry_run=request.dry_run)
 
 
-def _into_broker(request: _Request) -> ImportReport:
+def _into_broker(request: _Request, broker: BrokerUrl) -> ImportReport:
     began = time.monotonic()
     done = import_into_broker(
-        request.read, request.destination, rate=request.rate, dry_run=request.dry_run, again=request.again
+        request.read, broker.text, rate=request.rate, dry_run=request.dry_run, again=request.again
     )
-    where = request.destination.rpartition("@")[2]  # no password
     seconds = time.monotonic() - began
-    return report_of_broker(done.work, done.intake, done.past, where, seconds, dry_run=request.dry_run)
+    return report_of_broker(done.work, done.intake, done.past, broker.shown, seconds, dry_run=request.dry_run)
 
 
 def _warn(line: LogLine) -> None:

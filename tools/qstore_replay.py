@@ -21,11 +21,12 @@ from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
+from qstore.tools.console.broker_options import broker_url
 from qstore.tools.console.moments import Moment
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.selection import parse_rids
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
-from qstore.tools.interchange.applying import SCHEME, import_into_broker, import_into_store
+from qstore.tools.interchange.applying import import_into_broker, import_into_store
 from qstore.tools.interchange.items import InterchangeError
 from qstore.tools.replay.choice import Choice
 from qstore.tools.replay.report import ReplayReport
@@ -125,8 +126,8 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
         raise click.UsageError(
             "tell with which message to begin: --from-rid, --from-id, --from-header, --since, or --all."
         )
-    is_broker = destination.startswith(SCHEME)
-    if values["rate"] and not is_broker:
+    broker = broker_url(destination)
+    if values["rate"] and broker is None:
         raise click.UsageError("--rate applies to a running broker.")
     queue = unescape_name(values["queue"])
     target = queue if values["target"] is None else unescape_name(values["target"])
@@ -140,13 +141,13 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
         opened = open_replay(source, destination, choice, backup=values["backup"], is_whole=not values["outstanding"])
         with opened as replay:
             left_out = 0
-            if is_broker:
-                sent = import_into_broker(replay.read, destination, rate=values["rate"], dry_run=dry_run, again=again)
+            if broker is not None:
+                sent = import_into_broker(replay.read, broker.text, rate=values["rate"], dry_run=dry_run, again=again)
                 past, left_out = sent.past, sent.work.left_out
             else:
                 store_of_version_2(tool_environment(), destination, __version__)
                 past = import_into_store(replay.read, destination, dry_run=dry_run, again=again, log=_warn).past
-    where = SCHEME + destination.removeprefix(SCHEME).rpartition("@")[2] if is_broker else destination  # no password
+    where = destination if broker is None else broker.shown
     report = ReplayReport(choice, replay.replayed, where, past, dry_run, left_out, time.monotonic() - began)
     _tell(replay, left_out)
     with failing(_PROGRAM):

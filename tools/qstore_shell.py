@@ -18,7 +18,7 @@ from qstore import __version__
 from qstore.broker.client.errors import ConnectionFailedError
 from qstore.store.errors import advice
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.console.broker_options import BrokerOptions, OptionMap, security_options, take_security
+from qstore.tools.console.broker_options import BrokerOptions, OptionMap, broker_url, security_options, take_security
 from qstore.tools.console.text import printable
 from qstore.tools.entry import PathName, failing, private_files, run
 from qstore.tools.shell.prompt import run_lines, run_terminal
@@ -26,9 +26,9 @@ from qstore.tools.store_shell.broker import BrokerPlace
 from qstore.tools.store_shell.commands import FAILURES, PROGRAM, Settings, Shell
 from qstore.tools.store_shell.place import Place
 from qstore.tools.store_shell.store import StorePlace
+from qstore.tools.store_shell.words import ShellError
 
 EXIT_FAILED: Final = 1
-_SCHEME: Final = "amqp://"
 _HEARTBEAT: Final = 10
 
 _EPILOG: Final = """
@@ -78,8 +78,12 @@ def command(context: click.Context, /, **values: Any) -> None:
     connection = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT, **security, **values["connection_options"]}
 
     def open_place(where: str) -> Place:
-        if where.startswith(_SCHEME):
-            return BrokerPlace(BrokerOptions(where.removeprefix(_SCHEME), connection, timeout))
+        try:
+            broker = broker_url(where)
+        except click.UsageError as error:
+            raise ShellError(error.message) from None
+        if broker is not None:
+            return BrokerPlace(BrokerOptions(broker.text, connection, timeout), broker.shown)
         return StorePlace(where, _warn)
 
     _take_any_input()

@@ -216,8 +216,10 @@ class Runner:
 
     def _reload(self) -> None:
         """SIGHUP: reopen the log file, check the user file, and read the certificate again."""
+        reloaded: list[str] = []
         try:
             self._log.reopen()
+            reloaded.append("the log file")
         except LogError as error:
             _LOG.error("%s; log lines are lost until it can be written", error)
         path = self._settings.user_file
@@ -226,6 +228,7 @@ class Runner:
                 for line in Users(path).check():
                     _SECURITY_LOG.warning("%s", line)
                 _SECURITY_LOG.notice("%s: the user file is valid; it is read at every login", path)
+                reloaded.append("the user file")
             except UserFileError as error:
                 _SECURITY_LOG.error("%s", error)
         if self._access is not None and self._settings.acl_file is not None:
@@ -234,10 +237,13 @@ class Runner:
             try:
                 for line in self._server.reload_security():
                     _SECURITY_LOG.warning("%s", line)
+                if self._settings.tls is not None:
+                    reloaded.append("the certificate")
             except TlsConfigurationError as error:
                 _SECURITY_LOG.error("%s; the previous certificate stays in use", error)
             _SECURITY_LOG.notice("Failed logins since the start: %d", self._server.authentication.failures)
-        _LOG.notice("Reloaded the log file, the user file and the certificate; changes of other options need a restart")
+        what = " and ".join(filter(None, (", ".join(reloaded[:-1]), *reloaded[-1:]))) or "nothing"
+        _LOG.notice("Reloaded %s; changes of other options need a restart", what)
 
     def _open_store(self, report: StartReport) -> Store | None:
         if self._module is None:

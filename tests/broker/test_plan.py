@@ -92,21 +92,21 @@ def test_no_message_is_larger_than_a_quarter_of_the_memory(file: Path) -> None:
 def test_settings(file: Path) -> None:
     arguments = [
         "--config", str(file), "--port=1", "--interface=::1", "--connection-backlog=2", "--no-auth", "--auth-realm=R",
-        "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5",
+        "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5M",
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
         "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M",
-        "--max-paging-size=5G", "--staging-threshold=11", "--deliver-before-sync=yes",
+        "--max-paging-size=5G", "--staging-threshold=11K", "--deliver-before-sync=yes",
         "--dtx-default-timeout=7", "--dtx-max-timeout=8",
         "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
         "--replication-exchange-name=x", "--replication-exchange-type=topic",
     ]  # fmt: skip
     assert settings_of(make_plan(arguments, {}).values, "/data") == BrokerSettings(
         port=1, interfaces=("::1",), backlog=2, data_directory="/data", auth=False, realm="R", user_file="u",
-        max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
+        max_connections=3, negotiate_seconds=4.5, max_message_bytes=5 << 20, queue_limit_bytes=6, enable_timestamp=True,
         tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
         event_threshold_percent=0, default_message_group="EMPTY-GROUP", memory_bytes=9 << 30,
-        queue_memory_bytes=7 << 20, paging_directory="/data/paging", max_paging_bytes=5 << 30, staging_bytes=11,
+        queue_memory_bytes=7 << 20, paging_directory="/data/paging", max_paging_bytes=5 << 30, staging_bytes=11 << 10,
         deliver_before_sync=True,
         replication_queue="events", create_replication_queue=True, replication_listener="mirror",
         replication_exchange="x", replication_exchange_type="topic",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qstore.broker.security.users.user_file import Users
+from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
@@ -44,6 +45,19 @@ def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_pat
     assert has_logged(broker, "the log cannot be written: Is a directory")
     assert broker.is_running()
     assert broker.stop() == 0, broker.log_text()
+
+
+def test_sighup_names_only_what_was_reloaded(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    certificate, log = Path(Certificates(tmp_path).server()), tmp_path / "qpidd.log"
+    broker = make_broker("--ssl-cert", str(certificate), "--ssl-port", "0", "--log-to-file", str(log)).start()
+    os.kill(broker.pid, signal.SIGHUP)
+    assert has_logged(broker, "Reloaded the log file and the certificate; ", log)
+    certificate.write_text("nonsense")
+    log.write_text("")
+    os.kill(broker.pid, signal.SIGHUP)
+    assert has_logged(broker, "the previous certificate stays in use", log)
+    assert has_logged(broker, "Reloaded the log file; ", log)
+    assert broker.stop() == 0
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)])

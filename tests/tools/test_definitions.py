@@ -24,8 +24,9 @@ from qstore.tools.interchange.items import InterchangeError
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture
 from tests.support.running_broker import BrokerMaker, make_broker
-from tests.tools.interchange_runs import bring, export
+from tests.tools.interchange_runs import bring, export, write_lines
 from tests.tools.shell_runs import objects
+from tests.tools.test_interchange import simple_lines
 
 __all__ = ["make_broker"]
 
@@ -218,6 +219,104 @@ def test_a_virtual_host_is_chosen(tmp_path: Path, file: Path) -> None:
     two = {**DEFINITIONS, "exchanges": [], "bindings": [], "queues": [{"name": n, "vhost": n} for n in "ab"]}
     file.write_text(json.dumps(two))
     assert "there are several virtual hosts (a, b): choose one (--vhost)" in bring(file, tmp_path / "c").output
+
+
+def dangling_definitions(tmp_path: Path) -> Path:
+    """As RabbitMQ exports them: bindings of queues and exchanges that are not in the file."""
+
+    def binding(source: str, target: str, kind: str = "queue") -> dict[str, Any]:
+        return {"source": source, "destination": target, "destination_type": kind, "routing_key": "k"}
+
+    bindings = [
+        binding("amq.topic", "gone"), binding("nowhere", "q"), binding("amq.topic", "nowhere", "exchange"),
+        binding("amq.topic", "q"), binding("amq.topic", "amq.fanout", "exchange"),
+    ]  # fmt: skip
+    queues = [{"name": "q", "durable": True}, {"name": "last", "durable": True}]
+    (tmp_path / "dangling.json").write_text(json.dumps({"queues": queues, "bindings": bindings}))
+    return tmp_path / "dangling.json"
+
+
+def test_bindings_without_a_queue_or_exchange_are_left_out_by_a_broker_too(
+    tmp_path: Path, make_broker: BrokerMaker
+) -> None:
+    url = f"amqp://127.0.0.1:{make_broker().start().port}"
+    file = dangling_definitions(tmp_path)
+    planned, done = bring(file, url, "--dry-run"), bring(file, url)
+    assert planned.exit_code == done.exit_code == 0, done.output
+    assert planned.stderr == done.stderr
+    assert done.stderr.count("is left out: there is no") == 3
+    for missing in ('no queue "gone"', 'no exchange "nowhere"'):
+        assert missing in done.stderr
+    back = tmp_path / "back.definitions.json"
+    assert export(url, back).exit_code == 0
+    written = json.loads(back.read_bytes())
+    assert {each["name"] for each in written["queues"]} == {"q", "last"}
+    assert sorted((each["source"], each["destination"]) for each in written["bindings"]) == [
+        ("amq.topic", "amq.fanout"), ("amq.topic", "q"),
+    ]  # fmt: skip
+
+
+def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path, make_broker: BrokerMaker) -> None:
+    url = f"amqp://127.0.0.1:{make_broker().start().port}"
+    header = {"kind": "export", "format": "qstore-export", "version": 1}
+    lines = [
+        header,
+        {"kind": "exchange", "name": "refused", "type": "no-such-type"},
+        {"kind": "queue", "name": "refused", "arguments": {"qpid.max_count": "many"}},
+        {"kind": "queue", "name": "taken"},
+        {"kind": "binding", "exchange": "refused", "queue": "taken", "key": "k"},
+        {"kind": "binding", "exchange": "amq.direct", "queue": "refused", "key": "k"},
+        {"kind": "binding", "exchange": "amq.direct", "queue": "taken", "key": "k"},
+    ]
+    result = bring(write_lines(tmp_path / "e.jsonl", lines), url, "--edited", "--json")
+    assert result.exit_code == 1, result.output
+    summary = json.loads(result.stdout.splitlines()[-1])
+    created = [summary[f"{kind}_created"] for kind in ("queues", "exchanges", "bindings")]
+    assert (created, summary["objects_refused"]) == ([1, 0, 1], 4)
+    assert result.stderr.count("is left out: ") == 4
+    with Connection(url) as connection:
+        assert connection.session().invoke("queue.query", queue="taken")["queue"] == "taken"
+
+
+def test_messages_for_a_refused_queue_stop_the_import_before_any_is_sent(
+    tmp_path: Path, make_broker: BrokerMaker
+) -> None:
+    url = f"amqp://127.0.0.1:{make_broker().start().port}"
+    lines = simple_lines(2, "refused")
+    lines[1]["arguments"] = {"qpid.max_count": "many"}
+    lines.insert(1, {"kind": "queue", "name": "taken"})
+    lines.insert(3, {"kind": "message", "queue": "taken", "body": "x"})
+    result = bring(write_lines(tmp_path / "e.jsonl", lines), url, "--edited")
+    assert result.exit_code == 2
+    assert 'queue "refused": the broker has refused it' in result.stderr
+    assert result.stderr.count("\n") == 1
+    with Connection(url) as connection:
+        assert connection.session().invoke("queue.query", queue="taken")["message_count"] == 0
+
+
+def test_bindings_with_one_key_are_exported_with_the_key_of_the_client(
+    tmp_path: Path, make_broker: BrokerMaker
+) -> None:
+    broker = make_broker().start()
+    url, back = f"amqp://127.0.0.1:{broker.port}", tmp_path / "back.definitions.json"
+    declared = [{"x-match": "all", "a": number} for number in range(3)]
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.exchange_declare("h", "headers", durable=True)
+        for arguments in declared:
+            for exchange in ("h", "amq.headers"):
+                channel.queue_bind("q", exchange, "k", arguments)
+        channel.queue_bind("q", "amq.topic", "k#0123456789abcdef")  # looks like one, and is none
+    for place in (url, broker.data_directory):
+        if place is not url:
+            broker.close()
+        assert export(place, back).exit_code == 0
+        bound = json.loads(back.read_bytes())["bindings"]
+        back.unlink()
+        assert sorted(each["routing_key"] for each in bound) == [*["k"] * 6, "k#0123456789abcdef"]
+        for exchange in ("h", "amq.match"):
+            assert [each["arguments"] for each in bound if each["source"] == exchange] == declared
 
 
 def headers_definitions() -> bytes:

@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import zstandard
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from qstore.store.importing.intake import Intake
 from qstore.tools.interchange.files import read_export
 from qstore.tools.interchange.items import InterchangeError
+from qstore.tools.interchange.json_lines import MAX_OBJECT_LINE, read_json_lines
 from tests.support.fixtures import StoreFixture
 from tests.support.profiles import examples
 from tests.tools.interchange_runs import FORMS, bring, export, lines_of, write_lines
@@ -128,17 +130,20 @@ def test_a_member_that_states_more_than_there_is(tmp_path: Path) -> None:
     assert "more than the limit" in refused(tmp_path / "e.tar.zst", zstandard.compress(head + HEADER))
 
 
-@pytest.mark.parametrize("size", [1 << 29])
-def test_a_bomb(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("begin", "limit"), [(b'{"', "the line is longer than 16,777,216 bytes"),
+                         (b'{"kind": "message", "body": "', "the message is longer than 536,870,912 bytes")],
+)  # fmt: skip
+def test_a_bomb(tmp_path: Path, begin: bytes, limit: str) -> None:
     """A line, or a member, without end, which compresses to nothing: refused before it fills the memory."""
-    compressor = zstandard.ZstdCompressor()
+    compressor, size = zstandard.ZstdCompressor(), 1 << 29
     path = tmp_path / "bomb.jsonl.zst"
     with path.open("wb") as file, compressor.stream_writer(file, closefd=False) as stream:
-        stream.write(b'{"')
+        stream.write(begin)
         for _ in range(size >> 20):
             stream.write(bytes(1 << 20))
     assert path.stat().st_size < size >> 10
-    assert "a line is longer than 536,870,912 bytes" in bring(path, tmp_path / "store").output
+    assert limit in bring(path, tmp_path / "store").output
 
 
 def test_a_window_that_asks_for_too_much_memory(tmp_path: Path) -> None:
@@ -245,3 +250,45 @@ def test_a_parquet_file_of_somebody_else(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(arrow.table({"a": [1, 2]}), tmp_path / "other.parquet")
     content = (tmp_path / "other.parquet").read_bytes()
     assert "this Parquet file is not an export" in refused(tmp_path / "e.parquet", content)
+
+
+def test_an_endless_line_is_refused_before_it_fills_the_memory() -> None:
+    class Endless(io.RawIOBase):
+        """A file without a line break: what it was asked for, in bytes."""
+
+        read_bytes = 0
+
+        def __init__(self, begin: bytes) -> None:
+            self._begin = begin
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            given = self._begin[: len(buffer)] or b"x" * len(buffer)
+            self._begin = self._begin[len(given) :]
+            buffer[: len(given)] = given
+            self.read_bytes += len(given)
+            return len(given)
+
+    for begin in (b"", b'{"kind":"queue","name":"'):
+        endless = Endless(begin)
+        with pytest.raises(InterchangeError, match="line 1: the line is longer than"):
+            read_json_lines(io.BufferedReader(endless), Intake(None))
+        assert endless.read_bytes < 2 * MAX_OBJECT_LINE
+
+
+def test_a_long_message_is_read_in_parts_and_an_endless_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.tools.interchange.json_lines.MAX_OBJECT_LINE", 300)
+    monkeypatch.setattr("qstore.tools.interchange.json_lines.MAX_LINE", 1500)
+    head = b'{"kind":"export","format":"qstore-export","version":1}\n'
+    for size, fits in ((100, True), (1200, True), (1500, False), (5000, False)):
+        intake = Intake(None)
+        line = b'{"kind":"message","queue":"q","body":"' + b"x" * size + b'"}\n'
+        stream = io.BufferedReader(cast(io.RawIOBase, io.BytesIO(head + line)))
+        if fits:
+            read_json_lines(stream, intake, is_edited=True)
+            assert intake.messages["q"].messages == 1
+        else:
+            with pytest.raises(InterchangeError, match="line 2: the message is longer than 1,500 bytes"):
+                read_json_lines(stream, intake, is_edited=True)

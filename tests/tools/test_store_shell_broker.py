@@ -87,7 +87,7 @@ def test_columns_are_as_wide_as_their_cells(url: str, queue: str) -> None:
 
 
 def test_messages_that_come_after_the_plan_stay(url: str, queue: str) -> None:
-    place = BrokerPlace(BrokerOptions(url.removeprefix("amqp://"), {}, PATIENCE_SECONDS))
+    place = BrokerPlace(BrokerOptions(url, {}, PATIENCE_SECONDS), url)
     wanted = read_wanted([queue], None, None)
     moved, purged = place.plan_copy(wanted, f"{queue}.old", removes=True), place.plan_removal(wanted, "purge")
     text(url, f"inject {queue} body=6")

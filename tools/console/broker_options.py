@@ -17,9 +17,11 @@ Those that are not given are left to the client. `BrokerOptions.take` takes all 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -40,6 +42,45 @@ _SECURITY: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("--ssl-trust --ssl-trustfile", "FILE", "ssl_trustfile", "TLS: certificates of trusted authorities, in PEM."),
 )  # fmt: skip
 _SKIP_HOSTNAME: Final = "ssl_skip_hostname_check"
+
+
+_SCHEMES: Final = ("amqp://", "amqps://")
+_match_scheme: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE).match
+_match_address: Final = re.compile(r"(?:amqps?:)?(?:[\w.-]+|\[[0-9a-fA-F:.%]+\]):\d{1,5}").fullmatch
+
+
+class BrokerUrl(NamedTuple):
+    """The URL of a broker where a command also takes a path.
+
+    Attributes:
+        text: as given, for the client.
+    """
+
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """The URL without user and password."""
+        scheme, _, rest = self.text.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def broker_url(text: str) -> BrokerUrl | None:
+    """What a command takes that works on a store or on a broker: the broker's URL, or None if it is a path.
+
+    Raises:
+        click.UsageError: it is the address of a broker without `amqp://`, or another URL.
+    """
+    if text.startswith(_SCHEMES):
+        return BrokerUrl(text)
+    if Path(text).exists():
+        return None
+    if _match_scheme(text):
+        raise click.UsageError(f"{text}: not the URL of a broker: give amqp://HOST:PORT, or amqps://HOST:PORT for TLS.")
+    if _match_address(text):
+        advice = f"for the broker at this address give amqp://{text.rpartition('amqp:')[2]}, for a directory ./{text}"
+        raise click.UsageError(f"{text}: no such directory; {advice}.")
+    return None
 
 
 class OptionMap(click.ParamType[dict[str, Any]]):

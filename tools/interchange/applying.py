@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rich.progress import MofNCompleteColumn
 
@@ -18,8 +18,6 @@ from qstore.store.log_lines import LogLine
 from qstore.tools.console.progress import progress_bar, writing_progress
 from qstore.tools.interchange.broker_import import BrokerImport
 from qstore.tools.interchange.items import ItemSink
-
-SCHEME: Final = "amqp://"
 
 #: Reads what is imported into a sink, the same each time. Returns what identifies this import in the ledger.
 Read: TypeAlias = Callable[[ItemSink], str]
@@ -81,7 +79,7 @@ def import_into_broker(read: Read, url: str, *, rate: float, dry_run: bool, agai
     """
     intake = Intake(None)
     identity = read(intake)
-    with Connection(url.removeprefix(SCHEME)) as connection:
+    with Connection(url) as connection:
         work = BrokerImport(connection, intake, rate)
         past = None if again else work.past(identity)
         if past is None and not dry_run:

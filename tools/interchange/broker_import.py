@@ -14,14 +14,23 @@ to a broker in this way, and are refused: they can be imported as decided.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender, Session
+from qstore.broker.client import (
+    Connection,
+    Empty,
+    Message,
+    MessagingError,
+    Receiver,
+    Sender,
+    Session,
+    SessionError,
+)
 from qstore.broker.client.address import queue_address
-from qstore.broker.management.console import Console
+from qstore.broker.management.console import AgentError, Console
 from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
+from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.values import MAP, TypedValue
 from qstore.formats.wording import printable
@@ -45,7 +54,7 @@ class BrokerChanges(NamedTuple):
     Attributes:
         exchanges, bindings: numbers of them.
         queues: names of the queues.
-        notices: one line each.
+        notices: what is left out and why, one line each; what the broker refuses is added while it is created.
     """
 
     exchanges: int
@@ -63,13 +72,14 @@ class BrokerImport:
         rate: messages per second; 0 for no limit.
 
     Attributes:
-        changes: what is created.
         left_out: number of messages that cannot be sent.
+        refused: number of exchanges, queues and bindings that the broker has refused.
     """
 
     def __init__(self, connection: Connection, intake: Intake, rate: float = 0) -> None:
         self._connection, self._intake, self._pace = connection, intake, Pace(rate)
         self.left_out = 0
+        self._declaring: Session | None = None
         if intake.in_doubt or any(queue.in_doubt for queue in intake.messages.values()):
             text = "this export has branches in doubt, which cannot be imported into a running broker"
             raise InterchangeError(f"{text}: --in-doubt commit or rollback decides them")
@@ -81,12 +91,51 @@ class BrokerImport:
             for name in intake.messages:
                 if name not in intake.queues and _queue(session, name) is None:
                     raise InterchangeError(f'queue "{printable(name)}": there is no such queue in the broker')
-        found = (exchange_binding_of(each) for each in intake.general)
-        self._onward = [each for each in found if each is not None]
-        others = len(intake.general) - len(self._onward)
-        notices = [f"{others} links, bridges and other objects are left out"] if others else []
-        exchanges, bindings = len(self._missing_exchanges), len(intake.bindings) + len(self._onward)
-        self.changes = BrokerChanges(exchanges, bindings, frozenset(self._missing_queues), notices)
+            self._notices: list[str] = []
+            self._find_bindings(session)
+        others = sum(exchange_binding_of(each) is None for each in intake.general)
+        if others:
+            self._notices.append(f"{others} links, bridges and other objects are left out")
+        self.refused = 0
+
+    @property
+    def changes(self) -> BrokerChanges:
+        """What is created: planned before `run`, and without what the broker has refused after it."""
+        exchanges, bindings = len(self._missing_exchanges), len(self._bindings) + len(self._onward)
+        return BrokerChanges(exchanges, bindings, frozenset(self._missing_queues), self._notices)
+
+    def _find_bindings(self, session: Session) -> None:
+        """The bindings whose ends are in the broker or in the export; a notice for each of the others."""
+        has_exchange = {"": True, **dict.fromkeys(self._intake.exchanges, True)}
+        has_queue = dict.fromkeys(self._intake.queues, True)
+
+        def missing(exchanges: Sequence[str], queue: str | None) -> str | None:
+            for name in exchanges:
+                if name not in has_exchange:
+                    has_exchange[name] = not session.invoke("exchange.query", name=name).get("not_found")
+                if not has_exchange[name]:
+                    return f'exchange "{printable(name)}"'
+            if queue is None:
+                return None
+            if queue not in has_queue:
+                has_queue[queue] = _queue(session, queue) is not None
+            return None if has_queue[queue] else f'queue "{printable(queue)}"'
+
+        self._bindings: list[tuple[str, Binding]] = []
+        self._onward: list[ExchangeBinding] = []
+        for exchange, binding in self._intake.bindings:
+            if gone := missing((exchange,), binding.queue_name):
+                self._left_out(_shown(exchange, binding.queue_name, binding.key), f"there is no {gone}")
+            else:
+                self._bindings.append((exchange, binding))
+        for bound in filter(None, map(exchange_binding_of, self._intake.general)):
+            if gone := missing(bound[:2], None):
+                self._left_out(_shown(*bound[:3]), f"there is no {gone}")
+            else:
+                self._onward.append(bound)
+
+    def _left_out(self, what: str, why: str) -> None:
+        self._notices.append(f"{what} is left out: {why}")
 
     def _find_exchanges(self, session: Session) -> list[Exchange]:
         """The exchanges that the broker does not have, each after its alternate exchange."""
@@ -139,28 +188,81 @@ class BrokerImport:
             self.left_out = work.left_out
 
     def _create(self, identity: str) -> None:
-        """Create what is missing; the broker does nothing about what exists."""
+        """Create what is missing; the broker leaves alone what exists.
+
+        What the broker refuses is left out, with a notice: the rest is created all the same.
+
+        Raises:
+            InterchangeError: it has refused a queue that messages are for.
+        """
+        self._missing_exchanges = [
+            each
+            for each in self._missing_exchanges
+            if self._declare(
+                f'exchange "{printable(each.name)}"',
+                "exchange.declare", exchange=each.name, type=each.type, **_declared(each),
+            )
+        ]  # fmt: skip
+        self._missing_queues = {
+            name: queue
+            for name, queue in self._missing_queues.items()
+            if self._declare(f'queue "{printable(name)}"', "queue.declare", queue=name, **_declared(queue))
+        }
+        refused = [name for name in self._intake.messages if name in self._intake.queues and not self._has(name)]
+        if refused:
+            text = f'queue "{printable(refused[0])}": the broker has refused it, and messages are for it'
+            raise InterchangeError(f"{text}: {self._notices[-1]}; no message was imported")
+        self._bindings = [
+            (name, binding)
+            for name, binding in self._bindings
+            if self._declare(
+                _shown(name, binding.queue_name, binding.key),
+                "exchange.bind", exchange=name, queue=binding.queue_name, binding_key=binding.key,
+                arguments=binding.arguments if len(binding.arguments) else None,
+            )
+        ]  # fmt: skip
         with self._connection.session() as session:
-            for exchange in self._missing_exchanges:
-                session.invoke("exchange.declare", exchange=exchange.name, type=exchange.type, **_declared(exchange))
-            for queue in self._missing_queues.values():
-                session.invoke("queue.declare", queue=queue.name, **_declared(queue))
-            for name, binding in self._intake.bindings:
-                arguments = binding.arguments if len(binding.arguments) else None
-                session.invoke(
-                    "exchange.bind",
-                    exchange=name,
-                    queue=binding.queue_name,
-                    binding_key=binding.key,
-                    arguments=arguments,
-                )
             session.invoke("queue.declare", queue=_ledger(identity), durable=True)
+        if self._declaring is not None:
+            self._declaring.close()
         if self._onward:
             with Console(self._connection) as console:
-                for bound in self._onward:
-                    name = "/".join(bound[:3])
-                    properties = TypedValue(MAP, bound.arguments)
-                    console.call("broker", "create", type=_ONWARD, name=name, properties=properties, strict=False)
+                self._onward = [bound for bound in self._onward if self._bind_exchanges(console, bound)]
+
+    def _has(self, queue: str) -> bool:
+        with self._connection.session() as session:
+            return _queue(session, queue) is not None
+
+    def _declare(self, what: str, command: str, **arguments: Any) -> bool:
+        """Whether the broker has done it. A refusal ends the session: the next declaration opens another one."""
+        if self._declaring is None:
+            self._declaring = self._connection.session()
+        try:
+            self._declaring.invoke(command, **arguments)
+        except SessionError as error:
+            self._declaring = None
+            self._refuse(what, error)
+            return False
+        return True
+
+    def _bind_exchanges(self, console: Console, bound: ExchangeBinding) -> bool:
+        properties = TypedValue(MAP, bound.arguments)
+        try:
+            console.call(
+                "broker", "create", type=_ONWARD, name="/".join(bound[:3]), properties=properties, strict=False
+            )
+        except AgentError as error:
+            self._refuse(_shown(*bound[:3]), error)
+            return False
+        return True
+
+    def _refuse(self, what: str, error: Exception) -> None:
+        self.refused += 1
+        self._left_out(what, printable(str(error)))
+
+
+def _shown(source: str, target: str, key: str) -> str:
+    return f'the binding of "{printable(target)}" to exchange "{printable(source)}" with key "{printable(key)}"'
 
 
 def _ledger(identity: str) -> str:

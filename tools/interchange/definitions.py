@@ -20,6 +20,7 @@ from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loa
 
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.broker.protocols.amqp_0_9_1.arguments import ALTERNATE, exchange_name
+from qstore.broker.protocols.amqp_0_9_1.headers_keys import client_key
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
@@ -48,7 +49,7 @@ from qstore.tools.interchange.definition_tables import (
     queue_arguments_to_qstore,
     queue_arguments_to_rabbitmq,
 )
-from qstore.tools.interchange.headers_bindings import HeadersBindings
+from qstore.tools.interchange.headers_bindings import HEADERS, HeadersBindings
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport
 from qstore.tools.interchange.policies import Policies
 
@@ -290,6 +291,7 @@ class DefinitionsWriter:
         self._software = ""
         self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in _TOPOLOGY}
         self._left_out: set[str] = set()
+        self._headers_exchanges = {name for name, kind in STANDARD.items() if kind == HEADERS}
 
     def begin(self, header: ExportHeader) -> None:
         """Note who writes it."""
@@ -312,6 +314,8 @@ class DefinitionsWriter:
         name = exchange.name
         if not name or name.startswith(STANDARD_PREFIX):
             return
+        if exchange.type == HEADERS:
+            self._headers_exchanges.add(name)
         if name in OWN_EXCHANGES or not self._has_name("exchange", name):
             self._left_out.add(name)
             return
@@ -338,6 +342,8 @@ class DefinitionsWriter:
         self._bound(exchange, target, "queue", binding.key, binding.arguments)
 
     def _bound(self, source: str, target: str, kind: str, key: str, arguments: TypedMap) -> None:
+        if source in self._headers_exchanges:
+            key = client_key(key)
         found = {
             "source": source, "destination": target, "destination_type": kind, "routing_key": key,
             "arguments": _plain(arguments),

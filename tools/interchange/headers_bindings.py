@@ -8,12 +8,13 @@ key        bindings of one queue with one key and different arguments are differ
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from qstore.broker.protocols.amqp_0_9_1.arguments import binding_arguments
 from qstore.broker.protocols.amqp_0_9_1.headers_keys import own_key
 from qstore.formats.values import TypedMap
 
-_HEADERS = "headers"
+HEADERS: Final = "headers"
 
 
 class HeadersBindings:
@@ -29,7 +30,7 @@ class HeadersBindings:
 
     def arguments(self, exchange: str, given: TypedMap) -> TypedMap:
         """The arguments of a binding to an exchange. Raises InvalidArgumentError if `x-match` is not valid."""
-        return binding_arguments(_HEADERS if exchange in self._exchanges else "", given)
+        return binding_arguments(HEADERS if exchange in self._exchanges else "", given)
 
     def key(self, exchange: str, queue: str, key: str, arguments: TypedMap) -> str:
         """The key of a queue's binding to an exchange, with the arguments that it has here."""

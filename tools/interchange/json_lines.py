@@ -10,6 +10,7 @@ refused; one that was edited on purpose is accepted on demand, and then needs no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, BinaryIO, Final
@@ -24,7 +25,10 @@ from qstore.tools.interchange.message_lines import message_line, read_message
 from qstore.tools.interchange.objects import ObjectWriter, parse_object, pass_object
 
 MAX_LINE: Final = 1 << 29  # bytes: a message is in memory as a whole
+MAX_OBJECT_LINE: Final = 1 << 24  # bytes of a line that is not a message
 _BATCH: Final = 1 << 18  # bytes gathered before a write
+_MESSAGE_BEGINS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"message"').match
+_LONGEST_BEGIN: Final = 200  # bytes within which a long line must say that it is a message
 
 
 class JsonLinesWriter(ObjectWriter):
@@ -120,10 +124,27 @@ def read_json_lines(stream: BinaryIO, sink: ItemSink, *, is_edited: bool = False
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(MAX_LINE + 1):
-        if len(line) > MAX_LINE:
-            raise InterchangeError(f"a line is longer than {MAX_LINE:,} bytes")
+    number = 0
+    while line := stream.readline(MAX_OBJECT_LINE):
+        number += 1
+        if len(line) == MAX_OBJECT_LINE and not line.endswith(b"\n"):
+            if not _MESSAGE_BEGINS(line[:_LONGEST_BEGIN]):
+                raise InterchangeError(
+                    f"line {number}: the line is longer than {MAX_OBJECT_LINE:,} bytes and does not begin as a message: "
+                    'this is not an export, or "kind" is not its first field'
+                )
+            line = _rest_of_message(stream, bytearray(line), number)
         yield line
+
+
+def _rest_of_message(stream: BinaryIO, line: bytearray, number: int) -> bytes:
+    while part := stream.readline(MAX_OBJECT_LINE):
+        line += part
+        if len(line) > MAX_LINE:
+            raise InterchangeError(f"line {number}: the message is longer than {MAX_LINE:,} bytes")
+        if part.endswith(b"\n"):
+            break
+    return bytes(line)
 
 
 def _check_end(fields: dict[str, Any], messages: int, lines: int, digest: str) -> None:

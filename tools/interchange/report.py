@@ -33,6 +33,7 @@ class ImportReport(NamedTuple):
         queues: name -> its messages, and whether it is new.
         exchanges, bindings, others, transactions: numbers of what is created.
         left_out: number of messages that could not be sent.
+        refused: number of exchanges, queues and bindings that the broker has refused.
         keeps_rids: whether record ids are kept.
         notices: one line each.
     """
@@ -47,6 +48,7 @@ class ImportReport(NamedTuple):
     others: int
     transactions: int
     left_out: int
+    refused: int
     keeps_rids: bool
     notices: Sequence[str]
 
@@ -70,6 +72,7 @@ class ImportReport(NamedTuple):
             "bindings_created": self.bindings,
             "objects_created": self.others,
             "messages_left_out": self.left_out,
+            "objects_refused": self.refused,
             "record_ids_kept": self.keeps_rids,
         }
 
@@ -80,7 +83,7 @@ def report_of_plan(
     """The report of an import into a store."""
     queues = {name: (queue.intake, queue.entry is None) for name, queue in plan.queues.items()}
     created = len(plan.exchanges), len(plan.bindings), len(plan.general), len(plan.in_doubt)
-    return ImportReport(where, past, dry_run, seconds, queues, *created, 0, plan.keeps_rids, plan.notices)
+    return ImportReport(where, past, dry_run, seconds, queues, *created, 0, 0, plan.keeps_rids, plan.notices)
 
 
 def report_of_broker(
@@ -94,8 +97,9 @@ def report_of_broker(
     if work.left_out:
         notices.append(f"{plural(work.left_out, 'message')} cannot be decoded, and were not sent")
     return ImportReport(
-        where, past, dry_run, seconds, queues, changes.exchanges, changes.bindings, 0, 0, work.left_out, False, notices
-    )
+        where, past, dry_run, seconds, queues, changes.exchanges, changes.bindings, 0, 0,
+        work.left_out, work.refused, False, notices,
+    )  # fmt: skip
 
 
 def show_json(report: ImportReport) -> None:

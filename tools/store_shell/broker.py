@@ -46,15 +46,16 @@ class BrokerPlace:
 
     Args:
         options: how to reach it.
+        title: its URL, without a password.
 
     Raises:
         MessagingError: it cannot be reached, or has no management.
     """
 
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, title: str) -> None:
         self._held = contextlib.ExitStack()
         self.notices: list[str] = []
-        self.title = f"amqp://{options.url.rpartition('@')[2]}"  # no password
+        self.title = title
         try:
             self._connection = self._held.enter_context(Connection(options.url, **options.connection))
             self._console = self._held.enter_context(Console(self._connection, timeout=options.timeout))

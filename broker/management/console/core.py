@@ -26,7 +26,7 @@ from qstore.broker.client.core_receiver import ReceiverCore
 from qstore.broker.client.core_sender import SenderCore
 from qstore.broker.client.core_session import SessionCore
 from qstore.broker.client.driver import Driver
-from qstore.broker.client.errors import ConnectionFailedError, ContentError, NotFound
+from qstore.broker.client.errors import ConnectionClosedError, ConnectionFailedError, ContentError, NotFound
 from qstore.broker.client.message import APP_ID, Message
 from qstore.broker.management.console import version_1
 from qstore.broker.management.console.errors import AnswerError, NoAgentError, NoAnswerError
@@ -112,7 +112,7 @@ class ConsoleCore:
         timeout: seconds that an answer may take, and each further message of it.
     """
 
-    _session: SessionCore
+    _opened: SessionCore | None = None
     _replies: ReceiverCore
     _direct: SenderCore
     _topic: SenderCore
@@ -137,21 +137,29 @@ class ConsoleCore:
             NoAgentError: the broker has no management.
             MessagingError: the connection or the session has failed.
         """
-        self._session = await self._connection.session(None, is_transactional=False)
+        session = await self._connection.session(None, is_transactional=False)
         link = f"{{node: {{type: topic}}, link: {{name: '{self._key}', reliability: unreliable}}}}"
         try:
-            self._replies = await self._session.receiver(f"{DIRECT}/{self._key}; {link}", CAPACITY)
-            self._direct = await self._session.sender(f"{DIRECT}; {_LINK}", CAPACITY)
-            self._topic = await self._session.sender(f"{TOPIC}; {_LINK}", CAPACITY)
+            self._replies = await session.receiver(f"{DIRECT}/{self._key}; {link}", CAPACITY)
+            self._direct = await session.sender(f"{DIRECT}; {_LINK}", CAPACITY)
+            self._topic = await session.sender(f"{TOPIC}; {_LINK}", CAPACITY)
         except NotFound:
-            await self._session.close(self._session.driver.now())
+            await session.close(session.driver.now())
             raise NoAgentError(
                 f"the broker has no exchange {DIRECT}: management by QMF version 2 is switched off there"
             ) from None
+        self._opened = session
+
+    @property
+    def _session(self) -> SessionCore:
+        if self._opened is None:
+            raise ConnectionClosedError("the console is not open: use it in a with block, or call open() first")
+        return self._opened
 
     async def close(self) -> None:
-        """Close its session."""
-        await self._session.close(self._session.driver.now() + self.timeout)
+        """Close its session, if it is open."""
+        if self._opened is not None:
+            await self._session.close(self._session.driver.now() + self.timeout)
 
     @property
     def driver(self) -> Driver:
@@ -195,8 +203,9 @@ class ConsoleCore:
         return request
 
     def _begin(self, agent: str) -> Request:
+        commands = self._session.commands
         self._replies.check()
-        request = Request(next(self._numbers), agent, self._session.commands.wire)
+        request = Request(next(self._numbers), agent, commands.wire)
         self._requests[request.number] = request
         return request
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qstore.broker.process.options.lookup import Table, add
-from qstore.broker.process.options.option import TRUTH, Given, Kind, Option, OptionError, shown
+from qstore.broker.process.options.option import Given, Kind, Option, OptionError, shown
 
 
 def words_of(name: str, arguments: Sequence[str], *, has_value: bool = True) -> list[str]:
@@ -65,7 +65,7 @@ def _own_word(option: Option, name: str, rest: list[str]) -> str:
     if option.kind is Kind.FLAG:
         return "yes"
     if option.kind is Kind.SWITCH:
-        return rest.pop() if rest and rest[-1].lower() in TRUTH else "yes"
+        return rest.pop() if rest and not rest[-1].startswith("-") else "yes"
     if not rest or rest[-1].startswith("--"):
         raise OptionError(f"--{name} requires a value: --{name} {option.value}")
     return rest.pop()

@@ -69,5 +69,7 @@ class Table:
 def add(given: dict[str, list[Given]], option: Option, one: Given) -> None:
     """Record a value that one source gives for an option. Raises OptionError if it may not be repeated."""
     if option.name in given and not option.repeatable:
-        raise OptionError(f"{one.place} is given twice; give it once")
+        first = given[option.name][0]
+        values = f" ({shown(first.text)}, then {shown(one.text)})" if first.text != one.text else ""
+        raise OptionError(f"{one.place} is given twice{values}; give it once")
     given.setdefault(option.name, []).append(one)

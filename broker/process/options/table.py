@@ -95,7 +95,7 @@ _BROKER: Final = Group(
         Option("max-negotiate-time", _NUMBER, "MS", "10000", "Time limit for opening a connection, in ms", minimum=1),
         Option("tcp-nodelay", _SWITCH, YES_NO, "yes", "Set TCP_NODELAY on connections, to send data without delay"),
         Option("transport", _TEXT, "NAME", "tcp", "Transport for connections", choices=("tcp",)),
-        Option("max-message-size", _NUMBER, "BYTES", "268435456", "Maximum size of a message, headers and content",
+        Option("max-message-size", Kind.SIZE, "SIZE", "256M", "Maximum size of a message, headers and content",
                minimum=1),
         Option("enable-timestamp", _SWITCH, YES_NO, "no", "Add the time of arrival to each message"),
         Option(
@@ -128,7 +128,7 @@ _QUEUES: Final = Group(
         ),
         Option("max-paging-size", Kind.SIZE, "SIZE", "0", "Maximum size of a queue's paging file; 0: no limit"),
         Option(
-            "staging-threshold", _NUMBER, "BYTES", "0", "Size beyond which messages leave memory if they are not "
+            "staging-threshold", Kind.SIZE, "SIZE", "0", "Size beyond which messages leave memory if they are not "
             "consumed at once; 0: never",
         ),
         Option(

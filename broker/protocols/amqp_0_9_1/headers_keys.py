@@ -7,6 +7,7 @@ they need different keys (`exchanges/headers`), which match nothing. The second 
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Final
 
@@ -16,6 +17,7 @@ from qstore.formats.amqp_0_9_1.fields import encode_value
 from qstore.formats.values import TypedMap
 
 _DIGITS: Final = 16
+_has_digest: Final = re.compile(rf".*#[0-9a-f]{{{_DIGITS}}}", re.DOTALL).fullmatch
 _MAX_KEY: Final = 255  # bytes
 
 
@@ -34,3 +36,12 @@ def own_key(key: str, arguments: TypedMap) -> str:
     digest = sha256(key.encode("utf-8", "surrogateescape") + encode_value("table", ordered)).hexdigest()[:_DIGITS]
     kept = key.encode("utf-8", "surrogateescape")[: _MAX_KEY - _DIGITS - 1].decode("utf-8", "ignore")
     return f"{kept}#{digest}"
+
+
+def client_key(key: str) -> str:
+    """The key that the client gave, of a binding that may have a key of its own.
+
+    The digest is not compared: exports of running brokers do not have the types of arguments. A key that was too long
+    to be kept whole is returned without its end.
+    """
+    return key[: -_DIGITS - 1] if _has_digest(key) else key

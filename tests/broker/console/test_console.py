@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.client import Connection, ContentError, Message
+from qstore.broker.client import Connection, ConnectionClosedError, ContentError, Message
 from qstore.broker.management.console import (
     AgentError,
     AgentInfo,
@@ -51,6 +51,23 @@ def test_objects_of_a_class(console: Console, queue: str) -> None:
     assert found.schema_id == SchemaId("org.apache.qpid.broker", "queue", False, found.schema_id.hash)
     assert found.created > 0
     assert found.deleted == 0
+
+
+def test_a_console_that_is_not_open_says_so(url: str) -> None:
+    for console in (Console(url), Console("127.0.0.1:1")):
+        with pytest.raises(ConnectionClosedError, match="the console is not open"):
+            list(console.query("queue"))
+        with pytest.raises(ConnectionClosedError, match="the console is not open"):
+            console.call("broker", "echo")
+        with pytest.raises(ConnectionClosedError, match="the console is not open"):
+            console.agents()
+    with Connection(url) as connection:
+        borrowed = Console(connection)
+        with pytest.raises(ConnectionClosedError, match="the console is not open"):
+            borrowed.find("broker")
+        borrowed.close()
+        with borrowed:
+            assert borrowed.find("broker")["name"] == "amqp-broker"
 
 
 def test_values_have_their_types(console: Console, queue: str) -> None:
