@@ -251,7 +251,7 @@ def encode(entry: Entry) -> tuple[bytes, bytes]:
     in_value = [field.write(next(columns)) for field in layout.value_fields]
     record = cast(bytes, next(columns)) if layout.has_record else b""
     if len(record) > MAX_RECORD:
-        raise ValueError(f"{with_article(_name(kind))} record of {len(record)} bytes is over the limit of {MAX_RECORD}")
+        raise ValueError(f"{with_article(_name(kind))} record is over {MAX_RECORD:,} bytes: {len(record):,}")
     try:
         key = layout.key.pack(kind, *in_key)
         body = bytes((VALUE_VERSION,)) + layout.value.pack(*in_value) + record
@@ -268,7 +268,7 @@ def decode(key: bytes, value: bytes) -> Entry:
         raise CatalogueFormatError(f"{with_article(_name(kind))} key has {len(key)} bytes instead of {layout.key.size}")
     head = _ENVELOPE.size + layout.value.size
     if len(value) < head or (len(value) > head and not layout.has_record) or len(value) > head + MAX_RECORD:
-        raise CatalogueFormatError(f"{with_article(_name(kind))} value cannot have {len(value)} bytes", len(value))
+        raise CatalogueFormatError(f"{with_article(_name(kind))} value cannot have {len(value):,} bytes", len(value))
     crc, version = _ENVELOPE.unpack_from(value)
     if crc != _checksum(key, value[4:]):
         raise CatalogueFormatError(f"the checksum of {with_article(_name(kind))} value does not match")

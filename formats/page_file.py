@@ -144,7 +144,7 @@ class Extent:
     def __init__(self, content: bytes, file: int, number: int) -> None:
         length = len(content)
         if length < HEADER_SIZE + CHECKSUM_SIZE:
-            raise PageFileError(f"{length} bytes are too short for an extent")
+            raise PageFileError(f"{length:,} bytes are too short for an extent")
         magic, count, of_file, of_number, size, stored = _HEADER.unpack_from(content)
         if magic != _MAGIC or HEADER_SIZE + stored + CHECKSUM_SIZE != length:
             raise PageFileError("no extent is here")
@@ -157,13 +157,13 @@ class Extent:
             data, at = _restored(content[HEADER_SIZE:-CHECKSUM_SIZE], size), 0
         begin = at + _MESSAGE_SIZE * count
         if begin > at + size:
-            raise PageFileError(f"{count} messages in a payload of {size} bytes", 4)
+            raise PageFileError(f"{count:,} messages in a payload of {size:,} bytes", 4)
         sizes = struct.unpack_from(f"<{count}Q", data, at)
         self.data = data
         self.ends: list[int] = list(accumulate(sizes, initial=begin))
         self.expiries: tuple[float, ...] = struct.unpack_from(f"<{count}d", data, begin - 8 * count)
         if self.ends[-1] != at + size:
-            raise PageFileError(f"messages of {self.ends[-1] - at} bytes in a payload of {size}", HEADER_SIZE)
+            raise PageFileError(f"messages of {self.ends[-1] - at:,} bytes in a payload of {size:,}", HEADER_SIZE)
 
 
 def _restored(frame: bytes, size: int) -> bytes:

@@ -132,7 +132,7 @@ def _checksum(store_id: UUID, head: bytes, body: bytes) -> int:
 def decode_topology(content: bytes) -> TopologyCopy:
     """Decode the file. Raises TopologyFormatError if its header cannot be read."""
     if len(content) < _HEADER.size:
-        raise TopologyFormatError(f"{len(content)} bytes are too few", len(content))
+        raise TopologyFormatError(f"{len(content):,} bytes are too few", len(content))
     magic, version, store, crc = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise TopologyFormatError(f"magic {magic!r} instead of {_MAGIC!r}")

@@ -71,7 +71,7 @@ class DamageKind(Enum):
     INFO_FILE_CHECKSUM = "{problem}", Effect.INFO_FROM_FILES  # noqa: PIE796
     INFO_FILE_UNREADABLE = "cannot be read: {reason}", Effect.INFO_FROM_FILES
     INFO_FILE_GEOMETRY = (
-        "info file states {recorded_files} files of {recorded_size} bytes, but there are {files} of {size}",
+        "info file states {recorded_files:,} files of {recorded_size:,} bytes, but there are {files:,} of {size:,}",
         Effect.FILE_SIZES_TAKEN,
     )
     INFO_FILE_BASE_NAME = 'info file states another base name, "{recorded}"', Effect.FILE_NAMES_TAKEN
@@ -91,7 +91,7 @@ class DamageKind(Enum):
 
     FILE_CANNOT_BE_OPENED = "file {number} of {files} cannot be opened: {reason}", Effect.RECORDS_IN_IT_LOST
     FILE_SIZE = (
-        "file size is {size} bytes, but the journal's geometry requires {expected}",
+        "file size is {size:,} bytes, but the journal's geometry requires {expected:,}",
         Effect.RECORDS_BEYOND_END_LOST, Effect.EXCESS_NOT_READ,
     )  # fmt: skip
     FILE_HEADER_BROKEN = (
@@ -107,7 +107,7 @@ class DamageKind(Enum):
         "file header is missing, but the file holds data", Effect.PLACED_BY_NUMBER, Effect.SALT_LOST, Effect.SALT_FOUND
     )  # fmt: skip
     FILE_HEADER_ODD = "{problem}", Effect.NOTHING_READ
-    FILE_BEYOND_LAST = "file number exceeds the {files} files of the journal", Effect.NOT_READ
+    FILE_BEYOND_LAST = "file number exceeds the {files:,} files of the journal", Effect.NOT_READ
     FILE_OF_OTHER_VERSION = (
         "file header of version {recorded} in a journal of version {version}", Effect.BELONGS_ELSEWHERE
     )  # fmt: skip
@@ -184,7 +184,7 @@ class DamageKind(Enum):
 
     POOL_FILE_BROKEN = "{problem}", Effect.NO_JOURNAL_TAKES_IT
     POOL_FILE_UNREADABLE = "cannot be read: {reason}", Effect.NO_JOURNAL_TAKES_IT
-    POOL_FILE_SIZE = "file size is {size} bytes, but the pool's files have {expected}", Effect.NO_JOURNAL_TAKES_IT
+    POOL_FILE_SIZE = "file size is {size:,} bytes, but the pool's files have {expected:,}", Effect.NO_JOURNAL_TAKES_IT
     POOL_FILE_DATA_SIZE = (
         "file header states a data area of {recorded} bytes, but the pool is for another size",
         Effect.NO_JOURNAL_TAKES_IT,
@@ -201,7 +201,7 @@ class DamageKind(Enum):
     RECORD_BROKEN = "{problem}", Effect.BLOCKS_SKIPPED, Effect.BLOCK_SKIPPED
     RECORD_CHECKSUM = "{problem}", Effect.BLOCKS_SKIPPED, Effect.BLOCK_SKIPPED  # noqa: PIE796
     MORE_BREAKS = "the chain of records is broken in more than {breaks} places", Effect.SKIPPED_UNLISTED
-    SECTORS_UNREADABLE = "{size} bytes cannot be read: {reason}", Effect.TAKEN_FOR_ZEROS
+    SECTORS_UNREADABLE = "{size:,} bytes cannot be read: {reason}", Effect.TAKEN_FOR_ZEROS
     JOURNAL_BREAKS_OFF = "cannot be read: {reason}", Effect.REST_OF_JOURNAL_LOST
     FIRST_RECORD_NOT_TOLD = (
         "file header states that no record begins in the file, but one begins at 0x{found:x}",
@@ -363,7 +363,7 @@ class DamageKind(Enum):
         "the newest changes may be missing; install Berkeley DB's recovery tool to read them (Debian: db5.3-util)",
         Effect.READABLE_CONVERTED,
     )
-    ENVIRONMENT_KEY = "key of {size} bytes instead of 8", Effect.OBJECT_LEFT_OUT
+    ENVIRONMENT_KEY = "key of {size:,} bytes instead of 8", Effect.OBJECT_LEFT_OUT
 
     # ---- journals that are not in the catalogue, at a start ----
 

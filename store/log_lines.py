@@ -229,7 +229,7 @@ def journal_full(queue: str) -> LogLine:
 
 def journal_has_files(queue: str, files: int, size: int) -> LogLine:
     """A journal has grown or shrunk to that many files, of `size` bytes in all."""
-    return LogLine(Level.INFO, f'The journal of queue "{printable(queue)}" has {files} files now, {size >> 20} MiB')
+    return LogLine(Level.INFO, f'The journal of queue "{printable(queue)}" has {files:,} files now, {size >> 20} MiB')
 
 
 def journal_failed(failure: str) -> LogLine:

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,25 @@ def run(program: str, command: click.Command) -> NoReturn:
     except KeyboardInterrupt as error:
         _interrupted(program, error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def pipe_signal_waits() -> Iterator[None]:
+    """Defer SIGPIPE to the end of the block, so that the block can first remove what it shows on the terminal."""
+    before = signal.getsignal(signal.SIGPIPE)
+    is_default = before is signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    if is_default:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    except BrokenPipeError:
+        if is_default:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGPIPE)
+        raise
+    finally:
+        if is_default:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 @contextmanager

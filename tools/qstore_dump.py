@@ -24,7 +24,8 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.console.tables import note
+from qstore.tools.console.text import escape_name, unescape_name
 from qstore.tools.dump.body_files import BodyFileError
 from qstore.tools.dump.dump import Output, Sections, dump_recovered
 from qstore.tools.dump.records import dump_records
@@ -158,7 +159,7 @@ def command(
         output.flush()
         store.close()
     for notice in store.notices:
-        click.echo(f"notice: {printable(notice)}", err=True)
+        note("notice", notice)
     if store.damage:
         count = len(store.damage)
         click.echo(f"damage found in {plural(count, 'place')}, listed above.", err=True)

@@ -33,7 +33,7 @@ from qstore.tools.check.report import plain_console
 from qstore.tools.console.broker_options import BrokerUrl, broker_url
 from qstore.tools.console.moments import Moment
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, note, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.selection import RidRange, Selection
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
@@ -149,11 +149,11 @@ def command(
             )
             damaged = recovered.store.damage
             for notice in recovered.store.notices:
-                click.echo(f"notice: {printable(notice)}", err=True)
+                note("notice", notice)
     for damage in damaged:
-        click.echo(f"damage: {printable(damage.where)}: {printable(damage.what)}", err=True)
+        note("damage", f"{damage.where}: {damage.what}")
     for text in unmapped:
-        click.echo(f"notice: {printable(text)}", err=True)
+        note("notice", text)
     if not quiet and destination != STANDARD_OUTPUT:
         _show(counts, destination, time.monotonic() - began)
     if damaged or unmapped:

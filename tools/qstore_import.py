@@ -19,6 +19,7 @@ from qstore.broker.client import MessagingError
 from qstore.store.errors import StoreError, advice
 from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker_options import BrokerUrl, broker_url
+from qstore.tools.console.tables import note
 from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.interchange.applying import import_into_broker, import_into_store
@@ -137,7 +138,7 @@ def command(
     with failing(_PROGRAM, InterchangeError, StoreError, MessagingError, advise=advice), private_files():
         report = _into_broker(request, broker) if broker is not None else _into_store(request)
     for notice in (*report.notices, *definitions.unmapped):
-        click.echo(f"notice: {printable(notice)}", err=True)
+        note("notice", notice)
     with failing(_PROGRAM):
         if as_json:
             show_json(report)

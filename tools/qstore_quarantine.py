@@ -22,6 +22,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.tables import print_wrapped
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.quarantine.evidence import MAX_BYTES, RecordFinder, judge
@@ -127,7 +128,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
         return len(damage)
     tables.flush()
     for text in damage:
-        console.print(f"damage: {printable(text)}", style="bold red", soft_wrap=True, markup=False, highlight=False)
+        print_wrapped(console, f"damage: {printable(text)}", style="bold red")
     count = plural(entries, "entry", "entries")
     console.print(f"{count}, {size:,} bytes, {injected:,} injected", soft_wrap=True, highlight=False)
     if unknown:

@@ -23,6 +23,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
 from qstore.tools.console.broker_options import broker_url
 from qstore.tools.console.moments import Moment
+from qstore.tools.console.tables import note
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.selection import parse_rids
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
@@ -165,9 +166,9 @@ def _tell(replay: Replay, left_out: int) -> None:
     if left_out:
         notices.append(f"{plural(left_out, 'message')} cannot be decoded, and were not sent")
     for notice in notices:
-        click.echo(f"notice: {printable(notice)}", err=True)
+        note("notice", notice)
     for damage in replay.damage:
-        click.echo(f"damage: {printable(damage.where)}: {printable(damage.what)}", err=True)
+        note("damage", f"{damage.where}: {damage.what}")
 
 
 def _selector(text: str | None) -> Selector | None:

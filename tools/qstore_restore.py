@@ -25,7 +25,7 @@ from qstore.tools.backup.places import open_repository
 from qstore.tools.check.report import plain_console
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, note, print_grid
 from qstore.tools.console.text import printable
 from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
 
@@ -101,7 +101,7 @@ def command(
         else:
             _show(manifests, verify=verify)
         for _, problem in problems if not as_json else ():
-            click.echo(f"damage: {printable(problem)}", err=True)
+            note("damage", problem)
     if problems and destination is None:
         context.exit(EXIT_DAMAGE)
 

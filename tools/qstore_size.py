@@ -25,7 +25,8 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.records import MAX_XID_SIZE
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.console.tables import note
+from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.objects import damage_object
 from qstore.tools.dump.tables import Tables
 from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
@@ -247,7 +248,7 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
     for name in sorted(names - store.queue_names()):
         store.notices.append(f'there is no queue "{name}"')
     for notice in store.notices:
-        click.echo(f"notice: {printable(notice)}", err=True)
+        note("notice", notice)
     if store.damage:
         count = len(store.damage)
         click.echo(f"damage found in {plural(count, 'place')}, listed above.", err=True)

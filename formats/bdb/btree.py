@@ -241,9 +241,9 @@ class _Walk:
             parts.append(self.pages.overflow_data(page))
             length += len(parts[-1])
             if length > item.length:
-                raise BdbError(f"an overflow chain is longer than its {item.length} bytes", page.start)
+                raise BdbError(f"an overflow chain is longer than its {item.length:,} bytes", page.start)
             self.seen.add(number)
             number, context = page.next, page.start + 16
         if length != item.length:
-            raise BdbError(f"an overflow chain ends after {length} of {item.length} bytes", context)
+            raise BdbError(f"an overflow chain ends after {length:,} of {item.length:,} bytes", context)
         return b"".join(parts)

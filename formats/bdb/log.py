@@ -160,7 +160,7 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
         if offset == 0:
             _verify_file_header(body)
         elif len(body) < _BODY_HEADER.size:
-            raise BdbError(f"a log record of {len(body)} bytes is too short", offset)
+            raise BdbError(f"a log record of {len(body):,} bytes is too short", offset)
         else:
             kind, transaction, _, _ = _BODY_HEADER.unpack_from(body)
             yield LogRecord(offset, kind, transaction, body[_BODY_HEADER.size :])

@@ -202,7 +202,7 @@ class PageFile:
             BdbError: there is no such page, or it is damaged.
         """
         if not 0 < number < self.page_count:
-            raise BdbError(f"page {number} is outside the file of {self.page_count} pages", context)
+            raise BdbError(f"page {number} is outside the file of {self.page_count:,} pages", context)
         start = number * self.page_size
         fields = HEADER[self.order].unpack_from(self.buffer, start)
         if fields[2] != number:
@@ -293,7 +293,7 @@ class PageFile:
         deleted, kind = type_byte >= DELETED, type_byte & ~DELETED
         if kind == _DATA:
             if offset + 3 + length > end:
-                raise BdbError(f"an item of {length} bytes extends beyond page {page.number}", offset)
+                raise BdbError(f"an item of {length:,} bytes extends beyond page {page.number}", offset)
             return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])
         if kind not in _ITEM_TYPES:
             raise BdbError(f"page {page.number} has an item of unknown type {kind}", offset + 2)
@@ -311,7 +311,7 @@ def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:
         BdbError: not a Berkeley DB file, or a damaged page.
     """
     if len(buffer) < METADATA_SIZE:
-        raise BdbError(f"{len(buffer)} bytes are too short for a metadata page of {METADATA_SIZE}", 0)
+        raise BdbError(f"{len(buffer):,} bytes are too short for a metadata page of {METADATA_SIZE:,}", 0)
     order = _byte_order(buffer)
     metadata = Metadata(*METADATA[order].unpack_from(buffer))
     for what, offset in _unsupported(metadata):

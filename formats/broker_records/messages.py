@@ -89,7 +89,7 @@ def header_size(prefix: bytes) -> int:
         BrokerRecordError: there are fewer than four.
     """
     if len(prefix) < HEADER_SIZE_BYTES:
-        raise BrokerRecordError(f"a message of {len(prefix)} bytes has no room for its header size", len(prefix))
+        raise BrokerRecordError(f"a message of {len(prefix):,} bytes has no room for its header size", len(prefix))
     size: int = _read_size(prefix)[0]
     return size
 
@@ -107,7 +107,7 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
         (header,) = _read_size(prefix)
         end = HEADER_SIZE_BYTES + header
         if end > size:
-            return f"a header of {header} bytes in {size} bytes of data"
+            return f"a header of {header:,} bytes in {size:,} bytes of data"
         segment, frame = _read_frame(prefix, HEADER_SIZE_BYTES)
         if not prefix[4] and not segment and not frame:
             return None  # AMQP 1.0
@@ -119,7 +119,7 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
             return None
         segment, second = _read_frame(prefix, HEADER_SIZE_BYTES + frame)
     except struct.error:
-        return f"{size} bytes of data do not contain the frames of a message"
+        return f"{size:,} bytes of data do not contain the frames of a message"
     if segment != _HEADER_SEGMENT or frame + second != header:
         return f"frames of {frame} and {second} bytes in a header of {header}"
     return None
@@ -155,7 +155,7 @@ def _decode_fully(header: bytes) -> list[Any]:
         if end != len(header):
             segment, size = _read_frame(header, end)
             if segment != _HEADER_SEGMENT or end + size != len(header):
-                raise BrokerRecordError(f"a frame of type {segment} and {size} bytes is not a header frame", end)
+                raise BrokerRecordError(f"a frame of type {segment} and {size:,} bytes is not a header frame", end)
             _read_properties(values, header, end + _FRAME.size)
     except (IndexError, struct.error):
         raise BrokerRecordError("the header ends within a field", len(header)) from None
@@ -232,7 +232,7 @@ def _read_properties(values: list[Any], header: bytes, offset: int) -> None:
         end: int = offset + 4 + size
         plan = _plan_struct(code_and_flags)
         if size < 4 or end > header_end:
-            raise BrokerRecordError(f"a struct of {size} bytes does not fit the header frame", offset)
+            raise BrokerRecordError(f"a struct of {size:,} bytes does not fit the header frame", offset)
         if plan is None:
             unknown.append(UnknownStruct(code_and_flags >> 16, offset, 4 + size))
             offset = end
@@ -345,6 +345,6 @@ def frame_message(
 def _encode_frame(segment_flags: int, segment_type: int, channel: int, payload: bytes) -> bytes:
     size = _FRAME.size + len(payload)
     if size > 0xFFFF:
-        raise BrokerRecordError(f"{len(payload)} bytes do not fit a frame")
+        raise BrokerRecordError(f"{len(payload):,} bytes do not fit a frame")
     flags = segment_flags | _WHOLE_SEGMENT
     return _FRAME.pack(flags, segment_type, size, 0, _TRACK, channel, 0) + payload

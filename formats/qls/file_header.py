@@ -83,7 +83,7 @@ def decode_file_header(sector: bytes) -> FileHeader:
     if not 0 < kib <= _MAX_DATA_SIZE or kib % (FILE_HEADER_SIZE // KIB):
         raise QlsError(f"file header has a data size of {kib} KiB", 32)
     if name_size > min(MAX_NAME_SIZE, len(sector) - NAME_OFFSET):
-        raise QlsError(f"file header has a queue name of {name_size} bytes", 72)
+        raise QlsError(f"file header has a queue name of {name_size:,} bytes", 72)
     name = bytes(sector[NAME_OFFSET : NAME_OFFSET + name_size])
     return FileHeader(
         serial=serial,

@@ -98,7 +98,7 @@ def encode_close_record(store_id: UUID, journals: Iterable[ClosedJournal]) -> by
 def decode_close_record(content: bytes) -> ClosedStore:
     """Decode the file. Raises CloseRecordError."""
     if len(content) < _HEADER.size + _CRC.size:
-        raise CloseRecordError(f"{len(content)} bytes are too few")
+        raise CloseRecordError(f"{len(content):,} bytes are too few")
     magic, version, count, store_id = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise CloseRecordError(f"it begins with {magic!r} and not with {_MAGIC!r}", 0)
@@ -106,7 +106,7 @@ def decode_close_record(content: bytes) -> ClosedStore:
         raise CloseRecordError(f"unknown layout version {version}; this software reads version {_VERSION}", 8)
     end = len(content) - _CRC.size
     if count > MAX_JOURNALS or end != _HEADER.size + count * _JOURNAL.size:
-        raise CloseRecordError(f"{len(content)} bytes are not the size of a file with {count} journals", 12)
+        raise CloseRecordError(f"{len(content):,} bytes are not the size of a file with {count} journals", 12)
     (crc,) = _CRC.unpack_from(content, end)
     if crc != extend_crc32c(0, content[:end]):
         raise CloseRecordError("the checksum does not match: the file was damaged or edited", end, fails_checksum=True)

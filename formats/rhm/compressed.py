@@ -52,19 +52,19 @@ def compressed_layout(read: Callable[[int, int], bytes], size: int) -> Compresse
         RhmError: it is not valid; offsets are within the data.
     """
     if size < HEADER_SIZE_BYTES:
-        raise RhmError(f"compressed data of {size} bytes, too short for the size of a message header", 0)
+        raise RhmError(f"compressed data of {size:,} bytes, too short for the size of a message header", 0)
     (header,) = _HEADER_SIZE.unpack(read(0, HEADER_SIZE_BYTES))
     start = HEADER_SIZE_BYTES + header
     if start + PREFIX_SIZE > size:
-        raise RhmError(f"a header of {header} bytes in {size} bytes of compressed data", 0)
+        raise RhmError(f"a header of {header:,} bytes in {size:,} bytes of compressed data", 0)
     method, content_size = PREFIX.unpack(read(start, PREFIX_SIZE))
     if method != ZSTD:
         raise RhmError(f"content compressed by the unknown method {method}", start)
     if content_size > MAX_CONTENT_SIZE:
-        raise RhmError(f"compressed content of {content_size} bytes; the limit is {MAX_CONTENT_SIZE}", start + 1)
+        raise RhmError(f"compressed content of {content_size:,} bytes; the limit is {MAX_CONTENT_SIZE:,}", start + 1)
     compressed = size - start - PREFIX_SIZE
     if compressed >= content_size:
-        raise RhmError(f"content of {content_size} bytes compressed to {compressed}", start + 1)
+        raise RhmError(f"content of {content_size:,} bytes compressed to {compressed:,}", start + 1)
     return CompressedLayout(start, content_size)
 
 
@@ -113,12 +113,12 @@ class Decompressor:
         try:
             stated = zstandard.get_frame_parameters(frame).content_size
             if stated != expected:  # the library would allocate what the frame says
-                raise RhmError(f"compressed content of {expected} bytes, but {stated} according to its frame", at)
+                raise RhmError(f"compressed content of {expected:,} bytes, but {stated:,} according to its frame", at)
             content = self._context.decompress(frame, max_output_size=expected, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise RhmError(f"compressed content cannot be restored: {error}", at) from None
         if len(content) != expected:
-            raise RhmError(f"compressed content has {len(content)} bytes instead of {expected}", at)
+            raise RhmError(f"compressed content has {len(content):,} bytes instead of {expected:,}", at)
         return content
 
 

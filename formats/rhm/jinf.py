@@ -118,7 +118,7 @@ def decode_jinf(content: bytes) -> JournalInfo:
     if not content.strip(b"\0 \r\n\t"):
         raise RhmError("journal info file is empty")
     if len(content) > MAX_JINF_SIZE:
-        raise RhmError(f"journal info file has {len(content)} bytes, more than {MAX_JINF_SIZE}", MAX_JINF_SIZE)
+        raise RhmError(f"journal info file has {len(content):,} bytes, more than {MAX_JINF_SIZE:,}", MAX_JINF_SIZE)
     return _decode_version_2(content) if content.startswith(b"{") else _decode_version_1(content)
 
 
@@ -235,7 +235,7 @@ def _decode_version_1(content: bytes) -> JournalInfo:
         raise RhmError(f"unsupported journal version {version} in journal info file")
     blocks, block = leaves.number("JRNL_SBLK_SIZE"), leaves.number("JRNL_DBLK_SIZE")
     if (blocks, block) != (_SECTOR_BLOCKS, _BLOCK_BYTES):
-        raise RhmError(f"journal info file: sectors of {blocks} blocks of {block} bytes, not 4 of 128")
+        raise RhmError(f"journal info file: sectors of {blocks:,} blocks of {block} bytes, not 4 of 128")
     expand = leaves.text("auto_expand", "false") == "true"
     queue_name, directory = leaves.name_and_directory()
     return JournalInfo(
@@ -257,7 +257,7 @@ def _decode_version_1(content: bytes) -> JournalInfo:
 
 def _geometry(files: int, sectors: int, most: int = MAX_FILES) -> Geometry:
     if not 1 <= files <= most:
-        raise RhmError(f"journal info file: {files} files is out of range (at most {most})")
+        raise RhmError(f"journal info file: {files:,} files is out of range (at most {most:,})")
     if not 1 <= sectors <= _NUMBER_LIMIT:
         raise RhmError(f"journal info file: file size of {sectors} sectors is out of range")
     return Geometry(files, sectors * SECTOR_SIZE)

@@ -99,7 +99,7 @@ def encode(content: StoreFile) -> bytes:
 def decode(data: bytes) -> StoreFile:
     """Decode the file `data`. Raises StoreFileError."""
     if len(data) > MAX_SIZE:
-        raise StoreFileError(f"{len(data)} bytes are over the limit of {MAX_SIZE}", MAX_SIZE)
+        raise StoreFileError(f"{len(data):,} bytes are over the limit of {MAX_SIZE:,}", MAX_SIZE)
     fields = _object(data)
     if fields.get("format") != FORMAT:
         raise StoreFileError(f"the format is {_shown(fields.get('format'))} and not {FORMAT!r}")

@@ -50,7 +50,7 @@ def journal_path(name: str) -> str:
     elif not parts:
         reason = "no directory can have that name"
     elif size > _MAX_NAME:
-        reason = f"it has {size} bytes, more than {_MAX_NAME}"
+        reason = f"it has {size:,} bytes, more than {_MAX_NAME:,}"
     elif "." in parts or ".." in parts:
         reason = "it would lead to a directory that is not the queue's own"
     else:

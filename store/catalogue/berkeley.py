@@ -356,7 +356,7 @@ def _wrong_files(reading: _Reading, summary: LogSummary) -> list[BerkeleyDamage]
             except BdbError as error:
                 wrong.append(BerkeleyDamage(path, error.offset, error.what))
         elif len(buffer) % trees[name].metadata.page_size:
-            what = f"{len(buffer)} bytes are not a whole number of pages of {trees[name].metadata.page_size} bytes"
+            what = f"{len(buffer):,} bytes are not a whole number of pages of {trees[name].metadata.page_size:,} bytes"
             wrong.append(BerkeleyDamage(path, len(buffer), what))
     missing = {f"{table}.db" for table in TABLES} - reading.databases.keys() if not reading.unreadable else set()
     wrong.extend(BerkeleyDamage(_join(reading.directory, name), None, _MISSING) for name in sorted(missing))
@@ -388,7 +388,7 @@ def _read_limited(disk: Disk, path: str, limit: int) -> bytes:
     size = file.size
     file.close()
     if size > limit:
-        raise OSError(f"{size} bytes exceed the maximum of {limit}")
+        raise OSError(f"{size:,} bytes exceed the maximum of {limit:,}")
     return read_whole(disk, path, limit)
 
 

@@ -122,11 +122,11 @@ class JournalRecords(ABC):
         if stranger is not None:
             return stranger
         if header.xid_size > MAX_XID_SIZE:
-            return Verdict(header, f"{header.kind.label} record with an xid of {header.xid_size} bytes")
+            return Verdict(header, f"{header.kind.label} record with an xid of {header.xid_size:,} bytes")
         if header.size > self._stream.size - place:
-            return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the journal's end")
+            return Verdict(header, f"{header.kind.label} record of {header.size:,} bytes runs past the journal's end")
         if not self._stream.is_backed(place, header.tail_offset):
-            return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the end of a file")
+            return Verdict(header, f"{header.kind.label} record of {header.size:,} bytes runs past the end of a file")
         return self._check(header, place)
 
     def _stranger(self, _header: RecordHeader, _place: int) -> Verdict | None:

@@ -111,7 +111,7 @@ class Expansion:
         files = journal.geometry.files
         if files >= journal.max_files:
             size = journal.max_files * journal.geometry.file_size >> 20
-            return f"Consume messages: its journal has reached its limit of {journal.max_files} files ({size} MiB)"
+            return f"Consume messages: its journal has reached its limit of {journal.max_files:,} files ({size} MiB)"
         if (reason := self._short_of_disk(journal)) is not None:
             return reason
         self._grow(journal)

@@ -238,7 +238,7 @@ class Quarantine:
             return str(_unreadable(path, error))
         size = file.size
         file.close()
-        return None if size == entry.size else f"{path}: {size} bytes, but the index states {entry.size}"
+        return None if size == entry.size else f"{path}: {size:,} bytes, but the index states {entry.size:,}"
 
     def raw_problem(self, entry: QuarantineEntry) -> str | None:
         """As `size_problem`, by comparing all bytes."""
@@ -268,7 +268,7 @@ class Quarantine:
             file = self._open(path)
             try:
                 if file.size > _MAX_INDEX:
-                    raise QuarantineError(f"{path}: {file.size} bytes are too large for the index of a quarantine")
+                    raise QuarantineError(f"{path}: {file.size:,} bytes are too large for the index of a quarantine")
                 for offset in range(0, file.size, _CHUNK):
                     yield file.read(offset, _CHUNK)
             finally:

@@ -141,7 +141,7 @@ class Helper:
                 descriptors.frombytes(data)
         jobs = [job for (job,) in JOB.iter_unpack(content)]
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(jobs) != (len(descriptors) or 1):
-            raise ValueError(f"{len(descriptors)} files received for {len(jobs)} jobs: raise the limit on open files")
+            raise ValueError(f"{len(descriptors):,} files received for {len(jobs)} jobs: raise the limit on open files")
         return jobs, descriptors
 
     def sync(self, descriptors: Sequence[int]) -> list[int]:

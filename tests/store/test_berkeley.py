@@ -373,7 +373,7 @@ def test_files_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(berkeley, "MAX_DATABASE", 8191)
     environment = read(directory)
     assert len(environment.damage) == 4
-    assert "8192 bytes exceed the maximum of 8191" in environment.damage[0].what
+    assert "8,192 bytes exceed the maximum of 8,191" in environment.damage[0].what
 
 
 def test_no_directory(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_second_copy_of_a_file(store: Path) -> None:
         (lambda path: change(path, 4, b"\x07"), 4, "unsupported journal version 7 in file header"),
         (lambda path: change(path, 24, b"\x02"), 24, "a file header of 2 sectors instead of 1"),
         (lambda path: change(path, 32, b"\x05"), 32, "file header has a data size of 5 KiB"),
-        (lambda path: change(path, 72, b"\xff\xff"), 72, "file header has a queue name of 65535 bytes"),
+        (lambda path: change(path, 72, b"\xff\xff"), 72, "file header has a queue name of 65,535 bytes"),
     ],
 )
 def test_records_tell_the_place_of_a_file_without_header(

@@ -157,7 +157,7 @@ def test_an_index_of_terabytes_is_none(path: str) -> None:
     filled(path)
     with Path(path, INDEX).open("r+b") as file:
         file.truncate(1 << 40)
-    with pytest.raises(QuarantineError, match="1099511627776 bytes are too large for the index"):
+    with pytest.raises(QuarantineError, match="1,099,511,627,776 bytes are too large for the index"):
         entries(path)
 
 

@@ -231,7 +231,9 @@ def test_a_file_cut_short(version: int, seed: int, number: int) -> None:
     assert recovered.places == expected_places(builder, replay(rest))
     first = recovered.damage[0]
     assert (first.file, first.offset) == (path, size)
-    assert first.what == f"file size is {size} bytes, but the journal's geometry requires {builder.geometry.file_size}"
+    assert (
+        first.what == f"file size is {size:,} bytes, but the journal's geometry requires {builder.geometry.file_size:,}"
+    )
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -106,7 +106,7 @@ def test_bad_sectors_read_as_zeros_and_are_told() -> None:
     assert stream.read(2048, 2048) == content[2048:4096]  # once more, and told once
     unreadable = stream.unreadable()
     assert [(damage.file, damage.offset) for damage in unreadable] == [("/1", 1024), ("/3", 2048)]
-    assert unreadable[0].what == "1024 bytes cannot be read: Input/output error"
+    assert unreadable[0].what == "1,024 bytes cannot be read: Input/output error"
     assert stream.unreadable() == []
     stream.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -50,6 +51,13 @@ class Terminal:
             if select.select([self._master], [], [], 0.1)[0]:
                 self._seen += os.read(self._master, 65536).decode()
         self._seen = self._seen.partition(text)[2]
+
+    def read_all(self) -> str:
+        """What is seen until the command has ended."""
+        with contextlib.suppress(OSError):  # how Linux tells that the other side was closed
+            while chunk := os.read(self._master, 65536):
+                self._seen += chunk.decode()
+        return self._seen
 
     def type(self, text: str) -> None:
         """Type this."""

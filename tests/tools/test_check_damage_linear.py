@@ -65,7 +65,7 @@ ENQUEUE: Final[list[Row]] = [
     *CHECKED,
     ("external flag", 6, 0x20, 0, "enqueue record without its tail", SKIPPED),
     ("xid size", 24, 1, 0, "enqueue record without its tail", SKIPPED),
-    ("high byte of xid size", 29, 1, 0, "enqueue record with an xid of 1099511627", SKIPPED),
+    ("high byte of xid size", 29, 1, 0, "enqueue record with an xid of 1,099,511,627", SKIPPED),
     ("data size", 32, 0x10, 0, "enqueue record without its tail", SKIPPED),
     ("high byte of data size", 37, 1, 0, "bytes runs past the journal's end", SKIPPED),
     ("message header", 40 + 40, 1, 0, "enqueue record fails its checksum", SKIPPED),

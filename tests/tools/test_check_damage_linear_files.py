@@ -148,7 +148,7 @@ FILES: Final = [
         [
             Finding(
                 ("orders", 0, 0x10100),
-                "file size is 65792 bytes, but the journal's geometry requires 69632",
+                "file size is 65,792 bytes, but the journal's geometry requires 69,632",
                 "beyond its end",
             ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
@@ -158,7 +158,7 @@ FILES: Final = [
     Plant(
         "cut within the last file",
         resize("bills", 20, 0x3100),
-        [Finding(("bills", 20, 0x3100), "file size is 12544 bytes", "records beyond its end are lost")],
+        [Finding(("bills", 20, 0x3100), "file size is 12,544 bytes", "records beyond its end are lost")],
         {**lost("bill 39"), **back("bill 33")},
     ),
     Plant(
@@ -176,7 +176,7 @@ FILES: Final = [
     Plant(
         "made longer",
         resize("bills", 19, 20481),
-        [Finding(("bills", 19, 20480), "file size is 20481 bytes", "the excess is not read")],
+        [Finding(("bills", 19, 20480), "file size is 20,481 bytes", "the excess is not read")],
     ),
 ]
 

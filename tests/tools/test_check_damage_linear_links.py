@@ -196,7 +196,7 @@ def plants_of_pool(original: Original) -> list[Plant]:
         Plant(
             "longer",
             lambda planted: planted.write(file, planted.read(file) + bytes(4096)),
-            [Finding(Spot(file, 20480), "file size is 24576 bytes, but the pool's files have 20480", NOT_TAKEN)],
+            [Finding(Spot(file, 20480), "file size is 24,576 bytes, but the pool's files have 20,480", NOT_TAKEN)],
         ),
         # What a crash, or qpidd's next start, explains.
         *(

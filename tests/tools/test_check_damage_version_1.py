@@ -69,7 +69,7 @@ ENQUEUE: Final[list[Row]] = [
     *OWN_RID,
     ("external flag", 6, 0x20, 0, "enqueue record without its tail", SKIPPED),
     ("xid size", 16, 1, 0, "enqueue record without its tail", SKIPPED),
-    ("high byte of xid size", 20, 1, 0, "enqueue record with an xid of 4294967", SKIPPED),
+    ("high byte of xid size", 20, 1, 0, "enqueue record with an xid of 4,294,967", SKIPPED),
     ("data size", 24, 1, 0, "enqueue record without its tail", SKIPPED),
     ("high byte of data size", 28, 1, 0, "bytes runs past the journal's end", SKIPPED),
 ]

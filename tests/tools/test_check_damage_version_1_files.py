@@ -192,7 +192,7 @@ FILES: Final = [
         [
             Finding(
                 ("orders", 0, 0x2080),
-                "file size is 8320 bytes, but the journal's geometry requires 8704",
+                "file size is 8,320 bytes, but the journal's geometry requires 8,704",
                 "beyond its end",
             ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
@@ -202,14 +202,14 @@ FILES: Final = [
     Plant(
         "cut within the last record",
         resize("orders", 1, 0x1480),
-        [Finding(("orders", 1, 0x1480), "file size is 5248 bytes", "records beyond its end are lost")],
+        [Finding(("orders", 1, 0x1480), "file size is 5,248 bytes", "records beyond its end are lost")],
         lost("ninth", "tenth"),
     ),
     *(
         Plant(
             f"cut to {size} bytes",
             resize("orders", 0, size),
-            [Finding(("orders", 0, size), f"file size is {size} bytes", "records beyond its end are lost")],
+            [Finding(("orders", 0, size), f"file size is {size:,} bytes", "records beyond its end are lost")],
             ORDERS_0,
         )
         for size in (0, 40, 256, 512)
@@ -218,7 +218,7 @@ FILES: Final = [
         Plant(
             f"made longer: {journal} {number}",
             resize(journal, number, size + extra),
-            [Finding((journal, number, size), f"file size is {size + extra} bytes", "the excess is not read")],
+            [Finding((journal, number, size), f"file size is {size + extra:,} bytes", "the excess is not read")],
         )
         for journal, number, size, extra in (("orders", 0, 8704, 8704), ("bills", 2, 4608, 100))
     ),
@@ -316,8 +316,8 @@ INFOS: Final = [
         ("a name flipped", rewrite(INFO, b"<number_j", b"<nulber_j"), 0, "has no value for number_jrnl", BY_FILES),
         ("fewer files", rewrite(INFO, b'jrnl_files value="4"', b'jrnl_files value="2"'), None, "2 files", "are used"),
         ("too many", rewrite(INFO, b'jrnl_files value="4"', b'jrnl_files value="80"'), 0, "80 files is out", BY_FILES),
-        ("smaller", rewrite(INFO, b'sblks value="16"', b'sblks value="8"'), None, "files of 4608 bytes", "are used"),
-        ("larger", rewrite(INFO, b'sblks value="16"', b'sblks value="80"'), None, "there are 4 of 8704", "are used"),
+        ("smaller", rewrite(INFO, b'sblks value="16"', b'sblks value="8"'), None, "files of 4,608 bytes", "are used"),
+        ("larger", rewrite(INFO, b'sblks value="16"', b'sblks value="80"'), None, "there are 4 of 8,704", "are used"),
         ("base name", rewrite(INFO, b'"JournalData"', b'"JourmalData"'), None, '"JourmalData"', "are used"),
         (
             "queue",
@@ -338,7 +338,7 @@ MORE_INFOS: Final = [
         "another queue's",
         lambda planted: planted.write(INFO, planted.read(BILLS_INFO)),
         [
-            Finding(Spot(INFO, None), "files of 4608 bytes, but there are 4 of 8704", "are used"),
+            Finding(Spot(INFO, None), "files of 4,608 bytes, but there are 4 of 8,704", "are used"),
             Finding(
                 Spot(INFO, None),
                 'info file states queue "c.q2", but the directory belongs to',

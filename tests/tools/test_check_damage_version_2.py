@@ -61,7 +61,7 @@ HEADER: Final[list[Row]] = [
     ("end of flush", 7, 1, 0, "{} record fails its checksum", SKIPPED),
     ("rid", 8, 1, 0, "{} record without its tail", SKIPPED),
     ("high byte of rid", 15, 0x80, 0, "{} record without its tail", SKIPPED),
-    ("high byte of xid size", 18, 0x20, 0, "{} record with an xid of 2097", SKIPPED),
+    ("high byte of xid size", 18, 0x20, 0, "{} record with an xid of 2,097", SKIPPED),
     ("flush number", 20, 1, 0, "{} record fails its checksum", SKIPPED),
     ("high byte of flush number", 23, 0x40, 0, "{} record fails its checksum", SKIPPED),
 ]
@@ -239,7 +239,7 @@ INFOS: Final = [
             "geometry",
             another_size,
             None,
-            "2 files of 4608 bytes, but there are 4 of 8704",
+            "2 files of 4,608 bytes, but there are 4 of 8,704",
             "number and size of the files",
         ),
         ("another queue's", another_queue, None, "info file of queue id 2, incarnation 1 in the", "are trusted"),

@@ -46,7 +46,7 @@ NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "br
 UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
 UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
 #: Of the record that begins in `bills` 1 and goes on in 2.
-CUT_OFF: Final = Finding("bill 36", "enqueue record of 1024 bytes runs past the end of a file", SKIPPED)
+CUT_OFF: Final = Finding("bill 36", "enqueue record of 1,024 bytes runs past the end of a file", SKIPPED)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ FILES: Final = [
         [
             Finding(
                 ("orders", 0, 0x2080),
-                "file size is 8320 bytes, but the journal's geometry requires 8704",
+                "file size is 8,320 bytes, but the journal's geometry requires 8,704",
                 "beyond its end",
             ),
             Finding("branch put", "enqueue record of 384 bytes runs past the end of a file", SKIPPED),
@@ -208,7 +208,7 @@ FILES: Final = [
     Plant(
         "made longer",
         resize("bills", 2, 5000),
-        [Finding(("bills", 2, 4608), "file size is 5000 bytes", "the excess is not read")],
+        [Finding(("bills", 2, 4608), "file size is 5,000 bytes", "the excess is not read")],
     ),
 ]
 

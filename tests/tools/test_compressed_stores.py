@@ -62,7 +62,7 @@ def test_damaged_content_is_told(tmp_path: Path) -> None:
     assert checked(path) == (0, [])  # the checksums are right
     code, found = checked(path, "--paranoid")
     assert (code, [each["damage_kind"] for each in found]) == (1, ["content-damaged"] * 2)
-    assert "the limit is 16777216" in found[1]["what"]
+    assert "the limit is 16,777,216" in found[1]["what"]
     assert {each["consequence"] for each in found} == {"the message is not delivered"}
     shown = dump(path, "--outstanding", "--json")
     assert shown.code == 1

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from qstore.store.disk import OsDisk
 from qstore.tools.console.progress import progress_bar, reading_progress, writing_progress
-from qstore.tools.console.tables import Column, print_grid, print_table
+from qstore.tools.console.tables import Column, print_grid, print_objects, print_table, print_wrapped
 from qstore.tools.console.text import one_line, printable, visible
 
 
@@ -108,3 +108,32 @@ def test_a_bar_on_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pyt
         bar.set(5, 10)
         bar.stop()
     assert "second" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_lines_break_between_words_on_a_terminal(width: int) -> None:
+    path = "/var/lib/qstore/rhm/jrnl/" + "d" * width + "/JournalData.0000.jdat"
+    text = f"damage: {path}: file 0 of 11 cannot be opened: No such file or directory"
+    for given, indent in ((text, ""), ("    " + text, "    ")):
+        console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+        print_wrapped(console, given)
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert [word for line in lines for word in line.split()] == given.split()
+        assert all(len(line) <= width or path in line for line in lines)
+        assert lines[0].startswith(indent + "damage:")
+        assert all(line.startswith(indent + " " * 8) for line in lines[1:])
+
+
+def test_lines_do_not_break_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    print_wrapped(console, "word " * 30)
+    assert console.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+
+
+def test_a_rule_is_as_wide_as_the_lines_below_its_rows() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    columns = (Column("name", whole=True), Column("what", whole=True, apart=True))
+    print_objects(console, columns, [("a", "x" * 50), ("b", "y")], title_style="bold")
+    _, rule, *rest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert set(rule) == {"─"}
+    assert len(rule) == max(len(line.rstrip()) for line in rest) == len("    what: ") + 50

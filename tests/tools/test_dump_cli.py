@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -284,3 +285,27 @@ def test_topology_that_may_not_be_read(public_directory: Path, as_user: list[str
     assert not [line for line in shown.lines("damage") if "missing" in line["what"]]
     for queue, numbers in store.sequence_numbers().items():
         assert [line["headers"]["sn"] for line in shown.messages(queue)] == numbers
+
+
+def test_a_reader_that_goes_away_leaves_no_progress_bar_on_the_terminal(open_fixture: StoreOpener) -> None:
+    store = open_fixture("legacy-c-midcommit3")
+    primary, secondary = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    with Forked(
+        [*COMMAND, store.path, "--outstanding", "--json"], stdout=subprocess.PIPE, stderr=secondary, env=environment
+    ) as process:
+        os.close(secondary)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b'{"kind":')
+        process.stdout.close()
+        shown = bytearray()
+        try:
+            while chunk := os.read(primary, 65536):
+                shown += chunk
+        except OSError:
+            pass  # how Linux tells that the other side was closed
+        finally:
+            os.close(primary)
+    assert process.returncode == -signal.SIGPIPE
+    assert "━".encode() in shown
+    assert shown.endswith(b"\x1b[2K")  # the line of the bar is erased

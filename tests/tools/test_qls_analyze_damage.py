@@ -47,7 +47,7 @@ def test_contradictions_in_a_record_are_errors(offset: int, content: bytes, wher
         (4, b"\3", "unsupported journal version 3 in file header"),
         (24, b"\2", "a file header of 2 sectors instead of 1"),
         (32, b"\xff" * 8, "file header has a data size of 18446744073709551615 KiB"),
-        (72, b"\xff\xff", "file header has a queue name of 65535 bytes"),
+        (72, b"\xff\xff", "file header has a queue name of 65,535 bytes"),
         (64, bytes(8), "file header without a file number"),
     ],
 )

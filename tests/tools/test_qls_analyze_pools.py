@@ -175,7 +175,7 @@ def test_a_waiting_file_counts_if_a_journal_could_take_it(
         (4, b"\3", "unsupported journal version 3 in file header"),
         (24, b"\2", "a file header of 2 sectors instead of 1"),
         (32, b"\xff" * 8, "file header has a data size of 18446744073709551615 KiB"),
-        (72, b"\xff\xff", "file header has a queue name of 65535 bytes"),
+        (72, b"\xff\xff", "file header has a queue name of 65,535 bytes"),
     ],
 )
 def test_a_waiting_file_with_a_forged_header_is_told(tmp_path: Path, offset: int, content: bytes, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from qstore.broker.client import Connection
 from qstore.tools import qpid_queue_stats, qpid_stat
 from qstore.tools.management.amounts import clock, compact, duration, full, plain, reference, shown
 from qstore.tools.statistics.rates import Counts, Sample, rates, read_patterns
+from tests.support.terminal import Terminal
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
+from tests.tools.test_commands import command
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +30,17 @@ def filled(broker: object) -> Iterator[str]:  # noqa: F811
             sender.sync()
         session.receiver("none")
         yield address
+
+
+@pytest.mark.parametrize("option", ["-q", "-c", "-e", "-u"])
+def test_lists_fit_a_terminal_of_80_columns(filled: str, tmp_path: Path, option: str) -> None:
+    environment = {"TERM": "xterm", "COLUMNS": "80"}
+    with Terminal([*command("qpid-stat"), option, "-b", filled], tmp_path, **environment) as terminal:
+        lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in terminal.read_all().splitlines()]
+    assert len(lines) > 4
+    assert max(map(len, lines)) <= 80
+    pieces = [line for line in lines if re.fullmatch(r"[0-9a-f-]+", line.strip())]
+    assert len(pieces) <= 2  # the ends of long names
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_a_file_that_claims_terabytes_is_not_looked_into(tmp_path: Path, store: 
     with (path / "000001.raw").open("r+b") as file:
         file.truncate(1 << 40)
     run = Run("show", path, 1)  # no more is read than the index says
-    assert (run.code, "1099511627776 bytes, but the index states 128" in run.text) == (1, True)
+    assert (run.code, "1,099,511,627,776 bytes, but the index states 128" in run.text) == (1, True)
     index = (path / INDEX).read_bytes()
     (path / INDEX).write_bytes(index.replace(b'"size":128', b'"size":1099511627776'))
     assert Run("list", path).code == 0

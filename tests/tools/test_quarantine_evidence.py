@@ -139,7 +139,7 @@ def test_a_forged_size(version: str, forged: int) -> None:
     found = records(bytes(raw))[0]
     assert not found.is_proved
     assert bytes(raw[found.start : found.end]) == DATA
-    assert found.problems == (f"its header says {forged} bytes of data, but its tail is after {len(DATA)}",)
+    assert found.problems == (f"its header says {forged:,} bytes of data, but its tail is after {len(DATA)}",)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

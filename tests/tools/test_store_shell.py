@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -45,6 +46,16 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- looking ----
+
+
+def test_tables_in_a_pager_fit_the_terminal(open_fixture: StoreOpener, tmp_path: Path) -> None:
+    path = open_fixture("legacy-d-dtx").path
+    words = [*command("qstore-shell"), str(path), "-c", "list queues; show d.q1; list transactions; list bindings"]
+    with Terminal(words, tmp_path, TERM="xterm", COLUMNS="80", PAGER="tee") as terminal:
+        lines = [re.sub(r"\x1b[\[=>?][0-9;?]*[a-zA-Z]?", "", line) for line in terminal.read_all().splitlines()]
+    tables = [line for line in lines if not line.startswith("notice: ")]
+    assert sum("───" in line for line in tables) == 3
+    assert max(map(len, tables)) <= 80
 
 
 @pytest.mark.parametrize("name", today(LEGACY_STORES + LINEAR_STORES, 3))

@@ -11,7 +11,7 @@ from qstore.formats.wording import plural
 from qstore.store.damage import Damage
 from qstore.store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from qstore.tools.check.objects import Object, journal_object, store_object, transactions_of
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, print_grid, print_wrapped
 from qstore.tools.console.text import printable
 from qstore.tools.metrics import percent
 
@@ -124,7 +124,7 @@ def _show_transactions(console: Console, check: StoreCheck) -> None:
         what = f"{fields['type']} transaction {fields['xid']}: {fields['state']}"
         if fields["enqueues"] is not None:
             what += f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
-        console.print(Text(what), soft_wrap=True)
+        print_wrapped(console, what)
     show_rest(console, len(transactions), "transactions")
 
 
@@ -136,15 +136,15 @@ def show_damage(console: Console, damage: list[Damage]) -> None:
         rid = "" if entry.rid is None else f"record 0x{entry.rid:x}: "
         text = Text("damage: ", style="bold red")
         text.append(f"{where}: {rid}{printable(entry.what)}", style="default not bold")
-        console.print(text, soft_wrap=True)
-        console.print(Text(f"        {printable(entry.consequence)}", style="dim"), soft_wrap=True)
+        print_wrapped(console, text)
+        print_wrapped(console, f"        {printable(entry.consequence)}", style="dim", hang=0)
     show_rest(console, len(damage), "damages")
 
 
 def show_notices(console: Console, notices: list[str]) -> None:
     """Print notices."""
     for notice in notices[:_MAX_SHOWN]:
-        console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
+        print_wrapped(console, f"notice: {printable(notice)}")
     show_rest(console, len(notices), "notices")
 
 

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from qstore.store.disk import Disk, ReadableFile
+from qstore.tools.entry import pipe_signal_waits
 
 
 class Bar:
@@ -62,7 +63,10 @@ def progress_bar(what: str, *columns: ProgressColumn, total: float | None = None
     if not console.is_terminal:
         yield None
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True) as progress:
+    with (
+        pipe_signal_waits(),
+        Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True) as progress,
+    ):
         yield Bar(progress, progress.add_task(what, total=total))
 
 

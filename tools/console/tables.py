@@ -22,11 +22,15 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from qstore.tools.console.text import printable
+
 _GAP: Final = "  "
 _FRAMED_GAP: Final = 3
 _EDGES: Final = 2  # spaces beside a framed table
 _MIN_CELL: Final = 8  # a cell may be cut to this many characters before its column is left out
 _INDENT: Final = "    "
+_HANG: Final = 8
+_MIN_LINE: Final = 20
 
 
 def _nothing(_fields: Mapping[str, Any]) -> str:
@@ -62,6 +66,43 @@ class Column(NamedTuple):
 def print_line(console: Console, text: str = "") -> None:
     """Print one line without markup, highlighting or wrapping."""
     console.file.write(text + "\n")
+
+
+def print_wrapped(console: Console, text: Text | str, *, style: str = "", hang: int = _HANG) -> None:
+    """Print text; on a terminal in lines that break between words only, so that paths and names stay whole.
+
+    Args:
+        console: the output.
+        text: without markup.
+        style: of a plain text.
+        hang: how far the lines after the first one are indented.
+    """
+    if isinstance(text, str):
+        text = Text(text, style=style)
+    if not console.is_terminal or text.cell_len <= console.width:
+        console.print(text, soft_wrap=True)
+        return
+    plain, begin, pad = text.plain, 0, 0
+    first_word = len(plain) - len(plain.lstrip(" "))
+    while begin < len(plain):
+        end = _line_end(plain, max(begin, first_word), begin + max(_MIN_LINE, console.width - pad))
+        console.print(Text(" " * pad).append_text(text[begin:end]), soft_wrap=True)
+        begin, pad = end + 1, first_word + hang
+
+
+def _line_end(plain: str, begin: int, limit: int) -> int:
+    """Where a line ends that begins with a word: at a space up to the limit, or else at the next one."""
+    if len(plain) <= limit:
+        return len(plain)
+    space = plain.rfind(" ", begin, limit + 1)
+    if space < 0:
+        space = plain.find(" ", limit)
+    return len(plain) if space < 0 else space
+
+
+def note(kind: str, text: str) -> None:
+    """Print a notice or a damage on standard error."""
+    print_wrapped(Console(stderr=True, highlight=False), f"{kind}: {printable(text)}")
 
 
 # ---- unstyled cells ----
@@ -162,15 +203,19 @@ def print_grid(
 def _print_rows(console: Console, table: Table, above: Sequence[Text | None], below: Sequence[Sequence[str]]) -> None:
     """Print a borderless table of one-line rows, each row between its own lines."""
     rendered = console.render_lines(table, pad=False)
-    head = 1 if table.box is None else 2  # titles, and the rule below them
-    for line in rendered[:head]:
-        console.print(Segments([*line, Segment.line()]), end="")
-    for line, over, under in zip(rendered[head:], above, below, strict=True):
+    titles, *rows = rendered
+    console.print(Segments([*titles, Segment.line()]), end="")
+    if table.box is not None:
+        rule, *rows = rows
+        widest = max((len(_INDENT) + cell_len(line) for under in below for line in under), default=0)
+        length = max(Segment.get_line_length(rule), min(widest, console.width))
+        print_line(console, table.box.head_row_horizontal * length)
+    for line, over, under in zip(rows, above, below, strict=True):
         if over is not None:
-            console.print(over, soft_wrap=True)
+            print_wrapped(console, over)
         console.print(Segments([*line, Segment.line()]), end="")
         for each in under:
-            console.print(Text(_INDENT + each), soft_wrap=True)
+            print_wrapped(console, _INDENT + each, hang=len(_INDENT))
 
 
 # ---- objects ----
@@ -213,7 +258,7 @@ def print_objects(
     if not table.columns:
         for row in rows:
             for line in below(row, columns, [False] * len(columns)):
-                console.print(Text(line), soft_wrap=True)
+                print_wrapped(console, line)
         return
     for row in rows:
         table.add_row(*(Text(cell) for cell, width in zip(row, widths, strict=True) if width))

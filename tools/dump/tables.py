@@ -29,6 +29,10 @@ def _field(name: str) -> Callable[[Mapping[str, Any]], str]:
     return cell
 
 
+def _number(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda fields: "" if fields.get(name) is None else f"{fields[name]:,}"
+
+
 def _hex(name: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda fields: "" if fields.get(name) is None else f"0x{fields[name]:x}"
 
@@ -53,7 +57,7 @@ def _share(name: str) -> Callable[[Mapping[str, Any]], str]:
 
 def _in_doubt(fields: Mapping[str, Any]) -> str:
     enqueues, dequeues = fields.get("in_doubt_enqueues"), fields.get("in_doubt_dequeues")
-    return "" if enqueues is None or dequeues is None else str(enqueues + dequeues)
+    return "" if enqueues is None or dequeues is None else f"{enqueues + dequeues:,}"
 
 
 def _flags(fields: Mapping[str, Any]) -> str:
@@ -99,7 +103,7 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
     ),
     "queue": (
         Column("queue", 24, _field("name")),
-        Column("messages", 10, _field("messages"), number=True),
+        Column("messages", 10, _number("messages"), number=True),
         Column("alternate", 16, _field("alternate_exchange")),
         Column("arguments", 0, _pairs("arguments"), long=True),
     ),
@@ -142,19 +146,19 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("exchange", 14, _field("exchange")),
         Column("routing key", 14, _field("routing_key")),
         Column("message id", 36, _field("message_id"), whole=True),
-        Column("bytes", 8, _field("body_length"), number=True),
+        Column("bytes", 8, _number("body_length"), number=True),
         Column("headers", 24, _pairs("headers"), long=True),
         Column("body", 0, _body, long=True),
         Column("xid", 0, _field("xid"), apart=True),
     ),
     "journal": (
         Column("journal of", 24, _field("queue")),
-        Column("files", 5, _field("files"), number=True),
-        Column("file size", 10, _field("file_size"), number=True),
-        Column("messages", 10, _field("outstanding"), number=True),
+        Column("files", 5, _number("files"), number=True),
+        Column("file size", 10, _number("file_size"), number=True),
+        Column("messages", 10, _number("outstanding"), number=True),
         Column("in doubt", 8, _in_doubt, number=True),
         Column("fill", 6, _share("fill"), number=True),
-        Column("damage", 6, _field("damage"), number=True),
+        Column("damage", 6, _number("damage"), number=True),
         Column("path", 0, _field("path"), long=True),
     ),
     "transaction": (
@@ -163,8 +167,8 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("format", 6, _field("format"), number=True),
         Column("global id", 24, _field("global_id"), whole=True),
         Column("branch id", 24, _field("branch_id"), whole=True),
-        Column("enqueues", 8, _field("enqueues"), number=True),
-        Column("dequeues", 8, _field("dequeues"), number=True),
+        Column("enqueues", 8, _number("enqueues"), number=True),
+        Column("dequeues", 8, _number("dequeues"), number=True),
         Column("xid", 0, _field("xid"), whole=True),
     ),
     "record": (
@@ -173,7 +177,7 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("rid", 10, _hex("rid")),
         Column("file", 21, _file),
         Column("offset", 10, _hex("offset")),
-        Column("size", 8, _field("size"), number=True),
+        Column("size", 8, _number("size"), number=True),
         Column("flush", 8, _field("flush"), number=True),
         Column("check", 7, _field("checksum")),
         Column("flags", 13, _flags),

@@ -8,7 +8,7 @@ from rich.text import Text
 from qstore.store.cluster.identity import State
 from qstore.store.cluster.rules import Verdict
 from qstore.store.inspect.layout import StoreKind
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, print_grid, print_wrapped
 from qstore.tools.console.text import printable
 from qstore.tools.identity.candidates import Candidate
 from qstore.tools.identity.look import Look
@@ -40,9 +40,9 @@ def show_store(console: Console, found: Look) -> None:
         ("store", _store(found)),
         ("backups", _backups(found)),
     ):
-        console.print(Text(f"  {name:<12} {printable(value)}"), soft_wrap=True)
+        print_wrapped(console, f"  {name:<12} {printable(value)}")
     for notice in found.notices:
-        console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
+        print_wrapped(console, f"notice: {printable(notice)}")
 
 
 def _store(found: Look) -> str:
@@ -87,9 +87,9 @@ def show_verdict(console: Console, of: str, verdict: Verdict, paths: list[str]) 
     if verdict.problems:
         console.print(Text(f"The cluster cannot {_WORDS[of]}:", style="bold red"))
         for problem in verdict.problems:
-            console.print(Text(f"  {printable(problem)}"), soft_wrap=True)
+            print_wrapped(console, f"  {printable(problem)}")
         for advice in _advice(of, verdict):
-            console.print(Text(advice), soft_wrap=True)
+            print_wrapped(console, advice)
         return
     cluster = "" if verdict.cluster_id is None else f" {verdict.cluster_id}"
     console.print(Text(f"The cluster{cluster} can {_WORDS[of]}:", style="bold green"), soft_wrap=True)

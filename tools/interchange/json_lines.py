@@ -130,8 +130,8 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         if len(line) == MAX_OBJECT_LINE and not line.endswith(b"\n"):
             if not _MESSAGE_BEGINS(line[:_LONGEST_BEGIN]):
                 raise InterchangeError(
-                    f"line {number}: the line is longer than {MAX_OBJECT_LINE:,} bytes and does not begin as a message: "
-                    'this is not an export, or "kind" is not its first field'
+                    f"line {number}: the line is longer than {MAX_OBJECT_LINE:,} bytes, and does not begin as a "
+                    'message ("kind" has to be its first field): this is not an export'
                 )
             line = _rest_of_message(stream, bytearray(line), number)
         yield line

@@ -152,7 +152,7 @@ class RecordFinder:
         except FormatError as error:
             return self._broken_header(at, f"its header cannot be decoded: {error.what}")
         if at + header.header_size + header.xid_size > len(raw):
-            return self._broken_header(at, f"its header says that its transaction id has {header.xid_size} bytes")
+            return self._broken_header(at, f"its header says that its transaction id has {header.xid_size:,} bytes")
         doubt = self._doubt(at, header)
         if header.kind is Kind.FILLER and doubt is not None:
             return None
@@ -169,10 +169,10 @@ class RecordFinder:
         if tail == end:
             return self._proved(at, header, doubt)
         if tail is not None and header.kind is Kind.ENQUEUE:
-            moved = f"its header says {header.stored_size} bytes of data, but its tail is after {tail - start}"
+            moved = f"its header says {header.stored_size:,} bytes of data, but its tail is after {tail - start}"
             return self._evidence(at, header, tail, (moved,)), _blocks(tail - at)
         if end > len(self._raw):
-            doubt = f"{end - len(self._raw)} of its {header.stored_size} bytes of data are missing, and its tail"
+            doubt = f"{end - len(self._raw):,} of its {header.stored_size:,} bytes of data are missing, and its tail"
         return self._evidence(at, header, min(end, len(self._raw)), (doubt,)), BLOCK_SIZE
 
     def _evidence(self, at: int, header: Header, end: int, problems: tuple[str, ...]) -> Evidence:
@@ -352,7 +352,7 @@ def judge(raw: bytes, evidence: Evidence) -> Judgement:
         return Judgement(message, tuple(problems), f"its message header cannot be decoded: {message.problem}")
     expected = message.header.content_length
     if expected is not None and expected != message.body_length:
-        problems.append(f"its properties specify {expected} bytes of content, but there are {message.body_length}")
+        problems.append(f"its properties specify {expected:,} bytes of content, but there are {message.body_length:,}")
     return Judgement(message, tuple(problems), None)
 
 

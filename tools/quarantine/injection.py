@@ -223,7 +223,7 @@ def injected_before(injection: Injection) -> str:
 def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
     """The messages of an entry, and what is wrong with them. Raises QuarantineError."""
     if entry.size > MAX_BYTES:
-        return Judged((), (), f"{entry.size} bytes are more than the limit of {MAX_BYTES} for analysis")
+        return Judged((), (), f"{entry.size:,} bytes are more than the limit of {MAX_BYTES:,} for analysis")
     damage = quarantine.raw_problem(entry)
     if quarantine.size_problem(entry) is not None:
         return Judged((), (), damage)

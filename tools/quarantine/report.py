@@ -10,7 +10,7 @@ from rich.text import Text
 
 from qstore.formats.quarantine_index import Injection, QuarantineEntry
 from qstore.formats.wording import plural
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, print_grid, print_wrapped
 from qstore.tools.console.text import printable
 from qstore.tools.quarantine.injection import Injected, injected_before
 from qstore.tools.quarantine.objects import Object
@@ -154,4 +154,4 @@ def show_injected(console: Console, result: Injected) -> None:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
+    print_wrapped(console, text, style=style)

@@ -13,7 +13,7 @@ from qstore.formats.wording import plural
 from qstore.store.repair.recover.build import Recovery
 from qstore.store.repair.recover.plan import LostBinding
 from qstore.tools.check.report import show_damage, show_notices, show_rest
-from qstore.tools.console.tables import Column, print_grid
+from qstore.tools.console.tables import Column, print_grid, print_wrapped
 from qstore.tools.console.text import printable
 from qstore.tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
 from qstore.tools.size.formula import number, pages
@@ -68,7 +68,7 @@ def _row(queue: Object) -> list[str | Text]:
 
 def _show(console: Console, lines: list[str], title: str) -> None:
     for line in lines[:_MAX_SHOWN]:
-        console.print(Text(f"{title}: {line}"), soft_wrap=True)
+        print_wrapped(console, f"{title}: {line}")
     show_rest(console, len(lines), f"{title}s")
 
 

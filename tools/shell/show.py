@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -22,15 +22,17 @@ _TYPES: Final[Mapping[str, str]] = {
 _ACCESS: Final = {"RC": "ReadCreate", "RW": "ReadWrite", "RO": "ReadOnly"}
 
 
-def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    columns = [Column(each, folds=index == len(titles) - 1) for index, each in enumerate(titles)]
+def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[str] = ()) -> None:
+    last = titles[-1]
+    columns = [Column(each, folds=each == last and each not in numbers, number=each in numbers) for each in titles]
     print_listing(title, columns, rows, indent=_INDENT, rule=_RULE)
 
 
 def show_summary(counts: Mapping[tuple[str, str], tuple[int, int]]) -> None:
     """Active and deleted objects of each package and class."""
-    rows = [(*map(shown, name), str(active), str(deleted)) for name, (active, deleted) in sorted(counts.items())]
-    _table("Summary of Objects by Type:", ("Package", "Class", "Active", "Deleted"), rows)
+    rows = [(*map(shown, name), f"{active:,}", f"{deleted:,}") for name, (active, deleted) in sorted(counts.items())]
+    numbers = ("Active", "Deleted")
+    _table("Summary of Objects by Type:", ("Package", "Class", *numbers), rows, numbers=numbers)
 
 
 def show_objects(objects: Iterable[Data], numbers: Identities, *, is_long: bool) -> None:
@@ -44,7 +46,7 @@ def show_objects(objects: Iterable[Data], numbers: Identities, *, is_long: bool)
         )
         for each in objects
     ]
-    _table("Object Summary:", ("ID", "Created", "Destroyed", "Index"), rows)
+    _table("Object Summary:", ("ID", "Created", "Destroyed", "Index"), rows, numbers=("ID",))
 
 
 def show_contents(data: Data, schema: Schema | None, numbers: Identities, *, is_long: bool) -> None:
@@ -79,7 +81,7 @@ def _cell(value: Any, numbers: Identities) -> str:
 def show_identities(numbers: Identities) -> None:
     """Which number is which object."""
     rows = [(str(number), shown(each.name)) for number, each in numbers.items()]
-    _table("Translation of Display IDs:", ("ID", "Object"), rows)
+    _table("Translation of Display IDs:", ("ID", "Object"), rows, numbers=("ID",))
 
 
 def show_agents(agents: Sequence[AgentInfo], chosen: str | None, *, is_long: bool) -> None:
@@ -94,7 +96,7 @@ def show_agents(agents: Sequence[AgentInfo], chosen: str | None, *, is_long: boo
         )
         for index, each in enumerate(agents, 1)
     ]
-    _table("QMF Agents:", ("", "Number", "Name", "Epoch", "Seen"), rows)
+    _table("QMF Agents:", ("", "Number", "Name", "Epoch", "Seen"), rows, numbers=("Number", "Epoch"))
 
 
 def show_classes(classes: Iterable[SchemaId]) -> None:

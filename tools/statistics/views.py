@@ -189,7 +189,7 @@ SUBSCRIPTIONS: Final = View(
         Field("subscr", _own("name")),
         Field("queue", lambda row: reference(row.data.get("queueRef")), folds=True),
         Field("conn", lambda row: row.connection.get("address")),
-        Field("procName", lambda row: row.connection.get("remoteProcessName")),
+        Field("procName", lambda row: row.connection.get("remoteProcessName"), spare=True),
         Field("procId", lambda row: row.connection.get("remotePid"), spare=True),
         Field("browse", _own("browsing"), yes, spare=True),
         Field("acked", _own("acknowledged"), yes, spare=True),

@@ -24,7 +24,7 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.repair.quarantine import QuarantineError
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import progress_bar
-from qstore.tools.console.tables import Column, print_table
+from qstore.tools.console.tables import Column, note, print_table
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.selection import BodyForm
 from qstore.tools.interchange.items import InterchangeError
@@ -128,7 +128,7 @@ class Shell:
     def _tell_notices(self) -> None:
         if self.place is not None:
             for notice in self.place.notices:
-                click.echo(f"notice: {printable(notice)}", err=True)
+                note("notice", notice)
             self.place.notices.clear()
 
     def completions(self, before: Sequence[str], word: str) -> Iterator[str]:
@@ -322,7 +322,7 @@ class Shell:
     def _change(self, plan: Plan) -> None:
         """Show a plan, ask if needed, and make the change."""
         for notice in plan.notices:
-            click.echo(f"notice: {printable(notice)}", err=True)
+            note("notice", notice)
         base = {"kind": "change", **plan.fields}
         if not plan.count:
             self._say(f"nothing to do: {plan.text}", {**base, "done": False})

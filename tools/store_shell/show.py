@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import click
-from rich.console import Console
 
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.text import printable
 from qstore.tools.dump.tables import Tables
+from qstore.tools.store_shell.paging import output_console
 
 _ROW: Final = 16  # bytes of a line in hexadecimal
 _HEADER_FIELDS: Final = ("exchange", "routing_key", "message_id", "delivery_mode", "priority", "xid")
@@ -20,7 +20,7 @@ _HEADER_FIELDS: Final = ("exchange", "routing_key", "message_id", "delivery_mode
 
 def show_objects(objects: Iterable[dict[str, Any]], *, is_json: bool, fits: bool = False) -> int:
     """Print objects; returns their number. With `fits`, columns are as wide as needed, and all rows buffered."""
-    output = JsonLines(sys.stdout.buffer) if is_json else Tables(Console(highlight=False), fits=fits)
+    output = JsonLines(sys.stdout.buffer) if is_json else Tables(output_console(), fits=fits)
     count = 0
     for each in objects:
         output.show(each)

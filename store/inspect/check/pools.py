@@ -57,7 +57,7 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
             file.close()
         if size < pooled.file_size:
             notices.append(
-                f"{pooled.path}: has only {size} of {pooled.file_size} bytes, as if qpidd had been stopped while "
+                f"{pooled.path}: has only {size:,} of {pooled.file_size:,} bytes, as if qpidd had been stopped while "
                 "creating the file; no journal can take the file"
             )
             return
