@@ -260,6 +260,7 @@ class Broker:
                 progress,
             )
             recovery.run()
+            self.topology.awaiting.update(recovery.awaiting)
             self.tick.schedule()  # messages may have expired meanwhile
             for queue in self.queues.values():
                 self.quotas.queue_created(queue.creator)

@@ -71,6 +71,7 @@ class Recovery:
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
+        awaiting: exchange or queue -> the name of its alternate exchange, of those whose alternate exchange is missing.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Recovery:
         self._store, self._exchanges, self._queues = store, exchanges, queues
         self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit
         self._tell = progress or (lambda _: None)
+        self.awaiting: dict[Exchange | Queue, str] = {}
         self._messages = self._queue_count = self._message_count = 0
         self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
@@ -104,8 +106,10 @@ class Recovery:
         self._store.end_recovery()
         recover_bindings(self._store, self._exchanges, by_id)
         for user, name in alternates:
-            if name and name in self._exchanges:
+            if name in self._exchanges and name:
                 user.alternate = self._exchanges[name]
+            elif name:
+                self.awaiting[user] = name
         recover_exchange_bindings(self._store, self._exchanges)
         for queue in by_id.values():  # which may move messages to others
             queue.end_recovery()

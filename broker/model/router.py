@@ -112,7 +112,7 @@ class Router:
         """The route, or the first with queues along the alternate exchanges: those before it count it as dropped."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
-        asked: set[Alternate[Queue]] = set()
+        asked: set[Alternate[Queue]] = {exchange}
         while not route.queues and exchange.alternate is not None and exchange.alternate not in asked:
             route.count(message.size)
             exchange = exchange.alternate

@@ -36,6 +36,7 @@ LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.efp_pool_file_size", 2048),
     ("qpid.wcache-page-size", 32),
     ("qpid.wcache-num-pages", 16),
+    ("x-ha-policy", "all"),
 )
 MET: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.policy_type", "reject"),

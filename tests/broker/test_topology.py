@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import (
     InternalError,
     InvalidArgumentError,
@@ -18,7 +19,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import BoundReply
-from qstore.formats.values import typed_map
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
@@ -207,6 +208,19 @@ class TestDeleteQueue:
             queue.dequeue(taker.taken[0])
             queue.remove_consumer(taker)
             await delete("q", if_unused=True, if_empty=True, caller=mine)
+            assert stage.broker.queues == {}
+
+        play(scene)
+
+    def test_messages_that_are_held_count_unless_told_otherwise(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            queue = await stage.topology.declare_queue("q", durable=durable)
+            await stage.publish("", "q", b"x")
+            taker = await stage.consumer(queue)
+            assert len(taker.taken) == 1
+            delete = stage.topology.delete_queue
+            await refused(PreconditionFailedError, delete("q", if_empty=True), "it has 1 message")
+            await delete("q", if_empty=True, counts_held=False)
             assert stage.broker.queues == {}
 
         play(scene)
@@ -408,6 +422,101 @@ class TestDeleteExchange:
             assert "x" not in stage.broker.exchanges
 
         play(scene)
+
+
+class TestAlternateExchangesThatAreMissing:
+    """RabbitMQ's clients declare exchanges in any order."""
+
+    def test_declared_later(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            topology, exchanges = stage.topology, stage.broker.exchanges
+            for name in ("x", "y"):
+                await topology.declare_exchange(name, "direct", durable=durable, alternate="later", is_exact=True)
+            await topology.declare_exchange("gone", "direct", durable=durable, alternate="later", is_exact=True)
+            await topology.delete_exchange("gone")
+            await stage.publish("x", "k", b"to nobody")
+            await topology.declare_exchange("x", "direct", durable=durable, alternate="later", is_exact=True)
+            await refused(NotFoundError, topology.declare_exchange("x", "direct", alternate="later"))
+            later = await topology.declare_exchange("later", "fanout", durable=durable)
+            assert [exchanges[name].alternate for name in ("x", "y")] == [later, later]
+            assert topology.awaiting == {}
+            await topology.declare_queue("q", durable=durable)
+            await topology.bind("q", "later", "")
+            await stage.publish("x", "k", b"there")
+            assert stage.bodies("q") == [b"there"]
+
+        play(scene)
+
+    def test_deleted_and_declared_again(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            topology, exchanges = stage.topology, stage.broker.exchanges
+            await topology.declare_exchange("later", "fanout", durable=durable)
+            await topology.declare_exchange("x", "direct", durable=durable, alternate="later", is_exact=True)
+            await refused(NotAllowedError, topology.delete_exchange("later"), "alternate")
+            await topology.delete_exchange("later", is_awaited=True)
+            assert exchanges["x"].alternate is None
+            await topology.declare_exchange("later", "fanout", durable=durable)
+            assert exchanges["x"].alternate is exchanges["later"]
+            await topology.declare_queue("q", durable=durable, alternate="later")
+            await refused(NotAllowedError, topology.delete_exchange("later", is_awaited=True), "alternate")
+            await topology.delete_queue("q")
+            await topology.delete_exchange("x")
+            await topology.delete_exchange("later")
+            assert topology.awaiting == {}
+
+        play(scene)
+
+    def test_in_a_circle(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            topology, exchanges = stage.topology, stage.broker.exchanges
+            for name, alternate in (("x", "y"), ("y", "x"), ("z", "z")):
+                await topology.declare_exchange(name, "topic", durable=durable, alternate=alternate, is_exact=True)
+            assert [exchanges[name].alternate for name in "xyz"] == [exchanges[name] for name in "yxz"]
+            for name in "xyz":
+                await stage.publish(name, "k", b"to nobody")
+            await topology.declare_queue("q", durable=durable)
+            await topology.bind("q", "x", "k")
+            await stage.publish("y", "k", b"there")
+            assert stage.bodies("q") == [b"there"]
+            for name in "xyz":
+                await topology.delete_exchange(name, is_awaited=True)
+            assert topology.awaiting == {}
+
+        play(scene)
+
+    def test_on_the_way_of_exchanges_that_are_bound_to_each_other(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            topology = stage.topology
+            await topology.declare_exchange("source", "topic", durable=durable)
+            await topology.declare_exchange("x", "direct", durable=durable, alternate="later", is_exact=True)
+            await stage.broker.exchange_bindings.bind("source", "x", "#", EMPTY_MAP, caller=BROKER)
+            await topology.declare_queue("q", durable=durable)
+            await topology.bind("q", "x", "known")
+            await stage.publish("source", "other", b"to nobody")
+            await topology.declare_exchange("later", "headers", durable=durable)
+            await topology.bind("q", "later", "", typed_map({"x-match": "all"}))
+            await stage.publish("source", "other", b"there")
+            assert stage.bodies("q") == [b"there"]
+
+        play(scene)
+
+    def test_after_a_restart(self, tmp_path: Path) -> None:
+        async def scene() -> None:
+            async with wired(tmp_path) as stage:
+                await stage.topology.declare_exchange("x", "direct", durable=True, alternate="later", is_exact=True)
+                await stage.topology.declare_exchange("y", "direct", durable=True, alternate="there", is_exact=True)
+                await stage.topology.declare_exchange("there", "fanout", durable=True)
+                await stage.topology.declare_exchange("transient", "fanout")
+                await stage.topology.declare_queue("q", durable=True, alternate="transient")
+            async with wired(tmp_path) as stage:
+                exchanges = stage.broker.exchanges
+                assert (exchanges["x"].alternate, exchanges["y"].alternate) == (None, exchanges["there"])
+                for name in ("later", "transient"):
+                    await stage.topology.declare_exchange(name, "fanout", durable=True)
+                assert exchanges["x"].alternate is exchanges["later"]
+                assert stage.broker.queues["q"].alternate is exchanges["transient"]
+
+        asyncio.run(scene())
 
 
 class TestBindings:

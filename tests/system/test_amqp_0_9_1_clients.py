@@ -17,6 +17,7 @@ import kombu
 import pika
 import pika.exceptions
 import pytest
+from kombu.mixins import ConsumerProducerMixin
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.select_connection import SelectConnection
@@ -173,15 +174,40 @@ def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: st
 
 
 def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        channel.queue_declare(queue, arguments={"x-queue-type": "quorum"})
-    assert (caught.value.reply_code, "x-queue-type" in caught.value.reply_text) == (406, True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="set it to 'classic' or leave it out") as caught:
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    assert caught.value.reply_code == 406
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.connection.channel().queue_declare(queue, passive=True)
     assert caught.value.reply_code == 404
     parameters = pika.ConnectionParameters("127.0.0.1", channel.connection._impl.params.port, "other")
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*there is no vhost 'other'"):
         pika.BlockingConnection(parameters)
+
+
+def test_pika_declares_an_exchange_before_its_alternate_exchange(channel: BlockingChannel, queue: str) -> None:
+    later = f"{queue}.later"
+    channel.confirm_delivery()
+    channel.exchange_declare(queue, "direct", durable=True, arguments={"alternate-exchange": later})
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(queue, "k", b"too early", DURABLE, mandatory=True)
+    channel.queue_declare(queue, durable=True)
+    for _ in range(2):
+        channel.exchange_declare(later, "fanout", durable=True)
+        channel.queue_bind(queue, later)
+        channel.basic_publish(queue, "k", b"there", DURABLE, mandatory=True)
+        assert channel.basic_get(queue, auto_ack=True)[2] == b"there"
+        channel.exchange_delete(later)
+
+
+def test_pika_is_told_that_there_is_no_immediate(broker: RunningBroker, queue: str) -> None:
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+    channel = connection.channel()
+    channel.queue_declare(queue)
+    method = pika.spec.Basic.Publish(routing_key=queue, immediate=True)
+    channel._impl._send_method(method, (pika.BasicProperties(), b"x"))
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"540.*immediate=true"):
+        connection.process_data_events(PATIENCE_SECONDS)
 
 
 def test_pika_uses_transactions(channel: BlockingChannel, queue: str) -> None:
@@ -310,7 +336,9 @@ def test_aio_pika(broker: RunningBroker, queue: str) -> None:
             transactional = await connection.channel(publisher_confirms=False)
             async with transactional.transaction():
                 await transactional.default_exchange.publish(aio_pika.Message(b"tx"), queue)
-            assert (await declared.get(timeout=PATIENCE_SECONDS)).body == b"tx"
+            held = await declared.get(timeout=PATIENCE_SECONDS)
+            assert held.body == b"tx"
+            assert (await declared.delete(if_unused=True, if_empty=True)).message_count == 0
 
     asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_SECONDS))
 
@@ -333,6 +361,30 @@ def test_py_amqp(broker: RunningBroker, queue: str) -> None:
         assert found == ["0", "1", "2"] or found == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("product", ["py-amqp", "somebody's"])
+def test_py_amqp_changes_running_consumers_unless_it_has_another_name(
+    broker: RunningBroker, queue: str, product: str
+) -> None:
+    named = {"product": product}
+    with amqp.Connection(f"127.0.0.1:{broker.port}", client_properties=named) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue)
+        for number in range(5):
+            channel.basic_publish(amqp.Message(f"{number}"), routing_key=queue)
+        found: list[Any] = []
+        channel.basic_qos(0, 1, False)
+        channel.basic_consume(queue, callback=found.append)
+        channel.basic_qos(0, 3, False)
+        wanted = 3 if product == "py-amqp" else 1
+        while len(found) < wanted:
+            connection.drain_events(timeout=PATIENCE_SECONDS)
+        assert channel.queue_declare(queue, passive=True).message_count == 5 - wanted
+        if product == "py-amqp":
+            channel.basic_qos(0, 1, False)
+            channel.basic_ack(found[0].delivery_tag)
+            assert channel.queue_declare(queue, passive=True).message_count == 5 - wanted
+
+
 def test_kombu(broker: RunningBroker, queue: str) -> None:
     exchange = kombu.Exchange(f"x-{queue}", "direct", durable=True)
     bound = kombu.Queue(queue, exchange, routing_key="k")
@@ -350,6 +402,81 @@ def test_kombu(broker: RunningBroker, queue: str) -> None:
             while len(found) < 3:
                 connection.drain_events(timeout=PATIENCE_SECONDS)
         assert found == [0, 1, 2]
+
+
+def test_kombu_s_simple_queue(broker: RunningBroker, queue: str) -> None:
+    with (
+        kombu.Connection(f"amqp://guest:guest@127.0.0.1:{broker.port}//") as connection,
+        connection.SimpleQueue(queue) as simple,
+    ):
+        for number in range(3):
+            simple.put({"n": number})
+        assert len(simple) == 3
+        message = simple.get(timeout=PATIENCE_SECONDS)
+        message.requeue()
+        found = []
+        for _ in range(3):
+            message = simple.get(timeout=PATIENCE_SECONDS)
+            found.append(message.payload["n"])
+            message.ack()
+        assert sorted(found) == [0, 1, 2]
+        with pytest.raises(simple.Empty):
+            simple.get_nowait()
+
+
+def test_kombu_s_mixin_answers_requests(broker: RunningBroker, queue: str) -> None:
+    """Two consumers on one channel with a prefetch count of 1 each: a request is held until the other one is there."""
+
+    class Server(ConsumerProducerMixin):
+        def __init__(self, connection: Any) -> None:
+            self.connection, self.held = connection, {}
+
+        def get_consumers(self, Consumer: Any, channel: Any) -> list[Any]:  # noqa: N803 – kombu's name
+            return [
+                Consumer([kombu.Queue(f"{queue}.{name}")], on_message=self.on_request, prefetch_count=1)
+                for name in ("a", "b")
+            ]
+
+        def on_request(self, message: Any) -> None:
+            self.held[message.delivery_info["routing_key"][-1]] = message
+            if len(self.held) < 2:
+                return
+            for name, each in sorted(self.held.items()):
+                reply = {"is": name, "to": each.payload}
+                self.producer.publish(reply, exchange="", routing_key=each.properties["reply_to"])
+                each.ack()
+            self.held.clear()
+
+    url = f"amqp://guest:guest@127.0.0.1:{broker.port}//"
+    with kombu.Connection(url, heartbeat=4) as served, kombu.Connection(url) as connection:
+        server = Server(served)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        replies = connection.SimpleQueue(f"{queue}.replies", no_ack=True)
+        producer = connection.Producer()
+        for number, name in enumerate("aaabbb"):
+            declared = kombu.Queue(f"{queue}.{name}")
+            producer.publish(
+                number, exchange="", routing_key=declared.name, declare=[declared], reply_to=f"{queue}.replies"
+            )
+        found = [replies.get(timeout=PATIENCE_SECONDS).payload for _ in range(6)]
+        server.should_stop = True
+        thread.join(PATIENCE_SECONDS)
+    assert [each["is"] for each in found] == list("ababab")
+    assert [each["to"] for each in found] == [0, 3, 1, 4, 2, 5]
+
+
+@pytest.mark.parametrize("size", [131_064, 131_065, 131_072, 131_073, 500_000])
+def test_amqpstorm_cuts_bodies_at_the_size_of_a_frame(broker: RunningBroker, queue: str, size: int) -> None:
+    with (
+        amqpstorm.Connection("127.0.0.1", "guest", "guest", port=broker.port) as connection,
+        connection.channel() as channel,
+    ):
+        channel.confirm_deliveries()
+        channel.queue.declare(queue, durable=True)
+        for _ in range(3):
+            assert channel.basic.publish(bytes(size), queue, properties={"delivery_mode": 2})
+        assert len(channel.basic.get(queue, auto_decode=False).body) == size
 
 
 def test_amqpstorm(broker: RunningBroker, queue: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from qstore.broker.client import Connection, Empty, Message
@@ -97,6 +98,20 @@ def test_types_and_topology_arrive(tmp_path: Path, url: str) -> None:
     with Connection(url.removeprefix("amqp://")) as connection:
         connection.session().sender("typed.x").send(Message("routed", subject="a.b"))
     assert [each.content for each in drained(url, "typed")][-1] == "routed"
+
+
+def test_an_alternate_exchange_that_is_declared_later_is_exported(
+    tmp_path: Path, url: str, broker: RunningBroker
+) -> None:
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        channel = connection.channel()
+        for name, arguments in (("early", {"alternate-exchange": "late"}), ("plain", {})):
+            channel.exchange_declare(name, "direct", durable=True, arguments=arguments)
+    assert export(url, tmp_path / "back.jsonl").exit_code == 0
+    exchanges = {
+        each["name"]: each.get("alternate_exchange") for each in of_kind(lines_of(tmp_path / "back.jsonl"), "exchange")
+    }
+    assert (exchanges["early"], exchanges["plain"]) == ("late", "")
 
 
 def test_a_number_sign_in_the_name_of_a_queue(tmp_path: Path, url: str) -> None:

@@ -12,9 +12,11 @@ from typing import Any, Final
 from qstore.broker.client import Connection, Empty, Session
 from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import Console, Data
+from qstore.broker.model.queues.argument_table import as_text
+from qstore.broker.protocols.amqp_0_9_1.arguments import ALTERNATE, exchange_name
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, general_of
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
-from qstore.formats.values import typed_map
+from qstore.formats.values import TypedMap, typed_map
 from qstore.store.importing.ledger import LEDGER_QUEUES
 from qstore.tools.interchange.broker_messages import stored_message
 from qstore.tools.interchange.exporting import ExportSelection
@@ -67,7 +69,8 @@ class BrokerExport:
     def _topology(self, writer: ExportWriter) -> None:
         exchanges = {each["name"]: each for each in self._objects["exchange"] if each["durable"] and each["name"]}
         for name, each in exchanges.items():
-            alternate, arguments = reference(each.get("altExchange")), _table(each)
+            arguments = _table(each)
+            alternate = reference(each.get("altExchange")) or _awaited(arguments)
             writer.exchange(Exchange(name, True, each["type"], arguments, alternate, bool(each.get("autoDelete"))))
         for each in self._objects["queue"]:
             if each["name"] in self.counts:
@@ -103,6 +106,13 @@ class BrokerExport:
         if self._take:
             self._session.acknowledge()
         self._session.close()
+
+
+def _awaited(arguments: TypedMap) -> str:
+    """The name of an alternate exchange that an exchange was declared with over AMQP 0-9-1, and that does not exist."""
+    typed = arguments.get(ALTERNATE)
+    value = None if typed is None else as_text(typed.value)
+    return exchange_name(value) if isinstance(value, str) else ""
 
 
 def _until_empty(fetch: Callable[[float], Any]) -> Iterable[Any]:

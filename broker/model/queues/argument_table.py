@@ -85,6 +85,7 @@ _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
 _NO_FLOW: Final = "the thresholds of flow control are qpid.flow_stop_size and qpid.flow_resume_size"
 _NO_ALERT: Final = "the age of messages raises no events"
+_NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 
 _REFUSED, _LOGGED = Effect.REFUSED, Effect.LOGGED
@@ -99,6 +100,7 @@ TABLE: Final = (
     Row("qpid.trace.exclude", is_set, _REFUSED, _NO_TRACE),
     Row("qpid.trace.excludes", is_set, _REFUSED, _NO_TRACE),
     Row("qpid.persist_last_node", is_set, _LOGGED, "the broker is standalone, never the last node of a cluster"),
+    Row("x-ha-policy", is_set, _LOGGED, _NO_MIRROR),
     Row("x-qpid-capacity", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-flow-resume-capacity", is_set, _LOGGED, _NO_FLOW),
     Row("x-qpid-maximum-message-age", is_set, _LOGGED, _NO_ALERT),

@@ -103,7 +103,7 @@ def mapped(arguments: TypedMap) -> TypedMap:
         if own in names:
             raise InvalidArgumentError(f"{name} and {own} cannot be given for the same queue")
         if typed.value == 0:
-            raise InvalidArgumentError(f"{name} is 0: a queue that keeps no message is not supported")
+            raise InvalidArgumentError(f"{name} 0 is not supported; to keep no messages set {MESSAGE_TTL} to 0")
         entries.append((own, typed))
     policy = as_text(given[OVERFLOW].value) if OVERFLOW in given else "drop-head"
     if policy not in _POLICIES:

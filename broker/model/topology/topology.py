@@ -37,6 +37,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, with_internal
+from qstore.broker.model.exchanges.onward import refresh
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
@@ -92,6 +93,8 @@ class Topology:
 
     Attributes:
         changes: runs the changes, one at a time.
+        awaiting: exchange or queue -> the name of its alternate exchange, of those whose alternate exchange does not
+            exist: it becomes that when it is declared. Until then they have none.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Topology:
         self._access = Access(authorization, factory.default_bytes)
         self.changes = bound_exchanges.changes
         self._unsupported = UnsupportedArguments()
+        self.awaiting: dict[Exchange | Queue, str] = {}
 
     async def finish(self) -> None:
         """Wait until no change is pending. Called before the store is closed."""
@@ -228,14 +232,22 @@ class Topology:
 
     @serialized
     async def delete_queue(
-        self, name: str, *, if_unused: bool = False, if_empty: bool = False, caller: Caller = BROKER
+        self,
+        name: str,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        counts_held: bool = True,
+        caller: Caller = BROKER,
     ) -> None:
         """Delete a queue with its bindings; its messages move to its alternate exchange, if it has one.
 
         Args:
             name: its name.
             if_unused: only if it has no consumers.
-            if_empty: only if it has no messages, including those that consumers hold.
+            if_empty: only if it has no messages.
+            counts_held: whether those that consumers hold count for `if_empty`; clients of RabbitMQ expect that they
+                do not.
             caller: the caller.
 
         Raises:
@@ -249,10 +261,9 @@ class Topology:
         """
         self._access.delete_queue(caller, name, self._queues.get(name))
         queue = self.find_queue(name)
-        if if_empty and not queue.is_empty:
-            raise PreconditionFailedError(
-                f'queue "{name}" is not empty: it has {plural(queue.message_count, "message")}'
-            )
+        count = queue.message_count if counts_held else queue.available_count
+        if if_empty and count:
+            raise PreconditionFailedError(f'queue "{name}" is not empty: it has {plural(count, "message")}')
         if if_unused and queue.consumer_count:
             users = plural(queue.consumer_count, "consumer")
             raise PreconditionFailedError(f'queue "{name}" is in use: it has {users}')
@@ -285,6 +296,7 @@ class Topology:
 
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
+        self.awaiting.pop(queue, None)
         self._quotas.queue_deleted(queue.creator)
         for exchange, bindings in left.items():
             bindings_removed(self._events, exchange, bindings, caller)
@@ -318,7 +330,8 @@ class Topology:
             passive: only check.
             durable: store it.
             auto_delete: delete it with its last binding.
-            alternate: the exchange for messages that match no queue; empty for none.
+            alternate: the exchange for messages that match no queue; empty for none. With `is_exact` it may be
+                declared later.
             internal: whether clients of AMQP 0-9-1 cannot publish to it; stored as an argument.
             arguments: stored with it.
             caller: the caller.
@@ -342,14 +355,18 @@ class Topology:
         )  # fmt: skip
         if passive:
             exchange = self.find_exchange(name)
-        wanted = self.find_exchange(alternate) if alternate else None
+        is_later = is_exact and alternate not in self._exchanges
+        wanted = self.find_exchange(alternate) if alternate and not is_later else None
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
             make = exchange_type(type_name)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             if durable:
-                await self._storage.create_exchange(exchange)
+                await self._storage.create_exchange(exchange, alternate)
             self._exchanges[name] = exchange
+            if is_later:
+                self.awaiting[exchange] = alternate
+            self._link_users(exchange)
         else:
             if is_exact and not passive:
                 check_exchange_alike(exchange, type_name, durable, auto_delete, arguments)
@@ -361,20 +378,34 @@ class Topology:
         )
         return exchange
 
+    def _link_users(self, exchange: Exchange) -> None:
+        """An exchange was created: it becomes the alternate exchange of those that await one of its name."""
+        users = [user for user, name in self.awaiting.items() if name == exchange.name] if self.awaiting else []
+        for user in users:
+            del self.awaiting[user]
+            user.alternate = exchange
+        if users:
+            refresh(self._exchanges.values())
+
     @serialized
-    async def delete_exchange(self, name: str, *, if_unused: bool = False, caller: Caller = BROKER) -> None:
+    async def delete_exchange(
+        self, name: str, *, if_unused: bool = False, is_awaited: bool = False, caller: Caller = BROKER
+    ) -> None:
         """Delete an exchange with its bindings.
 
         Args:
             name: its name.
             if_unused: only if no queue or exchange is bound to it.
+            is_awaited: whether it may be the alternate exchange of other exchanges. These have none until it is
+                declared again.
             caller: the caller.
 
         Raises:
             InvalidArgumentError: the name is empty.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such exchange.
-            NotAllowedError: it is a standard exchange, or the alternate exchange of another, or of a queue.
+            NotAllowedError: it is a standard exchange, or the alternate exchange of a queue or, without `is_awaited`,
+                of an exchange.
             PreconditionFailedError: queues or exchanges are bound to it.
             InternalError: the store cannot delete it.
         """
@@ -382,7 +413,7 @@ class Topology:
         exchange = self.find_exchange(name)
         if name in PROTECTED_EXCHANGES:
             raise NotAllowedError(f'exchange "{name}" is a standard exchange and cannot be deleted')
-        if self._is_alternate(exchange):
+        if self._is_alternate_of_queue(exchange) or (not is_awaited and self._is_alternate(exchange)):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
         if if_unused and exchange.has_bindings:
             raise PreconditionFailedError(f'exchange "{name}" is in use: something is bound to it')
@@ -392,6 +423,11 @@ class Topology:
         others = self._bound_exchanges.of(exchange)
         await self._storage.delete_exchange(exchange, others)
         del self._exchanges[exchange.name]
+        self.awaiting.pop(exchange, None)
+        for user in self._exchanges.values():
+            if user.alternate is exchange:
+                user.alternate = None
+                self.awaiting[user] = exchange.name
         bindings = list(exchange.bindings)
         sources = self._bound_exchanges.ended(others, caller)
         exchange.delete()
@@ -409,10 +445,13 @@ class Topology:
                 _LOG.error('Auto-delete exchange "%s" was not deleted: %s', exchange.name, error)
 
     def _is_alternate(self, exchange: Exchange) -> bool:
-        """Whether it is the alternate exchange of a queue or another exchange."""
-        return any(each.alternate is exchange for each in self._exchanges.values()) or any(
-            each.alternate is exchange for each in self._queues.values()
+        """Whether it is the alternate exchange of a queue or an exchange."""
+        return any(each.alternate is exchange for each in self._exchanges.values()) or self._is_alternate_of_queue(
+            exchange
         )
+
+    def _is_alternate_of_queue(self, exchange: Exchange) -> bool:
+        return any(each.alternate is exchange for each in self._queues.values())
 
     @serialized
     async def store_standard_exchanges(self) -> None:

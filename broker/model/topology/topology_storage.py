@@ -62,12 +62,11 @@ class TopologyStorage:
         if store is not None and journal is not None:
             await self._run(lambda done: store.changes.delete_queue(journal, done))
 
-    async def create_exchange(self, exchange: Exchange) -> None:
-        """Store an exchange."""
+    async def create_exchange(self, exchange: Exchange, alternate: str = "") -> None:
+        """Store an exchange, with the name of its alternate exchange, which need not exist."""
         store = self._store
         if store is None:
             return
-        alternate = "" if exchange.alternate is None else exchange.alternate.name
         record = records.Exchange(
             exchange.name, exchange.durable, exchange.type_name, exchange.arguments, alternate, exchange.auto_delete
         )

@@ -5,9 +5,11 @@ ignored. All other names are passed on to the model, which has features of its o
 
     queues       x-queue-type: "classic" only; x-message-ttl, x-expires, x-max-length, x-max-length-bytes, x-overflow,
                  x-max-priority, x-dead-letter-exchange, x-dead-letter-routing-key, x-single-active-consumer
-                 (`model/queues/classic_arguments`); x-queue-mode, x-queue-version and x-queue-master-locator are
-                 checked, and have no effect: how and where a queue is kept does not change what it does
-    exchanges    alternate-exchange: the name of an existing exchange
+                 (`model/queues/classic_arguments`); x-queue-mode, x-queue-version, x-queue-master-locator and
+                 x-queue-leader-locator are checked, and have no effect: how and where a queue is kept does not change
+                 what it does; nor have x-ha-policy and x-ha-policy-params, which RabbitMQ ignores since 3.0, and which
+                 applications still set: the log tells it (`model/queues/argument_table`)
+    exchanges    alternate-exchange: the name of an exchange, which may be declared later
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
     consumers    x-priority: a whole number; x-cancel-on-ha-failover: without effect
 
@@ -28,6 +30,7 @@ from qstore.formats.values import STR16, TypedMap, TypedValue
 
 ALTERNATE: Final = "alternate-exchange"
 HEADERS_EXCHANGE: Final = "amq.headers"
+QUEUE_TYPE: Final = "x-queue-type"
 _MATCH: Final = "x-match"
 _FEATURE: Final = "x-"
 _OF_QPID: Final = ("x-qpid-",)
@@ -51,10 +54,13 @@ def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
 
 #: Queue argument -> whether its value is supported.
 _QUEUE: Final[dict[str, Callable[[object], bool]]] = {
-    "x-queue-type": lambda value: value == "classic",
+    QUEUE_TYPE: lambda value: value == "classic",
     "x-queue-mode": lambda value: value in ("default", "lazy"),
     "x-queue-version": lambda value: value in (1, 2),
     "x-queue-master-locator": lambda value: isinstance(value, str),
+    "x-queue-leader-locator": lambda value: isinstance(value, str),
+    "x-ha-policy": lambda _value: True,
+    "x-ha-policy-params": lambda _value: True,
     **dict.fromkeys(NAMES, lambda _value: True),  # the model checks them
 }
 
@@ -71,6 +77,9 @@ def queue_arguments(arguments: TypedMap) -> TypedMap:
     Raises:
         InvalidArgumentError: one is not supported.
     """
+    queue_type = arguments.get(QUEUE_TYPE)
+    if queue_type is not None and as_text(queue_type.value) != "classic":  # before the arguments that only its type has
+        raise InvalidArgumentError(_unsupported_type(as_text(queue_type.value)))
     for name, typed in arguments.entries:
         if not name.startswith(_FEATURE) or name.startswith(_OF_QPID):
             continue
@@ -80,6 +89,14 @@ def queue_arguments(arguments: TypedMap) -> TypedMap:
         if not is_supported(name, value):
             raise InvalidArgumentError(f"queue argument '{name}' with value {shown(value)} is not supported")
     return with_exchange_name(arguments, DEAD_EXCHANGE)
+
+
+def _unsupported_type(value: object) -> str:
+    """Why a queue cannot have this type, and what to declare instead: the peer gets 255 bytes."""
+    told = f"queue argument '{QUEUE_TYPE}' with value {shown(value)} is not supported"
+    if value == "quorum":
+        return f"{told}: set it to 'classic' or leave it out; durable queues confirm messages when they are on the disk"
+    return f"{told}: the only type is 'classic'"
 
 
 def check_consumer_arguments(arguments: TypedMap) -> None:

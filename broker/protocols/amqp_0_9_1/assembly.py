@@ -13,9 +13,11 @@ After an error of a channel, its frames are in flight until the client knows: be
 content are discarded. Methods are passed on; the receiver ignores them.
 
 Limits: a frame has at most the negotiated size; the body's size is known from its header, and checked there; all
-incomplete messages together have a limit, too, which counts all their frames.
+incomplete messages together have a limit, too, which counts all their frames. The payload alone of a body frame may
+have the negotiated size: some clients cut bodies without room for the frame's own 8 bytes (amqpstorm), and RabbitMQ
+takes their frames.
 
-Source: AMQP 0-9-1, 2.3.5 and 4.2.
+Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE).
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ class Assembler:
 
     Args:
         receiver: receives methods and messages.
-        max_frame: maximum size of a frame in bytes; set by the connection when it is negotiated.
+        max_frame: maximum size of a frame in bytes, and of a body frame's payload; set by the connection when it is
+            negotiated.
         max_body: maximum size of a body in bytes.
         budget: limits incomplete messages over all connections.
 
@@ -167,7 +170,7 @@ class Assembler:
                     continue
             kind, channel, size = _unpack(data, at)
             following = at + size + OVERHEAD
-            if size + OVERHEAD > self.max_frame:
+            if size + OVERHEAD > self.max_frame and (kind != BODY or size > self.max_frame):
                 raise HardError(
                     ReplyCode.FRAME_ERROR, f"a frame of {size + OVERHEAD} bytes; the maximum is {self.max_frame}"
                 )
@@ -216,7 +219,7 @@ class Assembler:
             or not size
             or body_channel != channel
             or after > end
-            or size + OVERHEAD > self.max_frame
+            or size > self.max_frame
             or data[body_at - 1] != FRAME_END
             or data[after - 1] != FRAME_END
         ):

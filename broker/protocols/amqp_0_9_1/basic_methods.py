@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
@@ -24,6 +25,8 @@ from qstore.formats.amqp_0_9_1.codes import ReplyCode
 
 _Values = dict[str, Any]
 
+_MANY_CONSUMERS: Final = 100
+
 # ---- channel ----
 
 
@@ -39,16 +42,16 @@ def _close_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
     """Ignore the answer to nothing."""
 
 
-def _flow(channel: Channel, values: _Values, _payload: bytes) -> None:
-    channel.is_flowing = values["active"]
-    channel.send("channel.flow-ok", active=channel.is_flowing)
+def _flow(channel: Channel, values: _Values, payload: bytes) -> None:
+    is_active = channel.is_flowing = values["active"]
     channel.wake_all()
+    _answer_in_turn(channel, partial(channel.send, "channel.flow-ok", active=is_active), payload)
 
 
 # ---- consumers ----
 
 
-def _qos(channel: Channel, values: _Values, _payload: bytes) -> None:
+def _qos(channel: Channel, values: _Values, payload: bytes) -> None:
     if values["prefetch_size"]:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is not implemented; prefetch_count is")
     count = values["prefetch_count"]
@@ -56,7 +59,25 @@ def _qos(channel: Channel, values: _Values, _payload: bytes) -> None:
         channel.set_limit(count)
     else:
         channel.prefetch = count
-    channel.send("basic.qos-ok")
+        if channel.connection.adjusts_consumers:
+            channel.adjust_consumers(count)
+    _answer_in_turn(channel, partial(channel.send, "basic.qos-ok"), payload)
+
+
+def _answer_in_turn(channel: Channel, answer: Callable[[], None], payload: bytes) -> None:
+    """Answer a method that has touched all consumers of the channel.
+
+    With many of them that takes a millisecond or two, and the client may have sent a hundred such methods at once: the
+    next one is read when other connections have had their turn.
+    """
+    if len(channel.consumers) <= _MANY_CONSUMERS:
+        answer()
+    else:
+        channel.run(_in_next_turn(), answer, payload)
+
+
+async def _in_next_turn() -> None:
+    """Done as soon as it is run, which is in the next turn of the event loop."""
 
 
 def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:

@@ -361,6 +361,15 @@ class Channel(DeliveringChannel[ChannelConnection]):
             for consumer in self.consumers.values():
                 consumer.wake()
 
+    def adjust_consumers(self, count: int) -> None:
+        """Each running consumer may have that many messages unacknowledged; 0 for the most."""
+        limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED
+        for consumer in self.consumers.values():
+            if not consumer.no_ack:
+                consumer.credit += limit - consumer.limit  # below 0 as long as it has more than that
+                consumer.limit = limit
+                consumer.wake()
+
     def set_limit(self, count: int) -> None:
         """All consumers together may have that many messages unacknowledged; 0 for the most."""
         limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED

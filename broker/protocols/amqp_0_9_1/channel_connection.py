@@ -20,15 +20,17 @@ class ChannelConnection(DeliveringConnection):
         user, peer: the user and the client's address.
         publishing: decodes messages.
         capabilities: those of the client's capabilities that it has.
+        adjusts_consumers: whether its basic.qos changes running consumers, too (`capabilities`).
         streams: channel -> stream of its large messages.
     """
 
-    __slots__ = ("capabilities", "peer", "publishing", "streams", "user")
+    __slots__ = ("adjusts_consumers", "capabilities", "peer", "publishing", "streams", "user")
 
     user: str
     peer: str
     publishing: Publishing
     capabilities: frozenset[str]
+    adjusts_consumers: bool
     streams: dict[int, Stream]
 
     @property

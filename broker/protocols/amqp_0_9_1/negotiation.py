@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from qstore.broker.log.client_properties import described
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.events import ClientConnect, ClientConnectFail
-from qstore.broker.protocols.amqp_0_9_1.capabilities import capabilities_of, server_properties
+from qstore.broker.protocols.amqp_0_9_1.capabilities import adjusts_consumers, capabilities_of, server_properties
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
 from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
@@ -58,7 +58,8 @@ class NegotiatingConnection(Protocol):
     """The connection, as its negotiation sees it.
 
     Attributes:
-        user, peer, publisher, client_properties, capabilities: as of the connection; some are set here.
+        user, peer, publisher, client_properties, capabilities, adjusts_consumers: as of the connection; some are set
+            here.
     """
 
     user: str
@@ -66,6 +67,7 @@ class NegotiatingConnection(Protocol):
     publisher: Publisher
     client_properties: TypedMap
     capabilities: frozenset[str]
+    adjusts_consumers: bool
 
     def send(self, method: str, /, **values: Any) -> None:
         """Send a method on channel 0."""
@@ -156,6 +158,7 @@ class Negotiation:
             raise HardError(ReplyCode.COMMAND_INVALID, "connection.start-ok is unexpected in this state")
         connection.client_properties = values["client_properties"]
         connection.capabilities = capabilities_of(connection.client_properties)
+        connection.adjusts_consumers = adjusts_consumers(connection.client_properties)
         self._handle_outcome(self.login.start(values["mechanism"], values["response"]))
 
     def _on_secure_ok(self, values: _Values) -> None:

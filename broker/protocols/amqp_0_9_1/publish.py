@@ -1,7 +1,7 @@
 """Publishes a message that a channel has received.
 
     mandatory    a message for which there is no queue is returned: 312 no-route
-    immediate    likewise one that no consumer can take at once: 313 no-consumers
+    immediate    is not implemented, as in RabbitMQ: it closes the connection (540)
     confirm      the message is numbered, and confirmed when it is done (`confirms`); refused if a queue has no room
     transaction  it is published at commit, and returned then
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
-from qstore.broker.model.sender_keys import route_by_all
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
@@ -45,6 +44,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
 
     Raises:
         SoftError, ModelError: it is not accepted, and the channel must be closed.
+        HardError: it is `immediate`.
         Amqp091Error: its basic.publish or its header cannot be decoded.
     """
     broker = channel.broker
@@ -75,7 +75,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
 def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:
     confirms, router = channel.confirms, channel.broker.router
     try:
-        if target.is_mandatory or target.is_immediate or isinstance(message, CopiedMessage):
+        if target.is_mandatory or isinstance(message, CopiedMessage):
             is_waiting = _publish_or_return(channel, target, message, exchange)
         else:
             is_waiting = router.publish(message, exchange)
@@ -104,31 +104,32 @@ def _publish_or_return(channel: Channel, target: Target, message: BasicMessage, 
     router = channel.broker.router
     if exchange.receiver is not None and exchange.receiver.takes(message):
         return router.publish(message, exchange)
-    route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
-    if not route.queues and (target.is_mandatory or target.is_immediate):
-        channel.send_content(_return(target, exchange, message), message)
+    route = router.route(message, exchange)
+    if not route.queues and target.is_mandatory:
+        channel.send_content(_return(target), message)
     return router.publish_to(message, exchange, route)
 
 
 def _publish_at_commit(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange) -> None:
     router, transaction = channel.broker.router, channel.transaction
     assert transaction is not None
-    if not (target.is_mandatory or target.is_immediate):
+    if not target.is_mandatory:
         transaction.publish(message, exchange)
         return
-    route = router.route_immediate(message, exchange) if target.is_immediate else router.route(message, exchange)
+    route = router.route(message, exchange)
     if not route.queues:
-        channel.returns.append((_return(target, exchange, message), message))
+        channel.returns.append((_return(target), message))
     transaction.publish_to(message, exchange, route)
 
 
-def _return(target: Target, exchange: Exchange, message: BasicMessage) -> bytes:
+def _return(target: Target) -> bytes:
     """The basic.return of a message without a queue."""
-    code, text = ReplyCode.NO_ROUTE, "NO_ROUTE"
-    if target.is_immediate and route_by_all(message, exchange).queues:
-        code, text = ReplyCode.NO_CONSUMERS, "NO_CONSUMERS"
     return encode_method(
-        "basic.return", reply_code=code, reply_text=text, exchange=target.named, routing_key=target.routing_key
+        "basic.return",
+        reply_code=ReplyCode.NO_ROUTE,
+        reply_text="NO_ROUTE",
+        exchange=target.named,
+        routing_key=target.routing_key,
     )
 
 

@@ -14,7 +14,7 @@ from qstore.broker.model.message import Handling
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage, with_keys
-from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, handling_priority
 from qstore.broker.protocols.publish_checks import PublishChecks
 from qstore.broker.protocols.shared_head import SharedHead
@@ -34,16 +34,18 @@ class Target:
         exchange: the exchange.
         named, routing_key: its name and the routing key, as sent.
         routed: both, encoded as in basic.deliver.
-        is_mandatory, is_immediate: as sent.
+        is_mandatory: as sent.
     """
 
-    __slots__ = ("exchange", "is_immediate", "is_mandatory", "named", "routed", "routing_key")
+    __slots__ = ("exchange", "is_mandatory", "named", "routed", "routing_key")
 
     def __init__(self, payload: bytes) -> None:
         given = decode_publish(payload)
+        if given.is_immediate:
+            raise HardError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self.named, self.routing_key = given.exchange, given.routing_key
         self.exchange = exchange_name(given.exchange)
-        self.is_mandatory, self.is_immediate = given.is_mandatory, given.is_immediate
+        self.is_mandatory = given.is_mandatory
         self.routed = payload[_ROUTED_AT:-1]
 
 
@@ -73,7 +75,12 @@ class Publishing(PublishChecks):
         self._last: BasicMessage | None = None  # with that header and target; it does not expire
 
     def read_target(self, payload: bytes) -> Target:
-        """The target of a basic.publish that is not in `targets`. Raises Amqp091Error."""
+        """The target of a basic.publish that is not in `targets`.
+
+        Raises:
+            Amqp091Error: it cannot be decoded.
+            HardError: it is `immediate`.
+        """
         target = Target(payload)
         if len(self.targets) >= _REMEMBERED:
             self.targets.clear()

@@ -54,6 +54,7 @@ class SendingConnection(ChannelConnection):
         self._host, self.tick = host, tick
         self.phase = Phase.HEADER
         self.capabilities: frozenset[str] = frozenset()
+        self.adjusts_consumers = False
         self.output, self.room, self.can_send = [], ROOM, True
         self.max_payload = FRAME_MIN_SIZE - OVERHEAD
         self.channels: dict[int, Channel] = {}

@@ -7,6 +7,8 @@ when it is done. Where the model leaves a choice, the rules are those that Rabbi
     exclusive         a queue belongs to the connection, ends with it, and is stored nowhere
     no name           the broker names the queue; later methods of the channel may leave the name out
     not there         deleting or unbinding what does not exist is done already
+    alternate         an exchange may be declared before its alternate exchange, and survives it
+    if-empty          messages that consumers hold unacknowledged do not count: they end with the queue
 
 Source: AMQP 0-9-1, classes exchange and queue; RabbitMQ, "Queues" and "Exchanges".
 """
@@ -86,7 +88,9 @@ def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
     name = exchange_name(values["exchange"])
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    work = channel.broker.topology.delete_exchange(name, if_unused=values["if_unused"], caller=channel.connection)
+    work = channel.broker.topology.delete_exchange(
+        name, if_unused=values["if_unused"], is_awaited=True, caller=channel.connection
+    )
     _run(channel, _unless_gone(work), "exchange.delete-ok", values, payload)
 
 
@@ -172,7 +176,11 @@ def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     queue = channel.broker.queues.get(name)
     count = 0 if queue is None else queue.available_count
     work = topology.delete_queue(
-        name, if_unused=values["if_unused"], if_empty=values["if_empty"], caller=channel.connection
+        name,
+        if_unused=values["if_unused"],
+        if_empty=values["if_empty"],
+        counts_held=False,
+        caller=channel.connection,
     )
 
     def reply() -> None:

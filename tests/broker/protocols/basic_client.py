@@ -54,6 +54,7 @@ class BasicClient:
         world: World,
         *,
         capabilities: dict[str, bool] | None = None,
+        product: str = "test",
         refusal: str = "",
         make: type[ServerConnection] = ServerConnection,
     ) -> None:
@@ -66,7 +67,7 @@ class BasicClient:
         self.received: list[Received] = []
         self.heartbeats = 0
         self.max_frame = FRAME_MIN_SIZE
-        self._capabilities = CAPABILITIES if capabilities is None else capabilities
+        self._capabilities, self._product = CAPABILITIES if capabilities is None else capabilities, product
         self._partial: dict[int, tuple[Received, int]] = {}
 
     # ---- sending ----
@@ -158,7 +159,7 @@ class BasicClient:
 
     def start(self, mechanism: str = "ANONYMOUS", response: bytes = b"") -> None:
         self.send(PROTOCOL_HEADER)
-        properties: TypedMap = typed_map({"product": "test", "capabilities": self._capabilities})
+        properties: TypedMap = typed_map({"product": self._product, "capabilities": self._capabilities})
         self.method(
             "connection.start-ok", 0, client_properties=properties, mechanism=mechanism, response=response,
             locale="en_US",

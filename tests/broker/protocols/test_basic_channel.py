@@ -132,6 +132,8 @@ def test_times_may_have_up_to_ten_years(client: BasicClient, name: str) -> None:
     [
         ("x-queue-mode", "lazy", True), ("x-queue-mode", "default", True), ("x-queue-mode", "eager", False),
         ("x-queue-version", 2, True), ("x-queue-version", 9, False), ("x-queue-master-locator", "min-masters", True),
+        ("x-queue-leader-locator", "client-local", True), ("x-queue-leader-locator", 1, False),
+        ("x-ha-policy", "all", True), ("x-ha-policy-params", "node", True),
     ],
 )  # fmt: skip
 def test_arguments_of_placement_are_checked_and_have_no_effect(
@@ -249,6 +251,7 @@ def test_the_broker_names_queues(client: BasicClient) -> None:
 
 
 NEW = {"exchange": "e", "type": "direct"}
+QUORUM = "queue argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or leave it out"
 MISUSE = [
     ("queue.declare", {"queue": "amq.q"}, "channel", 403),
     ("queue.declare", {"queue": "none", "passive": True}, "channel", 404),
@@ -264,7 +267,7 @@ MISUSE = [
     ("exchange.declare", {"exchange": "", "type": "direct"}, "channel", 403),
     ("exchange.declare", {"exchange": "amq.new", "type": "direct"}, "channel", 403),
     ("exchange.declare", {"exchange": "none", "passive": True}, "channel", 404),
-    ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": "none"}}, "channel", 404),
+    ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": 1}}, "channel", 406),
     ("exchange.declare", {**NEW, "arguments": {"x-delayed-type": "direct"}}, "channel", 406),
     ("exchange.delete", {"exchange": "amq.direct"}, "channel", 403),
     ("exchange.delete", {"exchange": ""}, "channel", 403),
@@ -283,6 +286,16 @@ MISUSE = [
     ("basic.deliver", {}, "connection", 503),
     ("connection.close", {}, "connection", 503),
 ]  # fmt: skip
+
+
+def test_a_quorum_queue_is_refused_with_what_to_declare_instead(client: BasicClient) -> None:
+    """First of all: what else frameworks declare with it is theirs."""
+    arguments = {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"}
+    assert QUORUM in failed(client, "queue.declare", queue="x", durable=True, arguments=arguments)[2]
+    client.method("channel.close-ok")
+    client.call("channel.open")
+    text = failed(client, "queue.declare", queue="x", arguments={"x-queue-type": "stream"})[2]
+    assert text.endswith("with value 'stream' is not supported: the only type is 'classic'")
 
 
 @pytest.mark.parametrize(("name", "values", "what", "code"), MISUSE, ids=[f"{each[0]} {each[1]}" for each in MISUSE])
@@ -330,19 +343,43 @@ def test_conditions_of_deleting(client: BasicClient) -> None:
     assert client.call("queue.delete", queue="q").values == {"message_count": 1}
 
 
+def test_messages_that_are_held_do_not_keep_a_queue_from_being_deleted_if_empty(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"held", TRANSIENT)
+    client.publish("q", b"ready", TRANSIENT)
+    assert client.call("basic.get", queue="q").body == b"held"
+    assert failed(client, "queue.delete", queue="q", if_empty=True)[1:] == (
+        406, 'PRECONDITION_FAILED - queue "q" is not empty: it has 1 message'
+    )  # fmt: skip
+    client.method("channel.close-ok")
+    client.call("channel.open")
+    for _ in range(2):
+        held = client.call("basic.get", queue="q")
+    assert client.call("queue.delete", queue="q", if_empty=True).values == {"message_count": 0}
+    client.method("basic.ack", delivery_tag=held.values["delivery_tag"], multiple=True)
+    assert client.call("queue.declare", queue="q").values["message_count"] == 0
+
+
 def test_publishing_to_nowhere(client: BasicClient) -> None:
     client.publish("nowhere", b"x", TRANSIENT)
     client.publish("nowhere", b"back", TRANSIENT, mandatory=True)
     (returned,) = client.take("basic.return")
     assert returned.values == {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "", "routing_key": "nowhere"}
     assert returned.body == b"back"
-    client.call("queue.declare", queue="q")
-    client.publish("q", b"later", TRANSIENT, immediate=True)
-    (returned,) = client.take("basic.return")
-    assert (returned.values["reply_code"], returned.body) == (313, b"later")
     client.publish("k", b"x", TRANSIENT, exchange="none")
     client.sync()
     assert client.last().values["reply_code"] == 404
+
+
+@pytest.mark.parametrize("exchange", ["", "none"])
+def test_immediate_is_not_implemented_as_in_rabbitmq(client: BasicClient, exchange: str) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q")
+    for body in (b"now", bytes(10_000)):
+        client.publish("q", body, TRANSIENT, exchange=exchange, immediate=True)
+    (closed,) = client.take("connection.close", "basic.deliver", "basic.return")
+    assert (closed.values["reply_code"], closed.values["reply_text"]) == (540, "NOT_IMPLEMENTED - immediate=true")
+    assert (closed.values["class_id"], closed.values["method_id"]) == (60, 40)
 
 
 def test_an_internal_exchange_gets_nothing_from_clients(client: BasicClient) -> None:
@@ -458,6 +495,65 @@ def test_prefetch_of_a_consumer(client: BasicClient) -> None:
     assert bodies(client) == [b"2"]
     client.method("basic.ack", delivery_tag=3, multiple=True)
     assert bodies(client) == [b"3", b"4"]
+
+
+@pytest.mark.parametrize(("product", "is_adjusting"), [("py-amqp", True), ("test", False), ("pika", False)])
+def test_prefetch_of_running_consumers_is_changed_by_py_amqp_alone(
+    world: World, product: str, is_adjusting: bool
+) -> None:
+    client = BasicClient(world, product=product).open()
+    for name in ("q", "other"):
+        client.call("queue.declare", queue=name)
+    client.call("basic.qos", prefetch_count=1)
+    client.call("basic.consume", queue="q")
+    client.call("basic.consume", queue="other", no_ack=True)
+    for number in range(5):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert bodies(client) == [b"0"]
+    client.call("basic.qos", prefetch_count=3)
+    assert bodies(client) == ([b"1", b"2"] if is_adjusting else [])
+    client.publish("other", b"free", TRANSIENT)
+    assert bodies(client) == [b"free"]
+
+
+def test_a_prefetch_count_below_what_a_consumer_has_is_reached_by_acknowledging(world: World) -> None:
+    client = BasicClient(world, product="py-amqp").open()
+    client.call("queue.declare", queue="q")
+    client.call("basic.qos", prefetch_count=4)
+    client.call("basic.consume", queue="q")
+    for number in range(8):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    assert len(bodies(client)) == 4
+    client.call("basic.qos", prefetch_count=2)
+    client.method("basic.ack", delivery_tag=2, multiple=True)
+    assert bodies(client) == []
+    client.method("basic.ack", delivery_tag=3)
+    assert bodies(client) == [b"4"]
+    client.call("basic.qos", prefetch_count=0)
+    assert bodies(client) == [b"5", b"6", b"7"]
+    client.call("basic.qos", prefetch_count=1)
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=True)
+    assert bodies(client) == [b"3"]
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("basic.qos", {"prefetch_count": 1}), ("basic.qos", {"prefetch_count": 1, "global": True}),
+        ("channel.flow", {"active": False}),
+    ],
+)  # fmt: skip
+def test_methods_that_touch_many_consumers_take_turns(world: World, method: str, values: dict[str, Any]) -> None:
+    """A client that sends a hundred of them at once does not hold the event loop for as long as all take."""
+    client = BasicClient(world, product="py-amqp").open()
+    client.call("queue.declare", queue="q")
+    for number in range(200):
+        client.method("basic.consume", queue="q", consumer_tag=f"{number}", nowait=True)
+    client.method(method, **values)
+    client.method(method, **values)
+    assert client.machine.is_paused
+    assert len(world.work) == 1
+    assert [each.name for each in client.take(f"{method}-ok")] == [f"{method}-ok"] * 2
 
 
 def test_prefetch_of_a_channel(client: BasicClient) -> None:

@@ -10,7 +10,7 @@ from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, OVERHEAD, enc
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
 from qstore.formats.values import typed_map
-from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.world import World
 
 LIMIT = 1_000_000
@@ -40,6 +40,38 @@ def test_every_frame_of_an_incomplete_message_counts(world: World, kind: int) ->
     assert 40 <= len(refused) <= 46
     client.machine.dismantle()
     assert budget.used == 0
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("frame_max", [4096, MAX_FRAME])
+def test_the_payload_of_a_body_frame_may_have_the_size_of_a_frame(frame_max: int, is_whole: bool) -> None:
+    """As in RabbitMQ: there are clients that cut bodies there."""
+    client = BasicClient(World()).open(frame_max=frame_max)
+    client.call("queue.declare", queue="q")
+    payload = encode_method("basic.publish", routing_key="q")
+    size = frame_max if is_whole else frame_max + 1
+    begin = encode_frame(METHOD, 1, payload) + encode_frame(HEADER, 1, encode_header(size, PERSISTENT))
+    data = begin + encode_frame(BODY, 1, bytes(frame_max)) + (b"" if is_whole else encode_frame(BODY, 1, b"x"))
+    for _ in range(4):  # the last ones are recognized by their bytes
+        client.send(data)
+    for at in range(0, len(data), 1000):
+        client.send(data[at : at + 1000])
+    client.sync()
+    assert client.world.broker.queues["q"].message_count == 5
+    got = client.call("basic.get", queue="q", no_ack=True)
+    assert (got.name, len(got.body)) == ("basic.get-ok", size)
+    client.send(begin + encode_frame(BODY, 1, bytes(frame_max + 1)))
+    (closed,) = client.take("connection.close")
+    assert closed.values["reply_code"] == 501
+
+
+@pytest.mark.parametrize("kind", [METHOD, HEADER])
+def test_other_frames_have_at_most_the_size_that_was_agreed_on(kind: int) -> None:
+    client = BasicClient(World()).open(frame_max=4096)
+    client.send(encode_frame(METHOD, 1, encode_method("basic.publish", routing_key="q")))
+    client.send(encode_frame(kind, 1, bytes(4096 - OVERHEAD + 1)))
+    (closed,) = client.take("connection.close")
+    assert closed.values["reply_code"] == 501
 
 
 def test_the_largest_message_has_room() -> None:

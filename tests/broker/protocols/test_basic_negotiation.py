@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qstore import __version__
 from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_CHANNELS
 from qstore.broker.protocols.amqp_0_9_1.sending import Phase
@@ -31,9 +32,14 @@ def test_the_broker_tells_what_it_offers() -> None:
     assert b"PLAIN" in start.values["mechanisms"].split()
     assert start.values["locales"] == b"en_US"
     told = {name: typed.value for name, typed in start.values["server_properties"].entries}
-    assert told["product"] == "qstore"
+    assert (told["product"], told["version"]) == ("qstore", __version__)
+    assert {"host", "platform", "copyright", "information", "cluster_name"} <= told.keys()
     offered = {name: typed.value for name, typed in told["capabilities"].entries}
-    assert {"publisher_confirms", "basic.nack", "consumer_cancel_notify"} <= {name for name in offered if offered[name]}
+    assert {name for name in offered if offered[name]} == {
+        "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
+        "connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",
+        "direct_reply_to",
+    }  # fmt: skip
 
 
 def test_limits_are_negotiated() -> None:

@@ -76,12 +76,6 @@ def test_a_mandatory_message_is_returned_only_if_no_key_has_a_queue(world: World
     assert headers_of(returned) == {"own": 1, "CC": ["else"]}
 
 
-def test_an_immediate_message_tells_that_the_queues_of_its_keys_have_no_consumers(queues: BasicClient) -> None:
-    queues.publish("nobody", b"x", keyed(CC=["b"]), immediate=True)
-    queues.publish("nobody", b"x", keyed(CC=["else"]), immediate=True)
-    assert [each.values["reply_code"] for each in queues.take("basic.return")] == [313, 312]
-
-
 def test_the_alternate_exchange_gets_what_no_key_routes(world: World, queues: BasicClient) -> None:
     queues.call("exchange.declare", exchange="other", type="direct")
     queues.call("queue.bind", queue="c", exchange="other", routing_key="second")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.log.logs import TRACE
+from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.traced_connection import TracedConnection, traced
 from qstore.broker.protocols.frame_log import FrameLog
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, encode_frame
@@ -41,6 +42,13 @@ def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixtu
     assert [record.getMessage() for record in caplog.records] == [
         "RECV me: protocol header 41 4d 51 50 00 00 09 01", *LINES
     ]  # fmt: skip
+
+
+def test_the_largest_body_frame_that_is_accepted_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(TRACE, "Protocol")
+    FrameLog("RECV me", traced, b"").take(encode_frame(BODY, 1, bytes(MAX_FRAME)) + FRAMES)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"RECV me, channel 1: body, {MAX_FRAME} bytes", *LINES]
 
 
 @given(st.lists(st.binary(max_size=100), max_size=5), st.integers(0, len(FRAMES)), st.binary(max_size=3))
