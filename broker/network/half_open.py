@@ -3,11 +3,31 @@
 They take places of the limit of connections (`--max-connections`). When it is reached, a newcomer gets the place of one
 of them: the oldest of the host that has the most. So silent connections displace only other
 silent ones, first those of the same host; open connections are never affected.
+
+A host is an address of IPv4, or a network of IPv6: who has one address there has 2 ** 64 of them (RFC 4291, 2.5.1).
 """
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+import ipaddress
+from typing import Final, Generic, Protocol, TypeVar
+
+_PREFIX: Final = 64  # bits of an address of IPv6 that are not the client's to choose
+
+
+def network_of(address: str) -> str:
+    """The host that an IP address belongs to; an address that is none is a host of its own."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    if parsed.is_loopback:
+        return address
+    return str(ipaddress.IPv6Network((parsed, _PREFIX), strict=False))
 
 
 class Opening(Protocol):

@@ -192,6 +192,7 @@ class Server:
         self.clients.on_timer(now)
         self.listeners.look()
         self.protocols.on_timer(now)
+        self.work.logins.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
         if self.agent is not None:
