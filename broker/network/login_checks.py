@@ -11,8 +11,8 @@ Clients that are not logged in ask for checks, which cost processor time. What o
 
 Each lane has threads and a queue of its own, so that quick checks never wait for slow ones. The rules:
 
- 1. Next is a check of the host that has waited longest for its turn, and of this host's users likewise. So a login waits
-    for the checks that run, and for one of each other host, however many these have.
+ 1. Hosts take turns, and the users of a host likewise. So a login waits for the checks that run, and for one of each
+    other host, however many these have.
  2. A check whose client has left is not made.
  3. `MAX_WAITING` checks wait in a lane. The one that is too many takes the place of one of the host that has most of
     them, hosts that fail first; if that is its own host, it is refused.

@@ -65,4 +65,3 @@ class Work:
     def close(self) -> None:
         """Cancel the waiting password checks, and accept no more."""
         self.logins.close()
-

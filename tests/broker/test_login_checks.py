@@ -1,4 +1,4 @@
-"""When passwords are checked: turns of hosts and users, bounds, hosts that fail, and answers; the clock is simulated."""
+"""When passwords are checked: turns of hosts and users, bounds, hosts that fail, answers. The clock is simulated."""
 
 from __future__ import annotations
 
