@@ -1,13 +1,15 @@
-"""When passwords are checked: one scheduler for the logins of all clients, whatever their mechanism and protocol.
+"""When passwords are checked and TLS handshakes are made: one scheduler for all clients that are not logged in.
 
-Clients that are not logged in ask for checks, which cost processor time. What one costs (1 core at 3 GHz):
+What these clients ask for costs processor time, whatever their mechanism and protocol. It is spent in threads:
 
-    lane    check                                                              processor time
-    ------  -----------------------------------------------------------------  ----------------------------------
-    quick   SCRAM, each step; DIGEST-MD5; CRAM-MD5                             0.1 ms: the keys are in the file
-            PLAIN and AMQPLAIN, with a password that was right before          0.03 ms (`Users.recalls`)
-            GSSAPI, each token                                                 about 1 ms
-    slow    PLAIN and AMQPLAIN, any other password                             25 ms: scrypt, or PBKDF2
+    lane        check                                                          time, on one core at 3 GHz
+    ----------  -------------------------------------------------------------  ----------------------------------
+    quick       SCRAM, each step; DIGEST-MD5; CRAM-MD5                         0.1 ms: the keys are in the file
+                PLAIN and AMQPLAIN, with a password that was right before      0.03 ms (`Users.recalls`)
+                GSSAPI, each token                                             depends on the library
+    slow        PLAIN and AMQPLAIN, any other password                         25 ms: scrypt, or PBKDF2
+    handshakes  TLS, each read of the socket until the handshake is complete   0.6 ms with a key on the curve P-256,
+                                                                               1.6 with RSA 2048, 14 with RSA 4096
 
 Each lane has threads and a queue of its own, so that quick checks never wait for slow ones. The rules:
 
@@ -22,14 +24,14 @@ Each lane has threads and a queue of its own, so that quick checks never wait fo
         `REST_SECONDS`: it gets at most half a processor, and at most 50 guesses a second;
       - such hosts together leave one thread to the others, if there are two;
       - at most `MAX_WAITING_FAILING` of its checks wait; further ones are refused, of the users first that have most.
- 5. A failure is answered late: `failed_login_seconds` after the client has sent its response, and up to four times as
-    long for a host that fails. So guessing is slow, and the time does not tell whether the user exists. A right login
-    is answered at once, whatever its host has done before.
+ 5. A failed login is answered late: `failed_login_seconds` after the client has sent its response, and after up to four
+    times as long for a host that fails. So guessing is slow, and the time does not tell whether the user exists. A
+    right login is answered at once, whatever its host has done before.
 
-What this promises: a right login of another host passes within some hundredths of a second plus its own check, as long
-as fewer hosts attack than there are logins a second. One of the attacker's own host (a NAT, a local machine) passes at
-once if its user has logged in before with this password, or by a quick mechanism after at most 0.64 s (rule 4); any
-other waits for at most `MAX_WAITING_FAILING` checks, or is refused with advice to try again.
+What this promises, with two processors: a right login of another host waits for one check that runs, however many
+hosts attack, once these have failed; that is 0.1 s with its own check. One of the attacker's own host (a NAT, a local
+machine) passes at once if its user has logged in with this password since the start of the broker; within a second if
+its mechanism is quick; any other after at most `MAX_WAITING_FAILING` checks, or it is refused with advice to try again.
 
 Hosts are networks of IPv6, see `network_of`. At most `MAX_HOSTS` with failures are remembered.
 """
@@ -42,7 +44,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
@@ -72,13 +74,15 @@ class LoginCheck:
 
     Args:
         host: its client's host.
-        what: the check.
+        name: its user; empty if it is not known.
+        work: makes the check; returns None if `slow_work` is needed, in the lane of slow checks.
+        slow_work: makes it there.
         done: called with the answer.
         has_left: whether the client has closed the connection.
         began: when it was asked for.
 
     Attributes:
-        host, what, has_left, began: as above.
+        host, name, work, slow_work, has_left, began: as above.
         lane: where it waits or runs.
         started: when it has begun to run.
         is_of_failing: whether its host was one that fails, then.
@@ -87,24 +91,28 @@ class LoginCheck:
     """
 
     __slots__ = (
-        "_done", "began", "has_left", "host", "is_of_failing", "is_over", "lane", "started", "timer", "what",
+        "_done", "began", "has_left", "host", "is_of_failing", "is_over", "lane", "name", "slow_work", "started",
+        "timer", "work",
     )  # fmt: skip
 
     def __init__(
         self,
         host: str,
-        what: PasswordCheck,
-        done: Callable[[Answer], None],
+        name: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
         has_left: Callable[[], bool],
         began: float,
+        slow_work: Callable[[], Any] | None = None,
     ) -> None:
-        self.host, self.what, self._done, self.has_left, self.began = host, what, done, has_left, began
+        self.host, self.name, self.work, self.slow_work = host, name, work, slow_work
+        self._done, self.has_left, self.began = done, has_left, began
         self.lane: Lane | None = None
         self.started = 0.0
         self.is_of_failing = self.is_over = False
         self.timer: asyncio.TimerHandle | None = None
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: object) -> None:
         """It is over, with this answer."""
         if not self.is_over:
             done = self._done
@@ -120,7 +128,7 @@ class LoginCheck:
             self.timer = None
 
 
-def _ignore_answer(_answer: Answer) -> None:
+def _ignore_answer(_answer: object) -> None:
     """For a check whose connection is gone."""
 
 
@@ -166,19 +174,19 @@ class Lane:
 
     def add(self, check: LoginCheck) -> None:
         """A check waits."""
-        self._waiting.setdefault(check.host, {}).setdefault(check.what.name, {})[check] = None
+        self._waiting.setdefault(check.host, {}).setdefault(check.name, {})[check] = None
         check.lane = self
         self.count += 1
 
     def remove(self, check: LoginCheck) -> bool:
         """A check does not wait any more. Returns whether it did."""
         users = self._waiting.get(check.host, {})
-        checks = users.get(check.what.name, {})
+        checks = users.get(check.name, {})
         if check not in checks:
             return False
         del checks[check]
         if not checks:
-            del users[check.what.name]
+            del users[check.name]
             if not users:
                 del self._waiting[check.host]
         self.count -= 1
@@ -227,15 +235,17 @@ class LoginSchedule:
     """The rules, without threads and clock. `now` is in seconds of a monotonic clock.
 
     Args:
-        slow_threads: how many slow checks run at the same time.
-        quick_threads: how many others.
+        slow_threads: how many slow checks run at the same time. Handshakes leave one processor to others.
 
     Attributes:
-        quick, slow: the lanes.
+        quick, slow, handshakes: the lanes.
+        lanes: all of them.
     """
 
-    def __init__(self, slow_threads: int, quick_threads: int = _QUICK_THREADS) -> None:
-        self.quick, self.slow = Lane(quick_threads), Lane(slow_threads)
+    def __init__(self, slow_threads: int) -> None:
+        self.quick, self.slow = Lane(_QUICK_THREADS), Lane(slow_threads)
+        self.handshakes = Lane(max(1, slow_threads - 1))
+        self.lanes = (self.quick, self.slow, self.handshakes)
         self._failures: dict[str, _Failures] = {}  # by host, the one with the latest failure last
 
     def failures(self, host: str, now: float) -> float:
@@ -258,7 +268,7 @@ class LoginSchedule:
 
     def _place(self, check: LoginCheck, lane: Lane, now: float) -> LoginCheck | None:
         """Which check makes room for a new one: this one if none does, None if there is room."""
-        host, name = check.host, check.what.name
+        host, name = check.host, check.name
         own = lane.waiting_of(host)
         is_failing = self.failures(host, now) >= FAILING
         if is_failing and own >= MAX_WAITING_FAILING:
@@ -273,7 +283,7 @@ class LoginSchedule:
 
     def take(self, now: float) -> LoginCheck | None:
         """The check to begin now, if there is one."""
-        for lane in (self.quick, self.slow):
+        for lane in self.lanes:
             lane.wakes_at = None
             if lane.running_in_all >= lane.threads:
                 continue
@@ -318,7 +328,7 @@ class LoginSchedule:
 
 
 class LoginChecks:
-    """Makes the checks in threads, and answers them.
+    """Makes the checks and handshakes in threads, and answers them.
 
     Args:
         loop: the event loop.
@@ -329,11 +339,9 @@ class LoginChecks:
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: BrokerSettings) -> None:
         self._loop = loop
         threads = max(1, min(settings.password_checks, len(os.sched_getaffinity(0))))
-        self._schedule = LoginSchedule(threads)
-        self._pools = {
-            self._schedule.slow: ThreadPoolExecutor(threads, "password-check"),
-            self._schedule.quick: ThreadPoolExecutor(_QUICK_THREADS, "login-step"),
-        }
+        schedule = self._schedule = LoginSchedule(threads)
+        names = {schedule.quick: "login-step", schedule.slow: "password-check", schedule.handshakes: "handshake"}
+        self._pools = {lane: ThreadPoolExecutor(lane.threads, name) for lane, name in names.items()}
         self._failed_seconds = settings.failed_login_seconds
         self._latest_seconds = max(settings.failed_login_seconds, settings.negotiate_seconds / 2)
         self._slowed = LogBudget(_LOG, WARNING, "hosts whose logins are slowed")
@@ -352,8 +360,22 @@ class LoginChecks:
             done: gets the answer, never before this method returns.
             has_left: whether the client has closed the connection, which the event loop may not have noticed.
         """
-        check = LoginCheck(host, what, done, has_left, self._loop.time())
-        self._enter(check, self._schedule.quick if what.shortcut or not what.is_slow else self._schedule.slow)
+        now, schedule = self._loop.time(), self._schedule
+        if what.is_slow and what.shortcut is None:
+            check = LoginCheck(host, what.name, what.run_work, done, has_left, now)
+            self._enter(check, schedule.slow)
+        else:
+            check = LoginCheck(host, what.name, what.run_shortcut, done, has_left, now, what.run_work)
+            self._enter(check, schedule.quick)
+        self._begin()
+        return check
+
+    def shake_hands(
+        self, host: str, work: Callable[[], object], done: Callable[[Any], None], has_left: Callable[[], bool]
+    ) -> LoginCheck:
+        """Do a step of a TLS handshake, and call `done` with its result, or `Refused`; otherwise as `check`."""
+        check = LoginCheck(host, "", work, done, has_left, self._loop.time())
+        self._enter(check, self._schedule.handshakes)
         self._begin()
         return check
 
@@ -397,7 +419,7 @@ class LoginChecks:
             now = self._loop.time()
             check = schedule.take(now)
             if check is None:
-                wakes = [lane.wakes_at for lane in (schedule.quick, schedule.slow) if lane.wakes_at is not None]
+                wakes = [lane.wakes_at for lane in schedule.lanes if lane.wakes_at is not None]
                 if wakes:
                     self._wake = self._loop.call_at(min(wakes), self._begin)
                 return
@@ -406,20 +428,20 @@ class LoginChecks:
                 schedule.ended(check, now, has_failed=False)
                 continue
             assert check.lane is not None
-            work = check.what.run_shortcut if check.lane is schedule.quick else check.what.run_work
-            future = self._loop.run_in_executor(self._pools[check.lane], work)
+            future = self._loop.run_in_executor(self._pools[check.lane], check.work)
             future.add_done_callback(partial(self._ran, check))
 
-    def _ran(self, check: LoginCheck, future: asyncio.Future[Answer] | asyncio.Future[Answer | None]) -> None:
+    def _ran(self, check: LoginCheck, future: asyncio.Future[Any]) -> None:
         """A thread has made a check, or has found that it is a slow one."""
         answer, now = _answer(future), self._loop.time()
-        is_failure = isinstance(answer, Failure)
+        is_failure = isinstance(answer, Failure)  # of a login
         self._schedule.ended(check, now, has_failed=is_failure)
         if is_failure:
             self._failed(check.host, now)
         if check.is_over:
             pass
-        elif answer is None:
+        elif answer is None and check.slow_work is not None:
+            check.work = check.slow_work
             self._enter(check, self._schedule.slow)
         elif is_failure:
             self._answer_late(check, answer, self._delay(check.host, now))
@@ -440,16 +462,16 @@ class LoginChecks:
         factor = 1 if failures < FAILING else 2 if failures < MANY else 4
         return min(factor * self._failed_seconds, self._latest_seconds)
 
-    def _answer_late(self, check: LoginCheck, answer: Answer, seconds: float) -> None:
+    def _answer_late(self, check: LoginCheck, answer: Failure | Refused, seconds: float) -> None:
         check.timer = self._loop.call_at(check.began + seconds, check.answer, answer)
 
 
-def _answer(future: asyncio.Future[Answer] | asyncio.Future[Answer | None]) -> Answer | None:
+def _answer(future: asyncio.Future[Any]) -> Any:
     """The result of a check; an unhandled exception in it, which is a defect, lets nobody in."""
     try:
         return future.result()
     except asyncio.CancelledError:
         return Failure("the broker is shutting down")
     except Exception as error:
-        _LOG.exception("Unhandled exception in a password check")
+        _LOG.exception("Unhandled exception in a password check or handshake")
         return Failure(f"internal error: {type(error).__name__}")

@@ -185,6 +185,10 @@ class SocketConnection(asyncio.Protocol):
             layer.data_received(begin)
         return True
 
+    def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
+        """As `Secured.shake_hands`."""
+        self._login = self._work.logins.shake_hands(self._network, work, done, self._has_left)
+
     def secured(self, session: TlsSession) -> None:
         """The TLS handshake is complete."""
         certificate = session.certificate
@@ -378,7 +382,9 @@ class SocketConnection(asyncio.Protocol):
             return
         if not self.is_half_open:
             return
-        if self._reasons and self._has_left():
+        transport = self._transport
+        is_unread = bool(self._reasons) or (isinstance(transport, TlsLayer) and transport.is_busy)
+        if is_unread and self._has_left():
             self.abort()
             return
         limit = self._clients.settings.negotiate_seconds

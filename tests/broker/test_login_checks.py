@@ -359,9 +359,9 @@ def test_hosts_that_are_remembered_are_bounded() -> None:
     schedule = LoginSchedule(2)
     for number in range(2 * MAX_HOSTS):
         what = PasswordCheck("name", lambda: Failure(""), is_slow=True)
-        schedule.add(LoginCheck(f"host{number}", what, print, lambda: False, 0.0), schedule.slow, number)
-        check = schedule.take(number)
-        assert check is not None
+        check = LoginCheck(f"host{number}", "name", what.run_work, print, lambda: False, 0.0)
+        schedule.add(check, schedule.slow, number)
+        assert schedule.take(number) is check
         schedule.ended(check, number, has_failed=True)
     assert len(schedule._failures) == MAX_HOSTS
     assert schedule.failures("host0", number) == 0.0
@@ -374,7 +374,7 @@ def test_an_unhandled_exception_lets_nobody_in(world: World, caplog: pytest.LogC
     world.logins.check("host", PasswordCheck("a", lambda: Success(str(1 // 0))), answers.append, lambda: False)
     world.loop.run(2.0)
     assert answers == [Failure("internal error: ZeroDivisionError")]
-    assert "Unhandled exception in a password check" in caplog.text
+    assert "Unhandled exception in a password check or handshake" in caplog.text
 
 
 def test_a_host_that_fails_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:

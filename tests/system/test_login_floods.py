@@ -1,9 +1,12 @@
-"""Clients that are not logged in do not lock others out: floods of wrong passwords, of each mechanism and protocol."""
+"""Clients that are not logged in do not lock others out: floods of wrong passwords, of each mechanism and protocol, and
+of TLS handshakes."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from qstore.broker.network.login_checks import FAILING
 from qstore.broker.security.sasl.exchange import ClientMechanism
@@ -23,6 +30,7 @@ from qstore.formats.amqp_0_10.commands import decode_control, encode_control
 from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, encode_control_frame
 from qstore.formats.values import TypedMap
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_files
 
 ATTACKER: Final = "127.0.0.1"
@@ -254,3 +262,60 @@ def test_clients_that_leave_during_the_check_are_disconnected_and_forgotten(brok
         time.sleep(0.05)
     seconds(broker.port, ATTACKER, "0-10", "PLAIN", "anna")
     assert broker.cpu_seconds() - cpu < 2.0  # 200 checks take 5 to 15 seconds
+
+
+def expensive_certificate(path: Path) -> str:
+    """Certificate and key in one file: RSA with 4096 bits, of which a handshake takes about 14 ms."""
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=4096)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    day = datetime.timedelta(days=1)
+    certificate = builder.not_valid_before(now - day).not_valid_after(now + day).sign(key, hashes.SHA256())
+    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    secret = key.private_bytes(pem, kind, serialization.NoEncryption())
+    path.write_bytes(secret + certificate.public_bytes(pem))
+    path.chmod(0o600)
+    return str(path)
+
+
+def handshake_seconds(port: int, source: str) -> float:
+    """How long a TLS handshake takes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    began = time.monotonic()
+    plain = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, source_address=(source, 0))
+    with context.wrap_socket(plain) as encrypted:
+        encrypted.sendall(PROTOCOL_HEADER)
+        assert encrypted.recv(len(PROTOCOL_HEADER)) == PROTOCOL_HEADER
+    return time.monotonic() - began
+
+
+def test_a_flood_of_tls_handshakes_delays_neither_open_connections_nor_other_hosts(
+    make_broker: BrokerMaker, tmp_path: Path
+) -> None:
+    certificate = expensive_certificate(tmp_path / "broker.pem")
+    broker = make_broker("--ssl-cert", certificate, "--ssl-port", "0", "--max-connections", "1000").start()
+    context, hello = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    context.check_hostname = False
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    data = hello.read()
+    took: list[float] = []
+    with RawPeer(broker.port) as peer, contextlib.ExitStack() as stack:
+        peer.sync()
+        for _ in range(400):
+            attacker = stack.enter_context(
+                socket.create_connection(("127.0.0.1", broker.port), source_address=(ATTACKER, 0))
+            )
+            attacker.sendall(data)
+        for _ in range(20):
+            began = time.monotonic()
+            peer.sync()
+            took.append(time.monotonic() - began)
+            time.sleep(0.02)
+        other = handshake_seconds(broker.port, "127.0.0.2")
+        peer.end()
+    assert max(took) < 1.0, took
+    assert other < BOUND_SECONDS  # 400 handshakes take 6 s
+    assert handshake_seconds(broker.port, ATTACKER) < PATIENCE_SECONDS
