@@ -21,17 +21,20 @@ Each lane has threads and a queue of its own, so that quick checks never wait fo
  4. A host that fails is one with `FAILING` failed logins, half of which are forgotten each `HALF_LIFE_SECONDS`. Until
     then, in each lane
       - one check of it runs at a time, and after one that has failed it rests for as long as that took, but at least
-        `REST_SECONDS`: it gets at most half a processor, and at most 50 guesses a second;
+        `REST_SECONDS`: it gets at most half a processor, and at most 100 guesses a second;
       - such hosts together leave one thread to the others, if there are two;
-      - at most `MAX_WAITING_FAILING` of its checks wait; further ones are refused, of the users first that have most.
+      - not all checks may wait: 32 slow ones, 128 quick ones, 256 handshakes. Further ones are refused, first those of
+        users that have most. More would make right logins wait for too long, and fewer would refuse the clients of a
+        large network that come back at the same time, while one of them has a wrong password.
  5. A failed login is answered late: `failed_login_seconds` after the client has sent its response, and after up to four
     times as long for a host that fails. So guessing is slow, and the time does not tell whether the user exists. A
     right login is answered at once, whatever its host has done before.
 
 What this promises, with two processors: a right login of another host waits for one check that runs, however many
 hosts attack, once these have failed; that is 0.1 s with its own check. One of the attacker's own host (a NAT, a local
-machine) passes at once if its user has logged in with this password since the start of the broker; within a second if
-its mechanism is quick; any other after at most `MAX_WAITING_FAILING` checks, or it is refused with advice to try again.
+machine) is not slow if its user has logged in with this password since the start of the broker, and waits for at most
+as many checks as rule 4 lets wait: 1.7 s for a slow check, 1.3 s for each quick step. Or it is refused, with advice to
+try again. It does so only if the attacker guesses for many users, since users take turns.
 
 Hosts are networks of IPv6, see `network_of`. At most `MAX_HOSTS` with failures are remembered.
 """
@@ -55,13 +58,11 @@ _LOG: Final = log_of("Security")
 
 MAX_WAITING: Final = 512
 """Checks that may wait in a lane: PLAIN logins that two threads get done within `--max-negotiate-time`."""
-MAX_WAITING_FAILING: Final = 32
-"""Those of a host that fails."""
 FAILING: Final = 10
 MANY: Final = 100
 """Failures from which on a host's failed logins are answered after 4 times as long; from `FAILING` on, after twice."""
 HALF_LIFE_SECONDS: Final = 60.0
-REST_SECONDS: Final = 0.02
+REST_SECONDS: Final = 0.01
 MAX_HOSTS: Final = 4_096
 
 _QUICK_THREADS: Final = 2  # one more than needed, in case that a disk is slow
@@ -141,6 +142,7 @@ class Lane:
 
     Attributes:
         threads: how many may run at the same time.
+        max_of_failing: how many of a host that fails may wait.
         count: how many wait.
         running: host -> how many run.
         running_in_all: how many run.
@@ -148,10 +150,12 @@ class Lane:
         wakes_at: when a check may run next that waits only for its host's rest; None if none does.
     """
 
-    __slots__ = ("_waiting", "count", "running", "running_in_all", "running_of_failing", "threads", "wakes_at")
+    __slots__ = (
+        "_waiting", "count", "max_of_failing", "running", "running_in_all", "running_of_failing", "threads", "wakes_at",
+    )  # fmt: skip
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, threads: int, max_of_failing: int) -> None:
+        self.threads, self.max_of_failing = threads, max_of_failing
         self._waiting: dict[str, dict[str, dict[LoginCheck, None]]] = {}
         self.running: dict[str, int] = {}
         self.count = self.running_in_all = self.running_of_failing = 0
@@ -243,8 +247,8 @@ class LoginSchedule:
     """
 
     def __init__(self, slow_threads: int) -> None:
-        self.quick, self.slow = Lane(_QUICK_THREADS), Lane(slow_threads)
-        self.handshakes = Lane(max(1, slow_threads - 1))
+        self.quick, self.slow = Lane(_QUICK_THREADS, 128), Lane(slow_threads, 32)
+        self.handshakes = Lane(max(1, slow_threads - 1), 256)
         self.lanes = (self.quick, self.slow, self.handshakes)
         self._failures: dict[str, _Failures] = {}  # by host, the one with the latest failure last
 
@@ -271,7 +275,7 @@ class LoginSchedule:
         host, name = check.host, check.name
         own = lane.waiting_of(host)
         is_failing = self.failures(host, now) >= FAILING
-        if is_failing and own >= MAX_WAITING_FAILING:
+        if is_failing and own >= lane.max_of_failing:
             return lane.crowd_out(host, name) or check
         if lane.count < MAX_WAITING:
             return None

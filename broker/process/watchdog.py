@@ -58,6 +58,7 @@ class LoopWatchdog:
 
     def __init__(self, seconds: float, log_descriptors: Collection[int] = ()) -> None:
         self._process = self._pipe = -1
+        self._is_stopped = False
         self._manager_seconds = service_manager.watchdog_seconds() / 2
         self._next_notice = 0.0
         broker = os.getpid()
@@ -78,7 +79,7 @@ class LoopWatchdog:
 
     def beat(self) -> None:
         """The event loop runs. Call it from there, at least each half second."""
-        if self._pipe >= 0:
+        if self._pipe >= 0 and not self._is_stopped:
             try:
                 os.write(self._pipe, _BEAT)
             except BlockingIOError:
@@ -93,7 +94,8 @@ class LoopWatchdog:
 
     def stop(self) -> None:
         """End the watchdog; further calls do nothing. Thread-safe."""
-        if self._pipe >= 0:
+        if self._pipe >= 0 and not self._is_stopped:
+            self._is_stopped = True
             with contextlib.suppress(OSError):
                 os.write(self._pipe, _STOP)
 
@@ -106,7 +108,8 @@ class LoopWatchdog:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
-            with contextlib.suppress(ChildProcessError):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._process, signal.SIGKILL)  # it may be stopped
                 os.waitpid(self._process, 0)
 
 
