@@ -381,6 +381,7 @@ class SocketConnection(asyncio.Protocol):
                 self.abort()
             return
         if not self.is_half_open:
+            self._clients.half_open.remove(self._network, self)
             return
         transport = self._transport
         is_unread = bool(self._reasons) or (isinstance(transport, TlsLayer) and transport.is_busy)
