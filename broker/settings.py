@@ -59,6 +59,7 @@ class BrokerSettings:
         connections_per_host: limit of the connections of each host; 0 for none.
         connections_per_user, queues_per_user: limits for each user without a quota in the ACL file; 0 for none.
         acl_file: the file with the access rules; None to allow everything.
+        acl_validation: what becomes of rules there that have no effect: `none`, `warn` or `fatal`.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
         max_channels: maximum channels per connection, offered in `tune`.
@@ -118,6 +119,7 @@ class BrokerSettings:
     connections_per_user: int = 0
     queues_per_user: int = 0
     acl_file: str | None = None
+    acl_validation: str = "warn"
     negotiate_seconds: float = 10.0
     max_frame: int = 65_535
     max_channels: int = 32_767

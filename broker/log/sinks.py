@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
+import socket
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, STATUS, TRACE, LogError, Rules
 from qstore.formats.wording import printable
@@ -266,6 +267,18 @@ class Logging:
         self._parts = replace(self._parts, hires_timestamp=is_on)
         for handler in self._handlers:
             handler.setFormatter(_Formatter(self._parts))
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of all outputs."""
+        found: list[int] = []
+        for handler in self._handlers:
+            if isinstance(handler, _SyslogHandler):
+                found.append(cast(socket.socket, vars(handler)["socket"]).fileno())
+            elif isinstance(handler, logging.StreamHandler):
+                with contextlib.suppress(OSError, ValueError):
+                    found.append(handler.stream.fileno())
+        return found
 
     def reopen(self) -> None:
         """Reopen the log file, if there is one. Raises LogError; then each line retries."""

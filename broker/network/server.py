@@ -63,6 +63,7 @@ class Server:
         shut_down: ends the broker, as management asks.
         failed: called with a description of a failure that ends the broker: the store can no longer sync, or the event
             loop ran out of memory.
+        beat: called each half second: the event loop runs.
         authentication: the authentication policy.
         protocols: the supported protocols.
         clients: the connected clients.
@@ -82,6 +83,7 @@ class Server:
         self.broker, self.settings, self._status = broker, settings, status
         self.failed: Callable[[str], None] = _LOG.critical
         self.shut_down: Callable[[], None] = lambda: None
+        self.beat: Callable[[], None] = lambda: None
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(policy_of(settings), users)
         self.loop = asyncio.get_running_loop()
@@ -184,6 +186,7 @@ class Server:
         except MemoryError:
             self.broker.memory.exhausted("The timer")
             self.broker.tick.interrupted()
+        self.beat()
         self._check(time.monotonic())
 
     def _check(self, now: float) -> None:
@@ -192,6 +195,7 @@ class Server:
         self.clients.on_timer(now)
         self.listeners.look()
         self.protocols.on_timer(now)
+        self.work.logins.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
         if self.agent is not None:

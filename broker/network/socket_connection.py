@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,8 @@ from qstore.broker.log.logs import DEBUG, INFO, log_of
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.memory import State
 from qstore.broker.network.clients import Clients
+from qstore.broker.network.half_open import network_of
+from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
 from qstore.broker.network.work import Work
 from qstore.broker.protocols.detection import TLS_HELLO, foreign_client
@@ -63,7 +66,8 @@ class SocketConnection(asyncio.Protocol):
     def __init__(self, clients: Clients, work: Work, accepts: Accepts) -> None:
         self._clients, self._work, self._accepts = clients, work, accepts
         self._transport: asyncio.Transport | None = None
-        self._descriptor = -1  # of a socket without TLS
+        self._socket = -1  # its descriptor
+        self._descriptor = -1  # the same, of a socket without TLS
         self._machine: Machine | None = None
         self._first_bytes = b""  # data received before the protocol is known
         self._reasons: set[object] = set()  # reasons for not reading
@@ -71,8 +75,9 @@ class SocketConnection(asyncio.Protocol):
         self._closed = 0.0
         self._unsent = 0
         self._is_catching_up = self._is_counted = False
-        self._host = ""
+        self._host = self._network = ""
         self._peer = Peer("", Link(is_local=False))
+        self._login: LoginCheck | None = None
 
     # ---- asyncio ----
 
@@ -83,6 +88,7 @@ class SocketConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         address = _shown(peer)
         host = self._host = str(peer[0]) if peer else ""
+        self._network = network_of(host)
         if not clients.admits(host, address):
             self._transport.abort()
             return
@@ -95,14 +101,14 @@ class SocketConnection(asyncio.Protocol):
             clients.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
             clients.connections[self] = None
-            clients.half_open.add(host, self)
+            clients.half_open.add(self._network, self)
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         own = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay))
-        self._descriptor = own.fileno()
+        self._socket = self._descriptor = own.fileno()
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
         self._peer = Peer(address, Link(is_local), refusal)
 
@@ -178,6 +184,10 @@ class SocketConnection(asyncio.Protocol):
             transport.set_protocol(layer)
             layer.data_received(begin)
         return True
+
+    def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
+        """As `Secured.shake_hands`."""
+        self._login = self._work.logins.shake_hands(self._network, work, done, self._has_left)
 
     def secured(self, session: TlsSession) -> None:
         """The TLS handshake is complete."""
@@ -264,11 +274,14 @@ class SocketConnection(asyncio.Protocol):
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
         self._clients.connections.pop(self, None)
-        self._clients.half_open.remove(self._host, self)
+        self._clients.half_open.remove(self._network, self)
         if self._is_counted:
             self._clients.broker.quotas.leave(self._host)
         self._clients.refused.pop(self, None)
         self._clients.held_publishers.pop(self, None)
+        if self._login is not None:
+            self._work.logins.cancel(self._login)
+            self._login = None
         machine, self._machine, self._transport = self._machine, None, None
         self._reasons.clear()  # some of them refer to this object
         if machine is not None:
@@ -308,8 +321,16 @@ class SocketConnection(asyncio.Protocol):
         self._work.run(work, done)
 
     def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
-        """Check a password outside the event loop, and call `done` with the result."""
-        self._work.check_password(check, done)
+        """Check a password outside the event loop, and call `done` with the result, unless the client leaves before."""
+        self._login = self._work.logins.check(self._network, check, done, self._has_left)
+
+    def _has_left(self) -> bool:
+        """Whether the client has closed the socket, or its end. The event loop does not see that while it is paused."""
+        if self._transport is None or self._transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def resumed(self) -> None:
         """The machine's pause has ended."""
@@ -359,8 +380,16 @@ class SocketConnection(asyncio.Protocol):
             if now - self._closed > _LINGER_SECONDS:
                 self.abort()
             return
+        if not self.is_half_open:
+            self._clients.half_open.remove(self._network, self)
+            return
+        transport = self._transport
+        is_unread = bool(self._reasons) or (isinstance(transport, TlsLayer) and transport.is_busy)
+        if is_unread and self._has_left():
+            self.abort()
+            return
         limit = self._clients.settings.negotiate_seconds
-        if self.is_half_open and now - self._opened > limit:
+        if now - self._opened > limit:
             text = "Client %s: disconnected: the connection was not opened within %s seconds"
             _LOG.info(text, self._peer.address, limit)
             self.abort()

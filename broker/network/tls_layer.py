@@ -5,20 +5,29 @@
 A connection whose first bytes are a TLS hello puts this layer in between (`SocketConnection`), so plain connections pay
 nothing for it. Backpressure is that of the plain transport: reading stops and resumes there, and its buffer has the
 encrypted output. One read is decrypted as a whole; what one tick writes is encrypted as a whole.
+
+The handshake takes milliseconds, so its steps are made in a thread (`login_checks`), one after the other. The socket is
+not read meanwhile, and nothing else uses the session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+from qstore.broker.security.sasl.exchange import Failure, Refused
 from qstore.broker.security.tls.errors import TlsError
 from qstore.broker.security.tls.session import TlsSession
 
 
 class Secured(Protocol):
     """The connection behind the layer."""
+
+    def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
+        """Do a step of the handshake in a thread, and call `done` with its result, `Refused` or `Failure`."""
 
     def secured(self, session: TlsSession) -> None:
         """The handshake is complete."""
@@ -46,31 +55,56 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         connection: the connection behind.
         transport: the socket's transport; `set_protocol` is called with this layer by the caller.
         context: the certificate and key.
+
+    Attributes:
+        is_busy: whether a step of the handshake is being made, or waits for that.
     """
 
     def __init__(self, connection: Secured, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         super().__init__()
         self._connection, self._socket = connection, transport
         self._session = TlsSession(context, is_server=True)
+        self.is_busy = self._is_paused = False
 
     # ---- for the socket's transport ----
 
     def data_received(self, data: bytes) -> None:
         """Decrypt; hand over what is complete."""
         session = self._session
-        was_established = session.is_established
+        if not session.is_established:
+            assert not self.is_busy
+            self.is_busy = True
+            self._socket.pause_reading()
+            self._connection.shake_hands(partial(_step, session, data), self._shaken)
+            return
         try:
             plain = session.receive(data)
         except TlsError as error:
             self._fail(str(error))
             return
+        self._received(plain)
+
+    def _received(self, plain: bytes) -> None:
         self._flush()
-        if not was_established and session.is_established:
-            self._connection.secured(session)
         if plain:
             self._connection.data_received(plain)
-        if session.is_over:
+        if self._session.is_over:
             self.close()
+
+    def _shaken(self, result: bytes | TlsError | Refused | Failure) -> None:
+        """A step of the handshake was made, or not."""
+        self.is_busy = False
+        if self._socket.is_closing():
+            return
+        if not isinstance(result, bytes):
+            self._fail(result.reason if isinstance(result, Refused | Failure) else str(result))
+            return
+        if self._session.is_established:
+            self._flush()
+            self._connection.secured(self._session)
+        self._received(result)
+        if not self._is_paused and not self._socket.is_closing():
+            self._socket.resume_reading()
 
     def _fail(self, reason: str) -> None:
         if not self._socket.is_closing():
@@ -108,7 +142,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def close(self) -> None:
         """Close the socket when all data is sent."""
-        if not self._socket.is_closing():
+        if self.is_busy:
+            self._socket.abort()
+        elif not self._socket.is_closing():
             self._session.close()
             self._flush()
             self._socket.close()
@@ -123,11 +159,15 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Stop reading."""
-        self._socket.pause_reading()
+        self._is_paused = True
+        if not self.is_busy:
+            self._socket.pause_reading()
 
     def resume_reading(self) -> None:
         """Resume reading."""
-        self._socket.resume_reading()
+        self._is_paused = False
+        if not self.is_busy:
+            self._socket.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         """Encrypted bytes that are not sent yet."""
@@ -136,3 +176,11 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As of the socket's transport."""
         return self._socket.get_extra_info(name, default)
+
+
+def _step(session: TlsSession, data: bytes) -> bytes | TlsError:
+    """Process what was received in a handshake. Returns plain bytes that came behind it."""
+    try:
+        return session.receive(data)
+    except TlsError as error:
+        return error

@@ -169,6 +169,7 @@ def _run_broker(plan: StartPlan, child: daemon.Child | None) -> int:
             is_clean = Runner(
                 settings, module, __version__, pid_directory, report.ready, log,
                 build=kind_of_modules(), configuration=plan.configuration,
+                watchdog_seconds=plan.values.number("watchdog-interval"),
             ).run()  # fmt: skip
         except StartError as error:
             _LOG.critical("%s%s", _CANNOT_START, error)

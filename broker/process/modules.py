@@ -5,7 +5,8 @@ without arguments and returns a `StoreModule`. It is found by the last component
 that `store`, `store.so` and `/usr/lib64/qpid/daemon/store.so` are the same. One store may have several names; it is
 loaded once. Two different stores are refused.
 
-The modules of qpidd that replicate queues are parts of this broker: their names are accepted, and nothing is loaded.
+Modules of qpidd that are parts of this broker are accepted, and nothing is loaded. Those that it lacks are refused, and
+the error says what to use instead.
 
 A module directory is searched for names only: its `.so` files are qpidd's and are never executed. Files that match no
 module cause a warning. There is no default directory, unlike in qpidd (Qpid C++ Broker Book, 1.1.5): otherwise a qpidd
@@ -33,7 +34,18 @@ OWN: Final = dict.fromkeys(
 )
 
 #: Modules of qpidd that are always part of this broker.
-BUILT_IN: Final = frozenset({"replicating_listener", "replication_exchange"})
+BUILT_IN: Final = frozenset({"acl", "ssl", "watchdog", "replicating_listener", "replication_exchange"})
+
+#: Modules of qpidd that it does not have: name -> why, and what to use instead.
+MISSING: Final = {
+    "amqp": "this broker has no AMQP 1.0; clients connect with AMQP 0-10 and 0-9-1",
+    "xml": "this broker has no exchanges of type xml; route by headers (type headers), or by selectors",
+    "rdma": "this broker listens on TCP, with and without TLS, but not on RDMA",
+    **dict.fromkeys(
+        ("cluster", "ha"),
+        "this broker cannot join a cluster; queue replication keeps copies on another broker (--replication-queue)",
+    ),
+}
 
 _KINDS: Final = {"number": Kind.TEXT, "switch": Kind.SWITCH, "choice": Kind.TEXT, "text": Kind.TEXT}
 _SHOWN: Final = 20  # names of files in a warning
@@ -100,6 +112,8 @@ def load_store(names: Sequence[str]) -> StoreModule | None:
         if name in BUILT_IN:
             continue
         known = OWN if name in OWN else installed()
+        if name not in known and name in MISSING:
+            raise ModuleError(f"--load-module {printable(given)}: {MISSING[name]}. Remove the option")
         if name not in known:
             there = ", ".join(sorted(known))
             raise ModuleError(f"--load-module {printable(given)}: no such module; installed are {there}")

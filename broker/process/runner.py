@@ -30,6 +30,7 @@ from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
 from qstore.broker.process.start_report import StartReport
+from qstore.broker.process.watchdog import LoopWatchdog
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
@@ -50,7 +51,14 @@ class StartError(Exception):
 
 
 class RunningLog(LogControl, Protocol):
-    """The log of the process."""
+    """The log of the process.
+
+    Attributes:
+        descriptors: those of its outputs.
+    """
+
+    @property
+    def descriptors(self) -> list[int]: ...
 
     def reopen(self) -> None:
         """Reopen the log file, if there is one. Raises LogError; then each line retries."""
@@ -75,6 +83,7 @@ class Runner:
         log: the log of the process.
         build: how the software was built.
         configuration: path of the configuration file; empty if there is none.
+        watchdog_seconds: the time for which the event loop may stand still; 0 for any.
     """
 
     def __init__(
@@ -88,16 +97,18 @@ class Runner:
         *,
         build: str = "",
         configuration: str = "",
+        watchdog_seconds: float = 0.0,
     ) -> None:
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._log = pid_directory, ready, log
-        self._build, self._configuration = build, configuration
+        self._build, self._configuration, self._watchdog_seconds = build, configuration, watchdog_seconds
         self._status = StatusLog(is_on=settings.log_status)
         self._life = LifeStatus(self._status, settings)
         self._store: Store | None = None
         self._server: Server | None = None
         self._steps = 0  # of the shutdown
         self._watchdog = Watchdog(self._progress)
+        self._loop_watchdog: LoopWatchdog | None = None
         self._is_up = self._has_failed = False
         self._rules: RuleSet | None = None
         self._access: AccessControl | None = None
@@ -111,12 +122,14 @@ class Runner:
         _check_users(self._settings)
         _check_certificate(self._settings)
         self._rules = _read_rules(self._settings)
+        self._loop_watchdog = LoopWatchdog(self._watchdog_seconds, self._log.descriptors)
         gc.disable()  # recovered messages are many objects, without cycles; the server enables it
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._run())
         finally:
             gc.enable()
+            self._loop_watchdog.close()
 
     async def _run(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -146,6 +159,9 @@ class Runner:
             broker.run()
             self._life.ready(server.listeners.transports)
             self._is_up = True
+            if self._loop_watchdog is not None:
+                server.beat = self._loop_watchdog.beat
+                server.beat()
             await ended.wait()
             service_manager.notify("STOPPING=1")
         finally:
@@ -210,6 +226,8 @@ class Runner:
         return self._steps + (0 if self._store is None else self._store.progress)
 
     def _begin_shutdown(self) -> None:
+        if self._loop_watchdog is not None:
+            self._loop_watchdog.stop()
         if self._store is not None:
             self._store.will_close()
         self._watchdog.start()
@@ -346,7 +364,7 @@ def _read_rules(settings: BrokerSettings) -> RuleSet | None:
     if settings.acl_file is None:
         return None
     try:
-        return read_rules(settings.acl_file, settings.realm)
+        return read_rules(settings.acl_file, settings.realm, settings.acl_validation)
     except AclFileError as error:
         raise StartError(str(error)) from error
 

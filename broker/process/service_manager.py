@@ -1,7 +1,8 @@
 """Notifies systemd of the broker's state, by the protocol of sd_notify(3).
 
 The service manager passes the address of a datagram socket in NOTIFY_SOCKET; a leading `@` stands for the NUL of an
-abstract socket. Without it nothing is sent.
+abstract socket. Without it nothing is sent. In WATCHDOG_USEC it says how often it wants to hear from the broker
+(sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ from typing import Final
 from qstore.broker.log.logs import log_of
 
 _LOG: Final = log_of("System")
+
+
+def watchdog_seconds() -> float:
+    """The time without `WATCHDOG=1` after which the service manager ends this process; 0 if it does not do so."""
+    given, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not given.isdecimal() or process not in ("", str(os.getpid())):
+        return 0.0
+    return int(given) / 1_000_000
 
 
 def notify(state: str) -> bool:

@@ -139,7 +139,7 @@ class Host(Protocol):
         """Run a coroutine, and call `done` with its error, or None."""
 
     def check_password(self, check: PasswordCheck, done: Callable[[Answer], None]) -> None:
-        """Check a password in a worker, off the event loop. A failure is reported after a delay."""
+        """Check a password in a worker, off the event loop; one at a time. A failure is reported after a delay."""
 
     def resumed(self) -> None:
         """The connection was resumed after a pause."""

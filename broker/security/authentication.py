@@ -2,13 +2,14 @@
 
 --auth   user file   client             offered
 -------  ----------  -----------------  ---------------------------------------------------------
-no       any         any                ANONYMOUS, and PLAIN with any password, as in qpidd
+no       any         any                ANONYMOUS; PLAIN and AMQPLAIN with any password, as in qpidd
 yes      none        on this host       ANONYMOUS
 yes      none        remote             nothing of a user: the connection is refused
 yes      given       any                each mechanism for which all users have a verifier
 
 With --auth yes, in addition and with or without a user file: EXTERNAL, if the client has a TLS certificate with a user,
-and GSSAPI, if the keytab has a key of the broker. Then
+and GSSAPI, if the keytab has a key of the broker. Some clients of AMQP 0-9-1 know only AMQPLAIN, so it is offered
+wherever PLAIN is, after it. Then
 
     --sasl-mechanisms        offers exactly these, in this order, as far as they are possible at all; a mechanism is
                              then offered even if only some users have a verifier for it, and ANONYMOUS to everyone
@@ -108,8 +109,8 @@ class Authentication:
             return ()
         names: Sequence[str]
         if not policy.is_on:
-            names = policy.mechanisms or (ANONYMOUS, PLAIN)
-            return tuple(name for name in names if name in (ANONYMOUS, PLAIN))
+            possible = (ANONYMOUS, PLAIN, AMQPLAIN)
+            return tuple(name for name in policy.mechanisms or possible if name in possible)
         names = policy.mechanisms or [name for name in TABLE if self._is_usual(name, link)]
         return tuple(name for name in names if self._is_possible(name, link))
 
@@ -117,8 +118,6 @@ class Authentication:
         """Whether a mechanism is offered without being asked for."""
         if name == ANONYMOUS:
             return self._users is None and link.is_local
-        if name == AMQPLAIN:
-            return False  # for clients of AMQP 0-9-1 that know nothing else
         if TABLE[name].needs is Needs.VERIFIERS:
             return self._users is not None and self._users.supports(name)
         return True

@@ -57,11 +57,33 @@ def test_none_and_several_names_of_one() -> None:
     assert load_store(["store", "msgstore.so"]) is not None
 
 
-@pytest.mark.parametrize("name", ["", "/", "acl.so", "store.so.1", "../etc/passwd", "a\nb"])
+@pytest.mark.parametrize("name", ["", "/", "sslconnector.so", "store.so.1", "../etc/passwd", "a\nb"])
 def test_names_that_no_module_has(name: str) -> None:
     with pytest.raises(ModuleError, match=r"no such module; installed are .*store") as refusal:
         load_store([name])
     assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["acl.so", "/usr/lib64/qpid/daemon/ssl.so", "watchdog", "replicating_listener.so"])
+def test_modules_of_qpidd_that_are_built_in_are_accepted(name: str) -> None:
+    assert load_store([name]) is None
+    module = load_store([name, "store.so"])
+    assert module is not None
+    assert module.title == "Store"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("xml.so", "route by headers"), ("/usr/lib64/qpid/daemon/cluster.so", "queue replication"),
+     ("ha.so", "queue replication"), ("rdma", "listens on TCP"), ("amqp.so", "AMQP 0-10 and 0-9-1")],
+)  # fmt: skip
+def test_modules_of_qpidd_that_are_missing_are_refused_with_what_to_use_instead(name: str, instead: str) -> None:
+    with pytest.raises(ModuleError) as refusal:
+        load_store([name, "store"])
+    text = str(refusal.value)
+    assert text.startswith(f"--load-module {name}: this broker ")
+    assert instead in text
+    assert text.endswith(". Remove the option")
 
 
 def test_modules_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +123,7 @@ def test_options_of_a_module_are_read_and_shown_with_the_broker_s() -> None:
 
 
 def test_a_directory_names_modules_by_its_files(tmp_path: Path) -> None:
-    for name in ("legacystore.so", "store.so", "ha.so", "a\nb.so", "store.txt", "readme"):
+    for name in ("legacystore.so", "store.so", "ha.so", "acl.so", "a\nb.so", "store.txt", "readme"):
         (tmp_path / name).write_bytes(b"\x7fELF")
     found = modules_in(str(tmp_path))
     assert found.names == ("legacystore.so", "store.so")

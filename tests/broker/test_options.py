@@ -244,7 +244,7 @@ ssl-use-export-policy replication-queue replication-listener-name create-replica
 replication-exchange-name replication-exchange-type
 ha-cluster ha-queue-replication ha-brokers-url ha-public-url ha-replicate ha-username ha-password ha-mechanism
 ha-backup-timeout cluster-cman cluster-mechanism cluster-name cluster-password cluster-size cluster-url
-cluster-username default-event-threshold-ratio watchdog-interval
+cluster-username default-event-threshold-ratio watchdog-interval strict-acl-validation cluster-update-url
 """
 """Qpid C++ Broker Book, 1.1, 1.4, 1.5, 1.7, 1.8 and 1.12; MRG 2 Messaging User Guide; Qpid wiki, "RASC", "FAQ"."""
 

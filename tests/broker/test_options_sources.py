@@ -246,16 +246,30 @@ def test_of_what_is_contrary_the_higher_source_s_holds(
 
 
 def test_what_is_no_option_gets_a_warning(file: Path) -> None:
-    _, found = said(file, "prot=1\nxyzzy=2\nversion=yes\nconfig=x\n--port=3\n", {"QPID_XYZZY": "1", "QPID_CHECK": "1"})
+    _, found = said(file, "prot=1\nxyzzy=2\nversion=yes\nconfig=x\n--port=3\n", {"QPID_PROT": "1", "QPID_CHECK": "1"})
     assert found.given.keys() == {"config"}
     assert found.warnings == [
         "QPID_CHECK is ignored: it is allowed on the command line only",
-        "QPID_XYZZY: unknown option, ignored; see --help",
+        "QPID_PROT: unknown option, ignored; did you mean port?",
         f"{file}, line 1: prot: unknown option, ignored; did you mean port?",
         f"{file}, line 2: xyzzy: unknown option, ignored; see --help",
         f"{file}, line 3: version is ignored: it is allowed on the command line only",
         f"{file}, line 4: config is ignored: it is allowed on the command line only",
         f"{file}, line 5: --port: unknown option, ignored; did you mean port?",
+    ]
+
+
+def test_variables_that_are_not_similar_to_options_get_no_warning(file: Path) -> None:
+    variables = {
+        f"QPID_{name}": "1" for name in ("BLD", "XYZZY", "SRC", "TESTS", "TESTDATA", "BUILD_DIR", "DEFAULT_BROKER")
+    }
+    _, found = said(file, "", variables)
+    assert found.warnings == []
+    table = Table(GROUPS, {"num-jfiles": "store"})
+    sources = open_sources(["--config", str(file)], variables | {"QPID_NUM_JFILES": "8", "QPID_LOG_ENABEL": "info"})
+    assert read_sources(sources, table).warnings == [
+        "QPID_LOG_ENABEL: unknown option, ignored; did you mean log-enable?",
+        "QPID_NUM_JFILES is ignored: it is an option of module store, which is not loaded: add --load-module store",
     ]
 
 

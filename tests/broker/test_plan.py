@@ -63,7 +63,7 @@ def test_options_of_a_module_that_is_not_loaded(file: Path) -> None:
 def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "msgstore.so").touch()
-    (tmp_path / "modules" / "ssl.so").touch()
+    (tmp_path / "modules" / "xml.so").touch()
     arguments = ["--config", str(file), "--module-dir", str(tmp_path / "modules")]
     plan = make_plan(arguments, {})
     assert plan.module is not None

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import amqp
 import pytest
 from click.testing import CliRunner
 
@@ -76,7 +77,7 @@ def test_what_is_not_offered_is_not_taken(broker: RunningBroker) -> None:
     """Whoever asks for ANONYMOUS nevertheless is refused as if the password had been wrong."""
     with RawConnection(broker.port) as connection:
         connection.exchange_headers()
-        assert list(connection.expect("connection.start")["mechanisms"]) == ["SCRAM-SHA-256", "PLAIN"]
+        assert list(connection.expect("connection.start")["mechanisms"]) == ["SCRAM-SHA-256", "PLAIN", "AMQPLAIN"]
         connection.send_control("connection.start-ok", mechanism="ANONYMOUS", response=b"", locale="en_US")
         with pytest.raises(ConnectionClosedError) as refused:
             connection.expect("connection.tune")
@@ -109,6 +110,15 @@ def test_the_client_speaks_every_mechanism(full_broker: str, mechanism: str) -> 
         session.sender("q; {create: always}").send(Message("hello", user_id="anna"))
         assert session.receiver("q").fetch(timeout=PATIENCE_SECONDS).user_id == "anna"
         session.acknowledge()
+
+
+def test_a_client_that_knows_only_amqplain(broker: RunningBroker) -> None:
+    """As php-amqplib."""
+    where = f"127.0.0.1:{broker.port}"
+    with amqp.Connection(where, authentication=amqp.sasl.AMQPLAIN("anna", "secret")) as connection:
+        assert connection.channel().queue_declare("", exclusive=True).queue
+    with pytest.raises(amqp.exceptions.AccessRefused):
+        amqp.Connection(where, authentication=amqp.sasl.AMQPLAIN("anna", "wrong")).connect()
 
 
 def test_the_client_tells_why_it_was_refused(full_broker: str) -> None:

@@ -343,6 +343,13 @@ def test_aio_pika(broker: RunningBroker, queue: str) -> None:
     asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_SECONDS))
 
 
+def test_a_client_that_knows_only_amqplain(broker: RunningBroker) -> None:
+    """As php-amqplib."""
+    login = amqp.sasl.AMQPLAIN("anybody", "any")
+    with amqp.Connection(f"127.0.0.1:{broker.port}", authentication=login) as connection:
+        assert connection.channel().queue_declare("", exclusive=True).queue
+
+
 def test_py_amqp(broker: RunningBroker, queue: str) -> None:
     with amqp.Connection(f"127.0.0.1:{broker.port}", confirm_publish=True) as connection:
         channel = connection.channel()

@@ -368,7 +368,7 @@ def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -
             ["--num-jfiles", "8"],
             "qpidd: --num-jfiles is an option of module store, which is not loaded: add --load-module store",
         ),
-        (["--load-module", "acl.so"], "qpidd: --load-module acl.so: no such module"),
+        (["--load-module", "nothing.so"], "qpidd: --load-module nothing.so: no such module"),
         (["--log-enable", "loud"], 'qpidd: "loud" is not a log rule'),
         (["--log-to-file", "/nowhere/log"], "qpidd: /nowhere/log: the log cannot be written"),
         (["--data-dir", "/proc/none"], "/proc/none: the data directory cannot be used"),

@@ -81,11 +81,13 @@ def test_the_environment_comes_before_the_file(start: Start, file: Path, tmp_pat
     file.write_text(f"port=1\ndata-dir={tmp_path}/data\nlog-prefix=file\nlog-enable=info+\n")
     variables = {
         "QPID_CONFIG": str(file), "QPID_NO_DATA_DIR": "1", "QPID_LOG_PREFIX": "variable ", "QPID_PORT": "1",
-        "QPID_LOG_ENABLE": "debug+:Store", "QPID_SSL_CERT_DB": "/a/client's", "QPID_XYZZY": "1",
+        "QPID_LOG_ENABLE": "debug+:Store", "QPID_SSL_CERT_DB": "/a/client's", "QPID_PROT": "1",
+        "QPID_BLD": "/build",
     }  # fmt: skip
     log = log_of(start("--port=0", "--log-prefix", "line ", **variables))
     assert all(line.startswith("line ") for line in log.splitlines())
-    assert "warning QPID_XYZZY: unknown option, ignored; see --help\n" in log
+    assert "warning QPID_PROT: unknown option, ignored; did you mean port?\n" in log
+    assert "QPID_BLD" not in log
     assert "QPID_SSL" not in log
     assert not (tmp_path / "data").exists()
 
@@ -107,6 +109,43 @@ def test_the_store_of_a_directory_of_modules(start: Start, tmp_path: Path) -> No
     code, output, errors = ended(start("--help", "--module-dir", str(modules)))
     assert (code, errors) == (0, "")
     assert "--num-jfiles N (8)" in output
+
+
+def test_a_configuration_of_qpidd(start: Start, file: Path, tmp_path: Path) -> None:
+    """The modules that qpidd loads for access control, encryption, hangs and replication are always there."""
+    (tmp_path / "qpidd.acl").write_text("acl allow all all\n")
+    modules = ("acl.so", "/usr/lib64/qpid/daemon/ssl.so", "watchdog.so", "replication_exchange.so", "legacystore.so")
+    file.write_text(
+        "".join(f"load-module={name}\n" for name in modules)
+        + f"port=0\ndata-dir={tmp_path}/data\nacl-file={tmp_path}/qpidd.acl\nstrict-acl-validation=warn\n"
+        f"watchdog-interval=30\ncluster-update-url=10.0.0.1\n{SMALL}"
+    )
+    log = log_of(start("--config", str(file)))
+    assert "notice Store module initialized" in log
+    assert "notice Option cluster-update-url " in log
+    assert "warning" not in log
+
+
+@pytest.mark.parametrize("name", ["xml.so", "cluster.so"])
+def test_a_module_that_this_broker_lacks(start: Start, name: str) -> None:
+    code, output, errors = ended(start("-p0", "--no-data-dir", "--load-module", name))
+    assert (code, output) == (1, "")
+    assert errors.startswith(f"qpidd: --load-module {name}: this broker ")
+    assert errors.count("\n") == 1
+
+
+def test_rules_without_effect_end_the_start_if_the_validation_is_strict(start: Start, tmp_path: Path) -> None:
+    rules = tmp_path / "acl"
+    rules.write_text("acl allow all delete broker\nacl allow all all\n")
+    options = ("-p0", "--no-data-dir", "--acl-file", str(rules), "--strict-acl-validation")
+    reason = "Broker never checks for rules with action: 'delete' and object: 'broker'"
+    assert f"warning {rules}: line 1: " in log_of(start(*options, "warn"))
+    assert reason not in log_of(start(*options, "none"))
+    code, _, errors = ended(start(*options, "fatal"))
+    assert code == 1
+    assert f"{rules}: line 1: " in errors
+    assert reason in errors
+    assert "this is an error by --strict-acl-validation fatal" in errors
 
 
 @pytest.mark.parametrize("option", ["--help", "--version", "--check"])

@@ -4,7 +4,8 @@
 
 Empty variables are ignored. So are the variables of Qpid clients, some of which have the names of broker options but
 another meaning (Qpid C++ Broker Book, table 1.19; Qpid wiki, "Client configuration"): a broker started from a client's
-environment must not use that client's certificate or home directory. Any other unknown variable causes a warning.
+environment must not use that client's certificate or home directory. Any other unknown variable causes a warning if its
+name is similar to that of an option (`sources`).
 """
 
 from __future__ import annotations

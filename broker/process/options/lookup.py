@@ -9,6 +9,7 @@ from typing import Final
 from qstore.broker.process.options.option import TRUTH, Given, Group, Option, OptionError, shown
 
 _ALIKE: Final = 0.75  # difflib's ratio of "prot" and "port"
+_WORD_ALIKE: Final = 0.6  # that of single words: "build-dir" is no misspelt "pid-dir"
 
 
 class Table:
@@ -57,6 +58,15 @@ class Table:
     def near(self, name: str) -> str:
         """The most similar option name; empty if none is similar."""
         return next(iter(difflib.get_close_matches(name[:100], self.by_name, 1, _ALIKE)), "")
+
+    def is_similar(self, name: str) -> bool:
+        """Whether this name looks like that of an option: as many words, each of them similar, or of another module."""
+        words, near = name[:100].split("-"), self.near(name).split("-")
+        pairs = zip(words, near, strict=False)
+        is_near = len(words) == len(near) and all(
+            difflib.SequenceMatcher(None, word, other).ratio() >= _WORD_ALIKE for word, other in pairs
+        )
+        return is_near or bool(self.owner(name))
 
     def given(self, name: str, text: str, place: str) -> Given:
         """The value of an option that was given under one of its names; the opposite's value is inverted."""

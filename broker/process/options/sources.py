@@ -5,7 +5,8 @@ accumulate (modules, log rules) take the values of all sources, the file's first
 such as data-dir and no-data-dir, the one from the source with higher precedence applies; if one source gives both, the
 flag applies, with a warning.
 
-An unknown option is an error on the command line, and a warning in the environment and the file.
+An unknown option is an error on the command line, and a warning in the file. In the environment it is a warning only if
+its name is similar to that of an option: other programs have variables that begin with QPID_, too (`QPID_BLD`).
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ def _read(entries: Iterable[Entry], source: Source, table: Table, warnings: list
     for entry in entries:
         option = table.by_name.get(entry.name)
         if option is None:
+            if source is Source.ENVIRONMENT and not table.is_similar(entry.name):
+                continue
             unknown += 1
             if unknown > _MAX_UNKNOWN:
                 continue

@@ -102,6 +102,10 @@ _BROKER: Final = Group(
             "queue-purge-interval", _DURATION, "SECONDS", "600", "Interval between purges of expired messages from "
             "all queues; 0: never",
         ),
+        Option(
+            "watchdog-interval", _NUMBER, "SECONDS", "0", "Kill the broker when its event loop stands still for so "
+            "long: a second process watches it from when it is ready until it shuts down. 0: never", maximum=86_400,
+        ),
         Option("worker-threads", _NUMBER, "N", "", "Number of worker threads", effect=Effect.NOT_NEEDED,
                reason=_ONE_LOOP),
     ),

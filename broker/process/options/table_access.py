@@ -16,6 +16,11 @@ ACCESS: Final = Group(
             "not start if the file is missing or wrong; SIGHUP reads it again; see also qstore-acl",
         ),
         Option(
+            "strict-acl-validation", Kind.TEXT, "MODE", "warn", "What becomes of rules in the ACL file that have no "
+            "effect. none: nothing; warn: a line in the log each; fatal: the file is not used, so that the broker does "
+            "not start, or keeps its rules", choices=("none", "warn", "fatal"),
+        ),
+        Option(
             "connection-limit-per-user", Kind.NUMBER, "N", "0", "Maximum number of connections of a user, unless the "
             "ACL file has a quota; 0: no limit", maximum=MAX_QUOTA,
         ),

@@ -19,13 +19,6 @@ _NO_LINKS: Final = "the broker has no links to other brokers yet"
 _NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
 
-_MANAGEMENT: Final = Group(
-    "More management options (not supported yet)",
-    (
-        Option("watchdog-interval", _NUMBER, "SECONDS", "", "Terminate a broker that hangs", effect=_LATER,
-               reason="systemd restarts a broker that has ended, but a broker that hangs is not detected"),
-    ),
-)  # fmt: skip
 _FEDERATION: Final = Group(
     "Federation options (not supported yet)",
     (
@@ -65,6 +58,7 @@ _HA: Final = Group(
                 ("ha-backup-timeout", _DURATION, "SECONDS", "Maximum time to wait for backups"),
                 ("cluster-size", _NUMBER, "N", "Number of members to wait for"),
                 ("cluster-url", _TEXT, "URL", "Addresses for clients"),
+                ("cluster-update-url", _TEXT, "URL", "Addresses for updates of new members"),
                 ("cluster-cman", _SWITCH, "", "Wait for a quorum of the cluster manager"),
                 ("cluster-username", _TEXT, "USER", "User name for connections to other brokers"),
                 ("cluster-password", _TEXT, "PASSWORD", "Password for connections to other brokers"),
@@ -74,5 +68,5 @@ _HA: Final = Group(
     ),
 )  # fmt: skip
 
-OTHERS: Final = (_MANAGEMENT, _FEDERATION, _TUNING, _HA)
+OTHERS: Final = (_FEDERATION, _TUNING, _HA)
 """All of them, in the order of --help."""

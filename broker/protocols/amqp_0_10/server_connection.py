@@ -32,7 +32,7 @@ from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader
 from qstore.broker.protocols.machine import ConnectionCounts, Host, SessionAction
 from qstore.broker.security.attempt import LoginAttempt
 from qstore.broker.security.authentication import Authentication, Link
-from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Success
+from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
@@ -320,6 +320,9 @@ class ServerConnection(SessionConnection):
         elif isinstance(outcome, PasswordCheck):
             self.pause()
             self._host.check_password(outcome, self._checked)
+        elif isinstance(outcome, Refused):
+            self._log_failed_login(outcome.reason)
+            self.fail(CloseCode.CONNECTION_FORCED, outcome.reason)
         else:
             self._log_failed_login(outcome.reason)
             self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")

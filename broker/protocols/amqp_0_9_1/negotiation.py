@@ -24,7 +24,7 @@ from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.machine import Host
 from qstore.broker.security.attempt import LoginAttempt
-from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Success
+from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE
 from qstore.formats.values import TypedMap
@@ -181,6 +181,9 @@ class Negotiation:
         elif isinstance(outcome, PasswordCheck):
             connection.pause()
             self._host.check_password(outcome, self._checked)
+        elif isinstance(outcome, Refused):
+            self._log_failed_login(outcome.reason)
+            connection.close(ReplyCode.RESOURCE_ERROR, f"RESOURCE_ERROR - {outcome.reason}")
         else:
             self._log_failed_login(outcome.reason)
             mechanism = self.login.mechanism or "that is not offered"

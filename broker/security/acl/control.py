@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,7 +82,8 @@ class AccessControl:
             if path is None:
                 raise AclFileError("ACL", [Problem(0, "the broker has no ACL file; see --acl-file")])
             async with self._lock:
-                rules = await asyncio.to_thread(read_rules, path, self._settings.realm)
+                settings = self._settings
+                rules = await asyncio.to_thread(read_rules, path, settings.realm, settings.acl_validation)
                 self._use(rules)
         except AclFileError as error:
             _LOG.error("ACL file not loaded, the rules remain as they are: %s", error)
@@ -194,9 +196,22 @@ def control_access(broker: Broker, rules: RuleSet | None) -> AccessControl:
     return control
 
 
-def read_rules(path: str, realm: str) -> RuleSet:
-    """Read an ACL file, and warn of what others may do to it. Raises AclFileError."""
+def read_rules(path: str, realm: str, validation: str = "warn") -> RuleSet:
+    """Read an ACL file, and warn of what others may do to it.
+
+    Args:
+        path: the file.
+        realm: that of all users.
+        validation: what becomes of rules that have no effect: `none`, `warn` or `fatal`.
+
+    Raises:
+        AclFileError: the file cannot be used.
+    """
     rules = read_file(path, realm)
+    if validation == "fatal" and rules.warnings:
+        raise AclFileError(path, [*rules.warnings, Problem(0, "this is an error by --strict-acl-validation fatal")])
+    if validation == "none":
+        rules = replace(rules, warnings=())
     mode = Path(path).stat().st_mode
     if mode & 0o022:
         _LOG.warning("%s: users other than its owner can change the ACL file (mode %o)", path, mode & 0o777)

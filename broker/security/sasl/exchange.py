@@ -3,10 +3,12 @@
 The server's end gets the client's responses, the first by `start` and the others by `step`, and returns one of
 
     Challenge       send this to the client, and pass its response to `step`
-    PasswordCheck   a user must be looked up or a password checked, which is slow: `run` it outside the event loop; it
-                    returns one of the others
+    PasswordCheck   a user must be looked up or a password checked: `run` it outside the event loop; it returns one of
+                    the others
     Success         the client is authenticated as this user
     Failure         authentication failed; the reason is for the log only and not sent to the client
+
+An owner that has too many checks to make answers with `Refused` instead of running one (`network/login_checks`).
 
 The client's end returns its first response, and one for each challenge. It raises ValueError if the server's challenge
 is invalid, or the server cannot prove that it knows the user. Passwords appear neither in errors nor in `repr`.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.security.users.user_file import UserFileError
 from qstore.broker.security.users.verifiers import MAX_NAME, ScramVerifier
@@ -46,7 +48,13 @@ class Failure(NamedTuple):
     reason: str
 
 
-Answer: TypeAlias = Challenge | Success | Failure
+class Refused(NamedTuple):
+    """The response was not checked, and says nothing about the password; `reason` may be sent to the client."""
+
+    reason: str
+
+
+Answer: TypeAlias = Challenge | Success | Failure | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +62,57 @@ class PasswordCheck:
     """A step that needs the user file, for a worker outside the event loop, only a few at the same time.
 
     Attributes:
-        name: the user's name, for the log.
-        work: the step; it takes up to tens of milliseconds. It may raise UserFileError.
+        name: the user's name; empty if it is not known yet.
+        work: the step. It may raise UserFileError.
+        is_slow: whether `work` derives a key from a password, which takes tens of milliseconds of processor time; other
+            steps take less than one.
+        shortcut: answers a slow step without `work`, if that is possible; otherwise it returns None. Not slow.
     """
 
     name: str
     work: Callable[[], Answer] = field(repr=False)
+    is_slow: bool = False
+    shortcut: Callable[[], Answer | None] | None = field(default=None, repr=False)
+
+    def run_shortcut(self) -> Answer | None:
+        """Do the step if it is not slow, or has a shortcut; None if `run_work` is needed."""
+        if not self.is_slow:
+            return self.run_work()
+        return None if self.shortcut is None else _guarded(self.shortcut)
+
+    def run_work(self) -> Answer:
+        """Do the step without its shortcut."""
+        return _guarded(self.work)
 
     def run(self) -> Answer:
         """Do the step."""
-        try:
-            return self.work()
-        except UserFileError as error:
-            return Failure(str(error))
+        return self.run_shortcut() or self.run_work()
 
 
-Outcome: TypeAlias = Challenge | PasswordCheck | Success | Failure
+_AnswerT = TypeVar("_AnswerT", Answer, Answer | None)
+
+
+def _guarded(work: Callable[[], _AnswerT]) -> _AnswerT | Failure:
+    try:
+        return work()
+    except UserFileError as error:
+        return Failure(str(error))
+
+
+Outcome: TypeAlias = Answer | PasswordCheck
 
 
 class UserBase(Protocol):
     """The users, as the mechanisms see them. An unknown user looks like one whose password is never right.
 
-    All methods are slow, and raise UserFileError if the file cannot be read.
+    All methods are for a worker, and raise UserFileError if the file cannot be read.
     """
 
+    def recalls(self, name: str, password: str) -> bool:
+        """Whether `verify` has found this password right before, and the user has not changed since."""
+
     def verify(self, name: str, password: str) -> bool:
-        """Whether a user has this password."""
+        """Whether a user has this password. Takes tens of milliseconds."""
 
     def scram(self, mechanism: str, name: str) -> ScramVerifier:
         """The verifier of a user for a SCRAM mechanism."""

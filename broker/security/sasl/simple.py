@@ -20,6 +20,7 @@ from qstore.broker.security.sasl.exchange import (
     MAX_RESPONSE,
     TOO_LONG,
     UNEXPECTED,
+    Answer,
     Challenge,
     Failure,
     Login,
@@ -66,10 +67,13 @@ def check_password(login: Login, mechanism: str, name: str, authorization: str, 
     if not is_user_name(name):
         return Failure(f"user {name!a}: invalid user name")
 
-    def check() -> Success | Failure:
+    def recall() -> Answer | None:
+        return Success(login.user_id(name)) if users.recalls(name, password) else None
+
+    def check() -> Answer:
         return Success(login.user_id(name)) if users.verify(name, password) else wrong(login, name, mechanism)
 
-    return PasswordCheck(name, check)
+    return PasswordCheck(name, check, is_slow=True, shortcut=recall)
 
 
 class ClearTextServer:

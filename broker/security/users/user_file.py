@@ -8,8 +8,13 @@ One user per line; empty lines and lines that begin with `#` are ignored:
 An unknown user must not be told from a known one. Checking a password takes the same time for both, and SCRAM shows
 both a salt: that of an unknown user is derived from the name and the decoy secret, so it is always the same one.
 
-The file is read again when it has changed, so changes take effect without a restart. Methods that check a password take
-tens of milliseconds: run them in a thread, only a few at the same time.
+The file is read again when it has changed, so changes take effect without a restart. What is asked at each connection
+(`supports`) or for each unknown user is found once for each content of the file: with 20,000 users that takes
+milliseconds, and clients that are not logged in can ask as often as they like.
+
+`verify` takes tens of milliseconds: run it in a thread, only a few at the same time. So that clients that come back do
+not wait for it, `recalls` answers for the last passwords that were right. It keeps no password, but a keyed hash of
+name, verifier and password under a key of this process: fast to compute, so it never leaves memory.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,6 +49,8 @@ from qstore.broker.security.users.verifiers import (
 MAX_FILE_BYTES: Final = 16 << 20
 _DECOY: Final = ":decoy$"
 _DECOY_BYTES: Final = 32
+MAX_RECALLED: Final = 4_096
+"""Passwords that were right, of which `Users.recalls` knows: those used last."""
 
 
 class UserFileError(Exception):
@@ -56,7 +64,8 @@ class _Line(NamedTuple):
     text: str
 
 
-class _Table(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Table:
     """The content of the file.
 
     Attributes:
@@ -64,12 +73,16 @@ class _Table(NamedTuple):
         lines: user name -> line.
         decoy: the secret for unknown users; of this process only, if the file has none.
         duplicates: line numbers of users that the file has twice.
+        supported: mechanism -> whether all users have a verifier for it, as far as it was asked for.
+        usual: SCRAM mechanism -> iterations and bytes of the salt that its users have, likewise.
     """
 
     version: tuple[int, ...]
     lines: Mapping[str, _Line]
     decoy: bytes
     duplicates: Mapping[str, int]
+    supported: dict[str, bool] = field(default_factory=dict)
+    usual: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Users:
@@ -84,6 +97,9 @@ class Users:
         self._table: _Table | None = None
         self._lock = threading.Lock()
         self._own_decoy = secrets.token_bytes(_DECOY_BYTES)
+        self._recall_key = secrets.token_bytes(32)
+        self._recalled: dict[bytes, None] = {}  # tags of passwords that were right, the last used one last
+        self._recall_lock = threading.Lock()
 
     # ---- reading ----
 
@@ -121,11 +137,42 @@ class Users:
     def supports(self, mechanism: str) -> bool:
         """Whether all users have a verifier for a mechanism, and there are any. False if the file cannot be read."""
         try:
-            lines = self._read_table().lines.values()
+            table = self._read_table()
         except UserFileError:
             return False
-        marks = tuple(f" {scheme}$" for scheme in schemes_for(mechanism))
-        return bool(lines) and all(any(mark in f" {line.text}" for mark in marks) for line in lines)
+        known = table.supported.get(mechanism)
+        if known is None:
+            marks = tuple(f" {scheme}$" for scheme in schemes_for(mechanism))
+            lines = table.lines.values()
+            known = bool(lines) and all(any(mark in f" {line.text}" for mark in marks) for line in lines)
+            table.supported[mechanism] = known
+        return known
+
+    def recalls(self, name: str, password: str) -> bool:
+        """Whether `verify` has found this password right before, and the user's line is still the same. Fast.
+
+        Raises:
+            UserFileError: the file cannot be read.
+        """
+        line = self._read_table().lines.get(name)
+        if line is None or not is_password(password):
+            return False
+        tag = self._tag(name, line, password)
+        with self._recall_lock:
+            if tag not in self._recalled:
+                return False
+            self._recalled[tag] = self._recalled.pop(tag)
+            return True
+
+    def _tag(self, name: str, line: _Line, password: str) -> bytes:
+        return hmac.digest(self._recall_key, f"{name}\0{line.text}\0{password}".encode(), "sha256")
+
+    def _recall(self, tag: bytes) -> None:
+        """A password was right."""
+        with self._recall_lock:
+            self._recalled[tag] = None
+            if len(self._recalled) > MAX_RECALLED:
+                del self._recalled[next(iter(self._recalled))]
 
     def verify(self, name: str, password: str) -> bool:
         """Whether a user has this password. Takes tens of milliseconds: do not call it in an event loop.
@@ -133,13 +180,17 @@ class Users:
         Raises:
             UserFileError: the file cannot be read, or the user's line is invalid.
         """
-        found = self.find(name)
+        line = self._read_table().lines.get(name)
+        found = None if line is None else self._parse(name, line)
         if not is_password(password):
             return False
-        if found is None or "PLAIN" not in found.mechanisms():
+        if line is None or found is None or "PLAIN" not in found.mechanisms():
             UNKNOWN_SCRYPT.matches(password)
             return False
-        return found.matches(password)
+        if not found.matches(password):
+            return False
+        self._recall(self._tag(name, line, password))
+        return True
 
     def scram(self, mechanism: str, name: str) -> ScramVerifier:
         """As `UserBase.scram`."""
@@ -154,9 +205,15 @@ class Users:
 
     def _usual(self, table: _Table, mechanism: str) -> tuple[int, int]:
         """Iterations and bytes of the salt that the users of this mechanism have."""
+        usual = table.usual.get(mechanism)
+        if usual is None:
+            usual = table.usual[mechanism] = self._first(table, mechanism)
+        return usual
+
+    def _first(self, table: _Table, mechanism: str) -> tuple[int, int]:
         for name, line in table.lines.items():
             if f"{mechanism}$" in line.text:
-                with contextlib.suppress(UserFileError):
+                with contextlib.suppress(UserFileError, KeyError):
                     found = self._parse(name, line).scram[mechanism]
                     return found.iterations, len(found.salt)
         return SCRAM_ITERATIONS, SALT_BYTES

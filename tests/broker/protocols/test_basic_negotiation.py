@@ -10,9 +10,12 @@ from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_CHANNELS
 from qstore.broker.protocols.amqp_0_9_1.sending import Phase
 from qstore.broker.protocols.amqp_0_9_1.server_connection import CLOSE_SECONDS, MAX_NEGOTIATING_FRAME
 from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.sasl.exchange import Refused
+from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.frames import HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.test_connection import Passwords
 from tests.broker.protocols.world import World
 
 
@@ -95,6 +98,19 @@ def test_a_failed_login_is_told_to_who_understands_it() -> None:
         else:
             assert client.host.is_closed
             assert all(each.name == "connection.start" for each in client.received)
+        assert client.machine.user == ""
+
+
+def test_a_login_that_is_not_checked_is_told_to_try_again() -> None:
+    """Not as a failed login (403): clients give up after that."""
+    for capabilities in ({"authentication_failure_close": True}, {}):
+        world = World(BrokerSettings(auth=True), Authentication(Policy(), Passwords()))
+        client = BasicClient(world, capabilities=capabilities)
+        client.start("PLAIN", b"\0anna\0secret")
+        ((_, done),) = client.host.checks
+        done(Refused("too many logins are waiting to be checked; try again later"))
+        text = "RESOURCE_ERROR - too many logins are waiting to be checked; try again later"
+        assert closed(client) == (506, text)
         assert client.machine.user == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
 from qstore.broker.security.authentication import Authentication, Policy
-from qstore.broker.security.sasl.exchange import Failure, Success
+from qstore.broker.security.sasl.exchange import Failure, Refused, Success
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
@@ -78,7 +78,7 @@ def test_the_start_says_what_is_offered() -> None:
     client.send(PROTOCOL_HEADER)
     client.sync()
     (start,) = client.of("connection.start")
-    assert tuple(start["mechanisms"]) == ("ANONYMOUS", "PLAIN")
+    assert tuple(start["mechanisms"]) == ("ANONYMOUS", "PLAIN", "AMQPLAIN")
     assert tuple(start["locales"]) == ("en_US",)
 
 
@@ -90,6 +90,9 @@ class Passwords(Users):
 
     def __init__(self) -> None:
         """There is no file."""
+
+    def recalls(self, name: str, password: str) -> bool:
+        return False
 
     def verify(self, name: str, password: str) -> bool:
         return (name, password) == ("anna", "secret")
@@ -133,6 +136,17 @@ def test_a_password_is_checked_and_what_comes_meanwhile_waits(response: bytes | 
     done(outcome)
     client.sync()
     assert client.names()[-2:] == ["connection.tune", "connection.open-ok"]
+
+
+def test_a_login_that_is_not_checked_is_told_to_try_again() -> None:
+    client = started(guarded().connect(), "PLAIN", b"\0anna\0secret")
+    ((_, done),) = client.host.checks
+    done(Refused("too many logins are waiting to be checked; try again later"))
+    client.sync()
+    (close,) = client.of("connection.close")
+    assert close["reply_code"] == FORCED
+    assert close["reply_text"] == "too many logins are waiting to be checked; try again later"
+    assert client.machine.user == ""
 
 
 @pytest.mark.parametrize(

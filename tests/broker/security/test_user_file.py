@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.security.users.imports import FORMATS, read_import
-from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
+from qstore.broker.security.users.user_file import MAX_FILE_BYTES, MAX_RECALLED, UserFileError, Users
 from qstore.broker.security.users.verifiers import MECHANISMS, is_user_name
 from qstore.tools.qstore_passwd import command
 
@@ -39,6 +39,38 @@ def test_a_password_is_right_or_wrong(users: Users) -> None:
     assert not users.verify("guest", "")
     assert not users.verify("gues", "secret")
     assert not users.verify("guest:scrypt", "secret")
+
+
+def test_a_password_that_was_right_is_recalled_until_the_user_changes(users: Users) -> None:
+    users.put("guest", "secret")
+    assert not users.recalls("guest", "secret")
+    assert not users.verify("guest", "wrong")
+    assert not users.recalls("guest", "wrong")
+    assert users.verify("guest", "secret")
+    assert users.recalls("guest", "secret")
+    for name, password in (("guest", "wrong"), ("other", "secret"), ("guest", ""), ("guest", "secret\0")):
+        assert not users.recalls(name, password)
+    assert not any(b"secret" in tag for tag in users._recalled)
+    users.put("other", "secret")
+    assert users.recalls("guest", "secret")
+    users.put("guest", "secret")  # the same password, but another verifier
+    assert not users.recalls("guest", "secret")
+    assert users.verify("guest", "secret")
+    users.remove("guest")
+    assert not users.recalls("guest", "secret")
+    Path(users.path).unlink()
+    with pytest.raises(UserFileError):
+        users.recalls("guest", "secret")
+
+
+def test_recalled_passwords_are_bounded(users: Users) -> None:
+    users.put("guest", "secret")
+    users.verify("guest", "secret")
+    for number in range(MAX_RECALLED + 10):
+        assert users.recalls("guest", "secret")  # it is used all the time
+        users._recall(number.to_bytes(32, "big"))
+    assert len(users._recalled) == MAX_RECALLED
+    assert users.recalls("guest", "secret")
 
 
 def test_the_file_has_no_password_and_is_its_owner_s(users: Users) -> None:
