@@ -347,8 +347,8 @@ class DamageKind(Enum):
     QUEUE_TWICE = (
         'duplicate queue{number:? %} "{queue}"', Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND
     )  # fmt: skip
-    QUEUE_NAME_LENGTH = (
-        "queue name of {length} characters exceeds the maximum length",
+    QUEUE_NAME_IMPOSSIBLE = (
+        "a queue name of {length} characters cannot be stored: it must have 1 to 255 bytes of text",
         Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND,
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    problem_of_new_name,
 )
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
@@ -262,12 +263,14 @@ class _Reader:
                 sink.binding(source, binding)
 
     def _is_valid(self, what: str, name: str, encode: Any) -> bool:
+        problem = "" if what == "binding" else problem_of_new_name(name)
         try:
             encode()
         except (BrokerRecordError, ValueError, TypeError) as error:
-            self._unmapped.add(what, name, f"{error}: it is left out")
-            return False
-        return True
+            problem = problem or str(error)
+        if problem:
+            self._unmapped.add(what, name, f"{problem}: it is left out")
+        return not problem
 
 
 # ---- writing ----

@@ -18,6 +18,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.argument_table import as_text, shown, unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.broker_records.topology import problem_of_new_name
 from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Model")
@@ -31,11 +32,14 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
     """Check the name of a new queue or exchange.
 
     Raises:
-        InvalidArgumentError: it is empty.
+        InvalidArgumentError: it is empty, or impossible (`problem_of_new_name`).
         NotAllowedError: it is reserved.
     """
     if not name:
         raise InvalidArgumentError(f"No {what} name specified")
+    problem = problem_of_new_name(name)
+    if problem:
+        raise InvalidArgumentError(f"{what} {shown(name)} cannot be created: {problem}")
     if name.startswith(reserved):
         raise NotAllowedError(
             f'{what} "{name}" cannot be created: names beginning with {" or ".join(reserved)} are reserved'
