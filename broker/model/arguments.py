@@ -12,7 +12,7 @@ such as for bindings of a headers exchange; elsewhere it is ignored.
 
 Names without a row have no meaning: they are stored with the object, and ignored in the same way (Qpid C++ Broker Book,
 1.2.1.4), except that AMQP 0-9-1 refuses those that begin with "x-": its clients ask for features of RabbitMQ by them.
-In a binding to a headers exchange, names that begin neither with "x-" nor with "qpid." are those of headers.
+In a binding to a headers exchange, names that do not begin with "x-" are those of headers, unless they are refused.
 
 Sources: qpidd, QueueSettings.cpp, QueueFactory.cpp and HeadersExchange.cpp; Qpid C++ Broker Book, 1.2, 1.3, 1.6 to 1.8,
 1.11 and 1.12; MRG 2 Messaging User Guide, 2 and 3; Qpid wiki, "Qpid extensions to AMQP"; Qpid Java Broker Book, 5;
@@ -429,10 +429,10 @@ def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: 
     found = []
     for name, typed in arguments.entries:
         rows = rows_of(of, name)
-        if not rows:
-            if not (_HEADERS in where and of is Of.BINDING and not name.startswith(_RESERVED)):
-                found.append(Lacking(name, None, None))
-            continue
+        if of is Of.BINDING and _HEADERS in where and not name.startswith(_NO_HEADER):
+            rows = tuple(row for row in rows if row.effect is Effect.REFUSED)  # all others are headers
+        elif not rows:
+            found.append(Lacking(name, None, None))
         value = as_text(typed.value)
         asking = [row for row in rows if row.protocol in ("", protocol) and row.asks(value)]
         asking.sort(key=lambda row: row.effect.value, reverse=True)  # the first refuses, or else ignores, if any does
@@ -443,7 +443,7 @@ def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: 
     return found
 
 
-_RESERVED: Final = ("x-", "qpid.")
+_NO_HEADER: Final = "x-"
 
 
 class ArgumentCheck:
@@ -490,6 +490,11 @@ class ArgumentCheck:
                 difference = f"{shown(name)[1:-1]} stays {_or_none(found)}, and does not become {_or_none(wanted)}"
                 level = self._level((what, name), is_bounded=True)
                 _LOG.log(level, "%s%s exists already: %s", what[0].upper(), what[1:], difference)
+
+    def field_ignored(self, what: str, field: str, value: object, why: str) -> None:
+        """Log that a field of a command is ignored; each value is a notice the first time."""
+        level = self._level((field, shown(value)), is_bounded=True)
+        _LOG.log(level, "%s: %s %s is ignored: %s", what, field, shown(value), why)
 
     def _level(self, key: tuple[object, str], *, is_bounded: bool) -> int:
         if key in self._reported or (is_bounded and len(self._reported) >= _MAX_REPORTED):
