@@ -224,9 +224,8 @@ class Topology:
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
         parsed = self._factory.read(name, arguments)
-        given = (DURABLE,) if durable else ()
-        if auto_delete if parsed.auto_delete is None else parsed.auto_delete:
-            given += (AUTO_DELETE,)
+        is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
+        given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(
