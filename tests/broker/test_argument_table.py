@@ -9,7 +9,17 @@ from typing import Any, Final
 import pytest
 
 from qstore.broker.log.logs import NOTICE
-from qstore.broker.model.arguments import AUTO_DELETE, DURABLE, TABLE, Effect, Lacking, Of, lacking, rows_of
+from qstore.broker.model.arguments import (
+    AUTO_DELETE,
+    DURABLE,
+    JMS_SELECTOR,
+    TABLE,
+    Effect,
+    Lacking,
+    Of,
+    lacking,
+    rows_of,
+)
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
@@ -303,3 +313,43 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
         f'Queue "many" is served without features of its declaration: {not_there}',
         'Queue "few": ignoring qpid.fairshare-9 1: qpid.fairshare-9 is 1, but qpid.priorities is 5',
     }
+
+
+def test_bindings_between_exchanges_have_no_selectors_either(tmp_path: Path) -> None:
+    async def scene(stage: Wired) -> None:
+        with pytest.raises(NotImplementedByBrokerError, match=r"x-filter-jms-selector .* declare the queue with qpid"):
+            await stage.broker.exchange_bindings.bind(
+                "amq.topic", "amq.fanout", "k", typed_map({"x-filter-jms-selector": "a = 1"})
+            )
+        await stage.broker.exchange_bindings.bind("amq.topic", "amq.fanout", "k", typed_map({JMS_SELECTOR: ""}))
+
+    play(tmp_path, scene)
+
+
+def test_recovered_exchanges_and_bindings_are_told_as_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elder(stage: Wired) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.broker.arguments, "check", lambda *_: None)
+            await stage.topology.declare_exchange(
+                "old", "topic", durable=True, arguments=typed_map({"qpid.replicate": "all"})
+            )
+            await stage.topology.declare_queue("q", durable=True)
+            await stage.topology.bind("q", "old", "k", typed_map({JMS_SELECTOR: "a = 1"}))
+
+    async def later(stage: Wired) -> None:
+        assert [binding.key for binding in stage.broker.exchanges["old"].bindings] == ["k"]
+
+    play(tmp_path, elder)
+    caplog.clear()
+    caplog.set_level(NOTICE)
+    play(tmp_path, later)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(" is not implemented: ")[0] for line in warnings] == [
+        "Exchange \"old\" is served without features of its declaration: qpid.replicate 'all'",
+        (
+            'Binding of queue "q" to exchange "old" is served without features of its declaration: '
+            "x-filter-jms-selector 'a = 1'"
+        ),
+    ]

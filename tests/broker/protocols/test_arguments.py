@@ -17,10 +17,10 @@ from typing import Any, Final
 import pytest
 
 import qstore
-from qstore.broker.log.logs import INFO
-from qstore.broker.management.methods.creation import create
+from qstore.broker.log.logs import INFO, NOTICE
+from qstore.broker.management.methods.creation import create, delete
 from qstore.broker.model.arguments import AMQP_0_9_1, AMQP_0_10, TABLE, Effect, Of, Row
-from qstore.broker.model.errors import ModelError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.protocols.amqp_0_10.selective_subscription import SelectiveSubscription
@@ -28,7 +28,7 @@ from qstore.formats.values import TypedMap, typed_map
 from qstore.store.parameters import StoreParameters
 from qstore.store.queue_parameters import queue_geometry, queue_max_files
 from tests.broker.protocols.basic_client import BasicClient
-from tests.broker.protocols.world import World
+from tests.broker.protocols.world import World, header
 from tests.broker.wired_broker import Somebody
 
 QMF: Final = "QMF"
@@ -412,6 +412,47 @@ def test_what_has_no_effect_is_told_in_the_log(row: Row, protocol: str, caplog: 
         door = Door(protocol)
         assert door.declare(row.of, target(row, sample), sample.others | {row.key: off}) == ""
         assert not [line for line in caplog.messages if row.key in line], off
+
+
+def test_the_selector_of_the_java_client_selects() -> None:
+    client = World().open_client()
+    client.declare("q")
+    for colour in ("red", "blue"):
+        headers = {"application_headers": {"colour": colour}}
+        client.command("message.transfer", header=header(headers, routing_key="q"), body=colour.encode())
+    client.subscribe("q", arguments={"x-filter-jms-selector": SELECTOR})
+    assert client.take() == [b"red"]
+    client.subscribe("q", to="all", arguments={"x-filter-jms-selector": ""})
+    assert client.take() == [b"blue"]
+
+
+@pytest.mark.parametrize(("named", "error"), [("amq.direct", ""), ("amq.fanout", "but its argument is 'amq.fanout'")])
+def test_field_and_argument_name_one_alternate_exchange(named: str, error: str) -> None:
+    client = World().open_client()
+    arguments = {"alternate-exchange": named}
+    client.command("exchange.declare", exchange="x", type="topic", alternate_exchange="amq.direct", arguments=arguments)
+    client.sync()
+    assert [error in each["description"] for each in client.exceptions] == [True] * bool(error)
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_a_misspelt_option_deletes_nothing(kind: str) -> None:
+    door = Door(QMF)
+    managed: Any = SimpleNamespace(broker=door.world.broker)
+    request = {"type": kind, "name": "bound" if kind == "queue" else "topic", "options": typed_map({"ifUnused": True})}
+    with pytest.raises(InvalidArgumentError, match="unknown option of delete: ifUnused"):
+        asyncio.run(delete(managed, None, request, Somebody()))
+    assert "bound" in door.world.broker.queues
+    assert "topic" in door.world.broker.exchanges
+    asyncio.run(delete(managed, None, request | {"options": typed_map({"if_unused": True})}, Somebody()))
+
+
+def test_an_exclusive_queue_of_a_console_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+    door = Door(QMF)
+    assert door.declare(Of.QUEUE, "made", {"exclusive": True}) == ""
+    assert door.world.broker.queues["made"].owner is None
+    assert any('Queue "made": exclusive is ignored' in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("protocol", DOORS)
