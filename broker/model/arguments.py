@@ -31,6 +31,7 @@ from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Model")
 _MAX_REPORTED: Final = 1000  # names that clients choose
+_MAX_LINES: Final = 20  # in the log, for one declaration
 
 AMQP_0_10: Final = "AMQP 0-10"
 AMQP_0_9_1: Final = "AMQP 0-9-1"
@@ -471,10 +472,12 @@ class ArgumentCheck:
         for each in found:
             if each.is_refused:
                 raise NotImplementedByBrokerError(f"{what}: {each}")
-        for each in found:
+        for each in found[:_MAX_LINES]:
             key = each.name if each.row is None else each.row.key
             level = self._level((of, key), is_bounded=each.row is None)
             _LOG.log(level, "%s%s: %s", what[0].upper(), what[1:], each)
+        if len(found) > _MAX_LINES:
+            _LOG.info("%s%s: %d more arguments are ignored", what[0].upper(), what[1:], len(found) - _MAX_LINES)
 
     def kept(self, what: str, current: Mapping[str, object], declared: Mapping[str, object]) -> None:
         """Log what an object keeps that exists already, and is declared otherwise; each is a notice the first time.
@@ -484,12 +487,12 @@ class ArgumentCheck:
             current: its properties and arguments.
             declared: those of the declaration.
         """
-        for name, wanted in declared.items():
-            found = current.get(name)
-            if found != wanted:
-                difference = f"{shown(name)[1:-1]} stays {_or_none(found)}, and does not become {_or_none(wanted)}"
-                level = self._level((what, name), is_bounded=True)
-                _LOG.log(level, "%s%s exists already: %s", what[0].upper(), what[1:], difference)
+        unequal = [name for name, wanted in declared.items() if current.get(name) != wanted]
+        for name in unequal[:_MAX_LINES]:
+            found, wanted = current.get(name), declared[name]
+            difference = f"{shown(name)[1:-1]} stays {_or_none(found)}, and does not become {_or_none(wanted)}"
+            level = self._level((what, name), is_bounded=True)
+            _LOG.log(level, "%s%s exists already: %s", what[0].upper(), what[1:], difference)
 
     def field_ignored(self, what: str, field: str, value: object, why: str) -> None:
         """Log that a field of a command is ignored; each value is a notice the first time."""

@@ -237,7 +237,7 @@ def test_names_that_clients_make_up_are_not_remembered_without_end(
     caplog.set_level(NOTICE)
 
     async def scene(stage: Wired) -> None:
-        for number in range(30):
+        for number in range(60):
             made_up = {f"made.up.{number}.{each}": 1 for each in range(100)}
             await stage.topology.declare_queue(f"q.{number}", arguments=typed_map(made_up))
         await stage.topology.declare_queue("last", arguments=typed_map({"qpid.wcache-num-pages": 5}))

@@ -21,7 +21,7 @@
     qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
     qpid.last_value_queue_no_browse  likewise
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
-    qpid.insert_sequence_numbers     likewise, the header qpid.msg_sequence; 1 for yes
+    qpid.insert_sequence_numbers, qpid.msg_sequence     likewise, the header qpid.msg_sequence; 1 for yes
     qpid.priorities           number of priority levels, 0 and 1 for none (`priority`); more than 10 count as 10
     qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`fair_share`)
     qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
@@ -31,6 +31,7 @@
     qpid.shared_msg_group            1: each group may go to any consumer, to one at a time
     qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
                               the thresholds of flow control, in messages and bytes (`flow_control`)
+    x-qpid-capacity, x-qpid-flow-resume-capacity          other names of qpid.flow_stop_size and qpid.flow_resume_size
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
                               the thresholds of alerts, and the seconds between two of them (`alerts`)
     qpid.alert_count_up, x-qpid-maximum-message-count     other names of qpid.alert_count
@@ -39,8 +40,9 @@
 
 Those of RabbitMQ's classic queues are in `classic_arguments`.
 
-A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. Other features that a
-declaration may ask for are in `argument_table`. The queue keeps all its arguments as received.
+A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. All arguments, with those
+that are refused or ignored, are in the table of `model/arguments`, and so are the maximums of counts. The queue keeps
+all its arguments as received.
 
 Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP"; qpidd,
 QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none).

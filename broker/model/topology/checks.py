@@ -17,7 +17,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.broker_records.topology import problem_of_new_name
+from qstore.formats.broker_records.topology import MAX_NAME, problem_of_new_name
 from qstore.formats.values import TypedArray, TypedMap
 
 #: Prefixes reserved for standard queues and exchanges: AMQP 0-10, reserved-prefix and reserved-names; qpidd.
@@ -41,6 +41,17 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
         raise NotAllowedError(
             f'{what} "{name}" cannot be created: names beginning with {" or ".join(reserved)} are reserved'
         )
+
+
+def check_key(key: str) -> None:
+    """Check the key of a new binding: routing keys are any bytes, but a protocol carries 255 at most.
+
+    Raises:
+        InvalidArgumentError: it is longer.
+    """
+    size = len(key.encode("utf-8", "surrogateescape"))
+    if size > MAX_NAME:
+        raise InvalidArgumentError(f"the binding key {shown(key)} has {size:,} bytes, more than {MAX_NAME}")
 
 
 def find_exchange(exchanges: Mapping[str, Exchange], name: str) -> Exchange:

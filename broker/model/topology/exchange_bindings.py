@@ -19,7 +19,7 @@ from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import ModelError, NotFoundError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
 from qstore.broker.model.exchanges.onward import ExchangeBinding, check_binding, refresh
-from qstore.broker.model.topology.checks import find_exchange
+from qstore.broker.model.topology.checks import check_key, find_exchange
 from qstore.broker.model.topology.serial_executor import SerialExecutor, serialized
 from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -76,7 +76,7 @@ class ExchangeBindings:
 
         Raises:
             UnauthorizedError: the caller may not bind to the source, or not publish to the destination.
-            InvalidArgumentError: a name is empty, or the arguments cannot be stored.
+            InvalidArgumentError: a name is empty, the key is too long, or the arguments cannot be stored.
             NotFoundError: there is no such exchange.
             NotImplementedByBrokerError: exchanges of a type cannot be bound to each other, or an argument asks for
                 something that bindings do not have.
@@ -86,6 +86,7 @@ class ExchangeBindings:
         if caller is not BROKER and self._authorization.is_on:
             self._authorization.check_publish(caller, destination_name, key)
         source, destination = self._find(source_name, destination_name)
+        check_key(key)
         binding = ExchangeBinding(source, destination, key, arguments)
         what = f'binding of exchange "{destination_name}" to exchange "{source_name}"'
         self._arguments.check(Of.BINDING, what, arguments, (source.type_name,))

@@ -48,6 +48,7 @@ from qstore.broker.model.topology.checks import (
     QUEUE_NAMES,
     check_alternate,
     check_exchange_alike,
+    check_key,
     check_name,
     check_owner,
     check_queue_alike,
@@ -457,7 +458,7 @@ class Topology:
         """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
         Raises:
-            InvalidArgumentError: a name is empty, or the exchange needs other arguments.
+            InvalidArgumentError: a name is empty, the key is too long, or the exchange needs other arguments.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
@@ -468,6 +469,7 @@ class Topology:
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
+        check_key(key)
         what = f'binding of queue "{queue_name}" to exchange "{exchange_name}"'
         self._arguments.check(Of.BINDING, what, arguments, (exchange.type_name,))
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
