@@ -113,7 +113,10 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
         raise NotImplementedByBrokerError("subscriptions cannot be resumed: leave resume-id and resume-ttl out")
     queue = session.find_queue(values["queue"], Action.CONSUME, is_browsed=is_browsed)
     arguments = values["arguments"] or EMPTY_MAP
-    selector = read_selector(arguments, SELECTOR) or read_selector(arguments, JMS_SELECTOR)
+    selector, other = read_selector(arguments, SELECTOR), read_selector(arguments, JMS_SELECTOR)
+    if selector is not None and other is not None and selector.text != other.text:
+        raise InvalidArgumentError(f"{SELECTOR} and {JMS_SELECTOR} are different selectors for the same subscription")
+    selector = selector or other
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is already in use in this session")
     if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:

@@ -426,6 +426,15 @@ def test_the_selector_of_the_java_client_selects() -> None:
     assert client.take() == [b"blue"]
 
 
+def test_a_subscription_has_one_selector() -> None:
+    client = World().open_client()
+    client.declare("q")
+    client.subscribe("q", arguments={"x-filter-jms-selector": SELECTOR, "x-apache-selector": SELECTOR})
+    assert not client.exceptions
+    client.subscribe("q", to="b", arguments={"x-filter-jms-selector": SELECTOR, "x-apache-selector": "a = 1"})
+    assert "different selectors" in client.exceptions[0]["description"]
+
+
 @pytest.mark.parametrize(("named", "error"), [("amq.direct", ""), ("amq.fanout", "but its argument is 'amq.fanout'")])
 def test_field_and_argument_name_one_alternate_exchange(named: str, error: str) -> None:
     client = World().open_client()
