@@ -347,7 +347,7 @@ class DamageKind(Enum):
     QUEUE_TWICE = (
         'duplicate queue{number:? %} "{queue}"', Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND
     )  # fmt: skip
-    QUEUE_NAME_IMPOSSIBLE = (
+    QUEUE_NAME_LENGTH = (
         "a queue name of {length} characters cannot be stored: it must have 1 to 255 bytes of text",
         Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND,
     )  # fmt: skip

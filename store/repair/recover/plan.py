@@ -187,7 +187,7 @@ class _Planning:
             name, path = queue.name, self._recovered.store.layout.path
             problem = None
             if not is_storable_name(name):
-                problem = Damage(path, None, None, DamageKind.QUEUE_NAME_IMPOSSIBLE, length=len(name))
+                problem = Damage(path, None, None, DamageKind.QUEUE_NAME_LENGTH, length=len(name))
             elif name in taken:
                 problem = Damage(path, None, None, DamageKind.QUEUE_TWICE, number=None, queue=name)
             if problem is not None and (queue.recovery is None or not len(queue.recovery.messages)):
