@@ -128,6 +128,10 @@ def _other_lifetime(value: object) -> bool:
     return is_set(value) and value not in LIFETIMES
 
 
+def _is_no_text(value: object) -> bool:
+    return not isinstance(value, str)
+
+
 def _is_selector(value: object) -> bool:
     return not (value is None or (isinstance(value, str) and not value.strip()))
 
@@ -135,6 +139,7 @@ def _is_selector(value: object) -> bool:
 # ---- names that others need ----
 
 NO_LOCAL: Final = "no-local"
+QUEUE_TYPE: Final = "x-queue-type"
 PRIORITY: Final = "x-priority"
 """Of a subscription."""
 SELECTOR: Final = "x-apache-selector"
@@ -210,6 +215,8 @@ _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
+_NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
+_NO_QUORUM: Final = "set it to 'classic' or leave it out; durable queues confirm messages when they are on the disk"
 _PLACEMENT: Final = "where and how a queue is kept does not change what it does"
 _NO_SELECTOR_HERE: Final = (
     "bindings have no selectors, and messages that it does not select would be delivered; declare the queue with "
@@ -317,18 +324,19 @@ TABLE: Final = (
     # Copies, and where it is.
     _refused(_QUEUE, "qpid.replicate", _NO_COPY),
     _ignored(_QUEUE, "qpid.persist_last_node", "the broker is standalone, never the last node of a cluster"),
-    _does(_QUEUE, "x-queue-type", "classic: the only type"),
-    _refused(
-        _QUEUE, "x-queue-type", "queues are classic; set it to classic, or leave it out", _none_of("classic")
-    ),
+    _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
+    _ignored(_QUEUE, "x-ha-policy-params", _NO_MIRROR),
+    _does(_QUEUE, QUEUE_TYPE, "classic: the only type"),
+    _refused(_QUEUE, QUEUE_TYPE, _NO_QUORUM, lambda value: value == "quorum"),
+    _refused(_QUEUE, QUEUE_TYPE, "the only type is 'classic'", _none_of("classic", "quorum")),
     _ignored(_QUEUE, "x-queue-mode", _PLACEMENT, _always),
-    _refused(_QUEUE, "x-queue-mode", "it is default or lazy", _none_of("default", "lazy")),
+    _refused(_QUEUE, "x-queue-mode", "it is 'default' or 'lazy'", _none_of("default", "lazy")),
     _ignored(_QUEUE, "x-queue-version", _PLACEMENT, _always),
     _refused(_QUEUE, "x-queue-version", "it is 1 or 2", _none_of(1, 2)),
     _ignored(_QUEUE, "x-queue-master-locator", _PLACEMENT, _always),
-    _refused(
-        _QUEUE, "x-queue-master-locator", "it is a text", lambda value: not isinstance(value, str)
-    ),
+    _refused(_QUEUE, "x-queue-master-locator", "it is a text", _is_no_text),
+    _ignored(_QUEUE, "x-queue-leader-locator", _PLACEMENT, _always),
+    _refused(_QUEUE, "x-queue-leader-locator", "it is a text", _is_no_text),
     # Exchanges.
     _does(_EXCHANGE, SEQUENCE, "numbers messages in the header qpid.msg_sequence"),
     _does(_EXCHANGE, INITIAL_VALUE, "offers its last message to each new binding"),
@@ -402,12 +410,17 @@ class Lacking(NamedTuple):
         """Whether the declaration is refused."""
         return self.row is not None and not self.where and self.row.effect is Effect.REFUSED
 
+    @property
+    def why(self) -> str:
+        """What happens instead, or what to do; empty if its name has no meaning."""
+        return "" if self.row is None else self.row.says
+
     def __str__(self) -> str:
         if self.row is None:
             return f"{shown(self.name)[1:-1]} has no meaning here and is ignored"
         if self.where:
             return f"{self.name} is ignored: it has an effect only {_WHERE[self.where]}"
-        return f"{self.name} {shown(self.value)} is not implemented: {self.row.says}"
+        return f"{self.name} {shown(self.value)} is not implemented: {self.why}"
 
 
 _WHERE: Final = {

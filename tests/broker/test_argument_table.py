@@ -50,6 +50,7 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("x-queue-mode", "eager"),
     ("x-queue-version", 3),
     ("x-queue-master-locator", 1),
+    ("x-queue-leader-locator", 1),
 )
 LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.priorities", 11),
@@ -59,6 +60,9 @@ LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("x-queue-mode", "lazy"),
     ("x-queue-version", 2),
     ("x-queue-master-locator", "min-masters"),
+    ("x-queue-leader-locator", "client-local"),
+    ("x-ha-policy", "all"),
+    ("x-ha-policy-params", "node"),
     ("qpid.persist_last_node", 1),
     ("qpid.efp_partition_num", 1),
     ("qpid.efp_pool_file_size", 2048),
@@ -135,7 +139,7 @@ def test_what_asks_for_nothing_that_is_not_there(name: str, value: Any) -> None:
 
 
 def test_the_table_has_each_key_once_and_every_row_is_tried_here() -> None:
-    assert max(Counter((row.of, row.key, row.effect, row.protocol) for row in TABLE).values()) == 1
+    assert max(Counter((row.of, row.key, row.effect, row.protocol, row.says) for row in TABLE).values()) == 1
     given = (*REFUSED, *LOGGED)
     tried = {found.row for name, value in given for found in unsupported_arguments(typed_map({name: value}))}
     assert tried == {row for row in TABLE if row.of is Of.QUEUE and row.effect is not Effect.EFFECT}

@@ -12,7 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from qstore.broker.model.arguments import AMQP_0_9_1, MATCH, Of, alternate_in, as_text, lacking, rows_of, shown
+from qstore.broker.model.arguments import (
+    AMQP_0_9_1,
+    MATCH,
+    QUEUE_TYPE,
+    Of,
+    alternate_in,
+    as_text,
+    lacking,
+    rows_of,
+    shown,
+)
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.formats.values import STR16, TypedMap, TypedValue
@@ -55,13 +65,20 @@ def queue_arguments(arguments: TypedMap) -> TypedMap:
 
 
 def _check(of: Of, what: str, arguments: TypedMap) -> None:
-    """Raise InvalidArgumentError for an argument of RabbitMQ that is not supported."""
+    """Raise InvalidArgumentError for an argument of RabbitMQ that is not supported; first for the type of a queue."""
+    missing = [each for each in lacking(of, arguments, (), AMQP_0_9_1) if each.is_refused and _is_feature(each.name)]
+    missing.sort(key=lambda each: each.name != QUEUE_TYPE)  # others are arguments that only this type has
+    for each in missing:
+        told = f"{what} argument '{each.name}' with value {shown(each.value)} is not supported"
+        raise InvalidArgumentError(f"{told}: {each.why}")
     for name in arguments:
-        if name.startswith(_FEATURE) and not rows_of(of, name):
+        if _is_feature(name) and not rows_of(of, name):
             raise InvalidArgumentError(f"{what} argument {shown(name)} is not supported")
-    for each in lacking(of, arguments, (), AMQP_0_9_1):
-        if each.is_refused and each.name.startswith(_FEATURE) and not each.name.startswith(_OF_QPID):
-            raise InvalidArgumentError(f"{what} argument {each}")
+
+
+def _is_feature(name: str) -> bool:
+    """Whether a name asks for a feature of RabbitMQ."""
+    return name.startswith(_FEATURE) and not name.startswith(_OF_QPID)
 
 
 def check_consumer_arguments(arguments: TypedMap) -> None:

@@ -106,6 +106,23 @@ def test_declared_queues_must_agree(client: BasicClient) -> None:
         client.call("channel.open")
 
 
+def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(client: BasicClient) -> None:
+    for arguments, told in (
+        (
+            {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"},
+            "argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or leave it out",
+        ),
+        (
+            {"x-max-age": "7D", "x-queue-type": "stream"},
+            "with value 'stream' is not supported: the only type is 'class",
+        ),
+        ({"x-delivery-limit": 20}, "argument 'x-delivery-limit' with value 20 is not supported: deliveries are not "),
+    ):
+        assert told in failed(client, "queue.declare", queue="x", arguments=arguments)[2]
+        client.method("channel.close-ok")
+        client.call("channel.open")
+
+
 @pytest.mark.parametrize(
     ("declared", "again", "difference"),
     [
