@@ -420,7 +420,8 @@ class Lacking(NamedTuple):
             return f"{shown(self.name)[1:-1]} has no meaning here and is ignored"
         if self.where:
             return f"{self.name} is ignored: it has an effect only {_WHERE[self.where]}"
-        return f"{self.name} {shown(self.value)} is not implemented: {self.why}"
+        what = "is not implemented" if self.is_refused else "is ignored"
+        return f"{self.name} {shown(self.value)} {what}: {self.why}"
 
 
 _WHERE: Final = {
