@@ -33,6 +33,7 @@ from qstore.formats.wording import printable
 _LOG: Final = log_of("Broker")
 
 _RELIEVED_AFTER: Final = 1000  # messages
+_OF_FRAMEWORKS: Final = ("x-queue-", "x-ha-")
 
 
 class _Held:
@@ -258,11 +259,11 @@ class Recovery:
 def _log_lacking(of: Of, what: str, arguments: TypedMap) -> None:
     """Log what a recovered object was declared with, and is served without.
 
-    Of what has no effect only qpidd's arguments: RabbitMQ's are those of frameworks, which set them for every queue.
+    The ignored arguments of RabbitMQ are left out: frameworks set them for every queue.
     """
     found = [each for each in lacking(of, arguments, (DURABLE,)) if each.row is not None and not each.where]
     refused = "; ".join(str(each) for each in found if each.is_refused)
-    ignored = "; ".join(str(each) for each in found if not each.is_refused and not each.name.startswith("x-queue-"))
+    ignored = "; ".join(str(each) for each in found if not each.is_refused and not each.name.startswith(_OF_FRAMEWORKS))
     for level, lines in ((WARNING, refused), (NOTICE, ignored)):
         if lines:
             _LOG.log(level, "%s is served without features of its declaration: %s", what, lines)
