@@ -348,7 +348,7 @@ class DamageKind(Enum):
         'duplicate queue{number:? %} "{queue}"', Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND
     )  # fmt: skip
     QUEUE_NAME_LENGTH = (
-        "queue name of {length} characters exceeds the maximum length",
+        "a queue name of {length} characters cannot be stored: it must have 1 to 255 bytes of text",
         Effect.OBJECT_LEFT_OUT, Effect.MESSAGES_GO_UNBOUND,
     )  # fmt: skip
 

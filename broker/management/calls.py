@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qstore.broker.management.objects.classes import objects_of
 from qstore.broker.management.request import ForbiddenError, UnknownMethodError
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ async def call(managed: ManagedBroker, each: ManagedObject, name: str, arguments
     Raises:
         UnauthorizedError: the caller may not; a `ForbiddenError` if it may not call the method at all.
         UnknownMethodError: there is no such method.
+        InvalidArgumentError: it has not all of these arguments: a misspelt filter would select everything.
         ModelError: it fails.
     """
     of = each.of
@@ -38,6 +39,9 @@ async def call(managed: ManagedBroker, each: ManagedObject, name: str, arguments
     found = of.methods.get(name)
     if found is None:
         raise UnknownMethodError(f"class {of.name} has no method {printable(name)}")
+    unknown = arguments.keys() - {argument.name for argument in found.arguments}
+    if unknown:
+        raise InvalidArgumentError(f"the method {name} has no argument {printable(min(unknown))}")
     return await found.call(managed, each.target, arguments, caller)
 
 

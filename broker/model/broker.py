@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import ArgumentCheck
 from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.dead_letters import DeadLetters
 from qstore.broker.model.errors import ResourceLimitExceededError
@@ -75,6 +76,7 @@ class Broker:
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
         exchange_bindings: binds exchanges to each other.
+        arguments: checks the arguments of declarations and subscriptions.
         redirections: puts the messages for a queue on another one.
         started_at: start time, by the clock above.
         has_timestamps: whether messages of new connections get their time of arrival.
@@ -128,7 +130,10 @@ class Broker:
         self.started_at = clock()
         self.has_timestamps = settings.enable_timestamp
         storage = TopologyStorage(store, self.events.emit)
-        self.exchange_bindings = ExchangeBindings(self.exchanges, storage, self.authorization, self.events)
+        self.arguments = ArgumentCheck()
+        self.exchange_bindings = ExchangeBindings(
+            self.exchanges, storage, self.authorization, self.events, self.arguments
+        )
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
         self.topology = self._new_topology(storage)
         self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
@@ -173,6 +178,7 @@ class Broker:
             authorization=self.authorization,
             quotas=self.quotas,
             events=self.events,
+            arguments=self.arguments,
         )
 
     def _journal_refuses(self, journal: str, is_full: bool) -> None:

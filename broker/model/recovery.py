@@ -7,11 +7,11 @@ from logging import WARNING
 from typing import Final
 
 from qstore.broker.log.logs import NOTICE, log_of
+from qstore.broker.model.arguments import DURABLE, Of, lacking
 from qstore.broker.model.events import Event, JournalRecovered, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import exchange_type
 from qstore.broker.model.message import Message, RestoreMessage
-from qstore.broker.model.queues.argument_table import unsupported_arguments
 from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.queue import Queue
@@ -33,6 +33,7 @@ from qstore.formats.wording import printable
 _LOG: Final = log_of("Broker")
 
 _RELIEVED_AFTER: Final = 1000  # messages
+_OF_FRAMEWORKS: Final = ("x-queue-", "x-ha-")
 
 
 class _Held:
@@ -105,6 +106,10 @@ class Recovery:
             alternates.append((queue, found.record.alternate_exchange or ""))
         self._store.end_recovery()
         recover_bindings(self._store, self._exchanges, by_id)
+        for bound in self._store.topology.bindings:
+            if bound.record.arguments.entries:
+                what = f'Binding of queue "{bound.record.queue_name}" to exchange "{bound.exchange.name}"'
+                _log_lacking(Of.BINDING, what, bound.record.arguments)
         for user, name in alternates:
             if name in self._exchanges and name:
                 user.alternate = self._exchanges[name]
@@ -130,6 +135,7 @@ class Recovery:
                     auto_delete=bool(record.auto_delete),
                     arguments=record.arguments,
                 )
+                _log_lacking(Of.EXCHANGE, f'Exchange "{record.name}"', record.arguments)
                 self._exchanges[record.name] = exchange
                 alternates.append((exchange, record.alternate_exchange or ""))
             exchange.store_id = number
@@ -141,7 +147,7 @@ class Recovery:
         parsed, reasons = read_usable(record.arguments)
         for reason in reasons:  # qpidd or an earlier version accepted it
             _LOG.warning('Queue "%s": %s', record.name, reason)
-        _log_unsupported(record.name, record.arguments)
+        _log_lacking(Of.QUEUE, f'Queue "{record.name}"', record.arguments)
         queue = self._factory.make(
             record.name,
             durable=True,
@@ -254,10 +260,14 @@ class Recovery:
         entry.is_redelivered = stored.redelivered
 
 
-def _log_unsupported(name: str, arguments: TypedMap) -> None:
-    """Log what a recovered queue was declared with, and is served without."""
-    unsupported = unsupported_arguments(arguments)
-    for level, each_is_refused in ((WARNING, True), (NOTICE, False)):
-        found = "; ".join(str(each) for each in unsupported if each.is_refused is each_is_refused)
-        if found:
-            _LOG.log(level, 'Queue "%s" is served without features of its declaration: %s', name, found)
+def _log_lacking(of: Of, what: str, arguments: TypedMap) -> None:
+    """Log what a recovered object was declared with, and is served without.
+
+    The ignored arguments of RabbitMQ are left out: frameworks set them for every queue.
+    """
+    found = [each for each in lacking(of, arguments, (DURABLE,)) if each.row is not None and not each.where]
+    refused = "; ".join(str(each) for each in found if each.is_refused)
+    ignored = "; ".join(str(each) for each in found if not each.is_refused and not each.name.startswith(_OF_FRAMEWORKS))
+    for level, lines in ((WARNING, refused), (NOTICE, ignored)):
+        if lines:
+            _LOG.log(level, "%s is served without features of its declaration: %s", what, lines)

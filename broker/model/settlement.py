@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from qstore.broker.model.arguments import PRIORITY, Of, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
-from qstore.broker.model.queues.argument_table import shown
 from qstore.broker.model.queues.consumer import Consumer
 from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
 
 Done = Callable[[Exception | None], None]
-
-PRIORITY: Final = "x-priority"
-"""The argument of a consumer with its priority: any whole number, 0 by default."""
 
 
 class Settled(Enum):
@@ -189,16 +186,20 @@ def subscribe(
     *,
     exclusive: bool,
     arguments: TypedMap = EMPTY_MAP,
+    protocol: str = "",
 ) -> None:
     """Add a consumer; if it is `exclusive`, the queue accepts no other. The argument x-priority ranks it.
 
     Raises:
         UnauthorizedError: the caller may not consume.
         InvalidArgumentError: x-priority is not a whole number.
+        NotImplementedByBrokerError: an argument asks for something that subscriptions of this protocol do not have.
         ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer, or consumers
             of which one is active.
     """
     broker.authorization.check(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
+    what = f'subscription "{destination}" to queue "{queue.name}"'
+    broker.arguments.check(Of.SUBSCRIPTION, what, arguments, protocol=protocol)
     if queue.exclusive_consumer is not None:
         raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer. No more consumers allowed.")
     priority = _priority(arguments)

@@ -18,6 +18,9 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import with_article
 
+MAX_NAME: Final = 255
+"""Bytes of a name in UTF-8: records, AMQP 0-10 and AMQP 0-9-1 have one byte for its size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -99,6 +102,38 @@ class GeneralObject:
     kind: str
     name: str
     properties: TypedMap = EMPTY_MAP
+
+
+def problem_of_new_name(name: str) -> str:
+    """Why no new queue or exchange can have this name: it is not 1 to 255 bytes of UTF-8, or has a control character.
+
+    The one rule of names, for every way in: the protocols, management and imports. What is stored already is not
+    checked: earlier versions, and qpidd, took other names.
+
+    Args:
+        name: the name; bytes that are not UTF-8 are lone surrogates.
+
+    Returns:
+        The reason, to follow a colon; empty if there is no problem.
+    """
+    if not name:
+        return "its name is empty"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    if size > MAX_NAME:
+        return f"its name has {size:,} bytes, more than {MAX_NAME}"
+    control = next((each for each in name if each < " " or "\x7f" <= each < "\xa0"), "")
+    return f"its name contains the control character U+{ord(control):04X}" if control else ""
+
+
+def is_storable_name(name: str) -> bool:
+    """Whether a record can hold a name, even one that no new queue or exchange can have."""
+    try:
+        return 0 < len(encode_name(name)) <= MAX_NAME
+    except Amqp010Error:
+        return False
 
 
 # ----------------------------------------------------------------------------------------------- tables

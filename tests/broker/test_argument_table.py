@@ -9,10 +9,20 @@ from typing import Any, Final
 import pytest
 
 from qstore.broker.log.logs import NOTICE
+from qstore.broker.model.arguments import (
+    AUTO_DELETE,
+    DURABLE,
+    JMS_SELECTOR,
+    TABLE,
+    Effect,
+    Lacking,
+    Of,
+    lacking,
+    rows_of,
+)
 from qstore.broker.model.errors import NotImplementedByBrokerError
-from qstore.broker.model.queues.argument_table import TABLE, Effect, unsupported_arguments
 from qstore.broker.model.queues.priority import PriorityOrder
-from qstore.formats.values import EMPTY_MAP, typed_map
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.test_topology_storage import play
 from tests.broker.wired_broker import Wired
 
@@ -23,14 +33,36 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.trace.id", "broker-1"),
     ("qpid.trace.exclude", "broker-1"),
     ("qpid.trace.excludes", "broker-1"),
+    ("x-qpid-dlq-enabled", True),
+    ("x-qpid-maximum-delivery-count", 3),
+    ("x-qpid-sorted-key", "header"),
+    ("qpid.queue_sort_key", b"header"),
+    ("x-delivery-limit", 3),
+    ("x-message-deduplication", True),
+    ("x-dead-letter-strategy", "at-least-once"),
+    ("x-max-age", "7D"),
+    ("qpid.ensure_nondestructive_consumers", True),
+    ("qpid.default_filters", "{}"),
+    ("qpid.message_durability", "ALWAYS"),
+    ("alternate-exchange", "amq.fanout"),
+    ("x-queue-type", "quorum"),
+    ("x-queue-type", b"stream"),
+    ("x-queue-mode", "eager"),
+    ("x-queue-version", 3),
+    ("x-queue-master-locator", 1),
+    ("x-queue-leader-locator", 1),
 )
 LOGGED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.priorities", 11),
     ("x-qpid-priorities", b"256"),
     ("qpid.group_timestamp", True),
-    ("x-qpid-capacity", 10),
-    ("x-qpid-flow-resume-capacity", 10),
     ("x-qpid-maximum-message-age", 10),
+    ("x-queue-mode", "lazy"),
+    ("x-queue-version", 2),
+    ("x-queue-master-locator", "min-masters"),
+    ("x-queue-leader-locator", "client-local"),
+    ("x-ha-policy", "all"),
+    ("x-ha-policy-params", "node"),
     ("qpid.persist_last_node", 1),
     ("qpid.efp_partition_num", 1),
     ("qpid.efp_pool_file_size", 2048),
@@ -75,13 +107,22 @@ MET: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.file_size", 1),
     ("qpid.auto_delete_timeout", 3),
     ("no-local", True),
-    ("x-anything", "else"),
+    ("x-qpid-capacity", 10),
+    ("x-qpid-flow-resume-capacity", 10),
+    ("x-qpid-dlq-enabled", False),
+    ("x-qpid-maximum-delivery-count", 0),
+    ("x-queue-type", "classic"),
+    ("qpid.msg_sequence", 1),
 )
+
+
+def unsupported_arguments(arguments: TypedMap) -> list[Lacking]:
+    return lacking(Of.QUEUE, arguments, (DURABLE, AUTO_DELETE))
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_what_is_refused(name: str, value: Any) -> None:
-    (found,) = unsupported_arguments(typed_map({"x": 1, name: value}))
+    (found,) = unsupported_arguments(typed_map({"qpid.max_count": 1, name: value}))
     assert found.is_refused
     text = value.decode() if isinstance(value, bytes) else value
     assert str(found).startswith(f"{name} {text!r} is not implemented: ")
@@ -91,6 +132,8 @@ def test_what_is_refused(name: str, value: Any) -> None:
 def test_what_is_only_told(name: str, value: Any) -> None:
     (found,) = unsupported_arguments(typed_map({name: value}))
     assert not found.is_refused
+    assert f"{name} " in str(found)
+    assert " is ignored: " in str(found)
 
 
 @pytest.mark.parametrize(("name", "value"), MET)
@@ -99,12 +142,34 @@ def test_what_asks_for_nothing_that_is_not_there(name: str, value: Any) -> None:
 
 
 def test_the_table_has_each_key_once_and_every_row_is_tried_here() -> None:
-    assert max(Counter(row.key for row in TABLE).values()) == 1
+    assert max(Counter((row.of, row.key, row.effect, row.protocol, row.says) for row in TABLE).values()) == 1
     given = (*REFUSED, *LOGGED)
-    tried = {found.row.key for name, value in given for found in unsupported_arguments(typed_map({name: value}))}
-    assert tried == {row.key for row in TABLE}
+    tried = {found.row for name, value in given for found in unsupported_arguments(typed_map({name: value}))}
+    assert tried == {row for row in TABLE if row.of is Of.QUEUE and row.effect is not Effect.EFFECT}
     assert {row.effect for row in TABLE} == set(Effect)
     assert unsupported_arguments(EMPTY_MAP) == []
+
+
+@pytest.mark.parametrize("name", ["x-anything", "qpid.max_cuont", "note"])
+def test_a_name_without_a_row_has_no_meaning(name: str) -> None:
+    assert rows_of(Of.QUEUE, name) == ()
+    (found,) = unsupported_arguments(typed_map({name: "secret"}))
+    assert not found.is_refused
+    assert str(found) == f"{name} has no meaning here and is ignored"
+
+
+def test_what_has_an_effect_elsewhere_only_is_ignored() -> None:
+    arguments = typed_map({"qpid.file_count": 8, "qpid.auto_delete_timeout": 3})
+    assert [str(found) for found in lacking(Of.QUEUE, arguments)] == [
+        "qpid.file_count is ignored: it has an effect only for durable queues",
+        "qpid.auto_delete_timeout is ignored: it has an effect only for auto-delete queues",
+    ]
+    assert lacking(Of.BINDING, typed_map({"x-match": "all", "colour": "red"}), ("headers",)) == []
+    found = lacking(Of.BINDING, typed_map({"x-match": "all", "colour": "red"}), ("topic",))
+    assert [str(each) for each in found] == [
+        "x-match is ignored: it has an effect only for bindings to a headers exchange",
+        "colour has no meaning here and is ignored",
+    ]
 
 
 def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
@@ -133,16 +198,60 @@ def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplo
 
     async def scene(stage: Wired) -> None:
         for name in ("one", "two"):
-            arguments = typed_map({"x-qpid-capacity": 5, "x-qpid-maximum-message-age": 9})
+            arguments = typed_map({"qpid.wcache-num-pages": 5, "x-qpid-maximum-message-age": 9, "qpid.max_cuont": 5})
             await stage.topology.declare_queue(name, arguments=arguments)
         await stage.topology.declare_queue("one", arguments=typed_map({"qpid.persist_last_node": True}))
 
     play(tmp_path, scene)
     lines = [record.getMessage() for record in caplog.records if record.name == "Model"]
-    assert [line.split(" is not implemented: ")[0] for line in lines] == [
-        'Queue "one": x-qpid-capacity 5',
+    assert [line.split(" is ignored: ")[0] for line in lines] == [
+        'Queue "one": qpid.wcache-num-pages 5',
         'Queue "one": x-qpid-maximum-message-age 9',
+        'Queue "one": qpid.max_cuont has no meaning here and is ignored',
+        'Queue "one" exists already: qpid.persist_last_node stays unset, and does not become True',
     ]
+
+
+def test_what_an_existing_queue_or_exchange_keeps_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE)
+
+    async def scene(stage: Wired) -> None:
+        await stage.topology.declare_queue("q", arguments=typed_map({"qpid.max_count": 5}))
+        await stage.topology.declare_exchange("x", "topic")
+        for _ in range(2):
+            await stage.topology.declare_queue("q")
+            await stage.topology.declare_queue("q", passive=True, arguments=typed_map({"qpid.max_count": 7}))
+            await stage.topology.declare_queue(
+                "q", durable=True, auto_delete=True, arguments=typed_map({"qpid.max_count": b"7"})
+            )
+            await stage.topology.declare_exchange("x", "topic", durable=True, arguments=typed_map({"qpid.ive": 1}))
+
+    play(tmp_path, scene)
+    assert [record.getMessage() for record in caplog.records if record.name == "Model"] == [
+        'Queue "q" exists already: durable stays False, and does not become True',
+        'Queue "q" exists already: auto-delete stays False, and does not become True',
+        "Queue \"q\" exists already: qpid.max_count stays 5, and does not become '7'",
+        'Exchange "x" exists already: durable stays False, and does not become True',
+        'Exchange "x" exists already: qpid.ive stays unset, and does not become 1',
+    ]
+
+
+def test_names_that_clients_make_up_are_not_remembered_without_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE)
+
+    async def scene(stage: Wired) -> None:
+        for number in range(60):
+            made_up = {f"made.up.{number}.{each}": 1 for each in range(100)}
+            await stage.topology.declare_queue(f"q.{number}", arguments=typed_map(made_up))
+        await stage.topology.declare_queue("last", arguments=typed_map({"qpid.wcache-num-pages": 5}))
+
+    play(tmp_path, scene)
+    assert len([record for record in caplog.records if "made.up" in record.getMessage()]) == 1000
+    assert caplog.records[-1].getMessage().startswith('Queue "last": qpid.wcache-num-pages 5 is ignored: ')
 
 
 def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
@@ -154,7 +263,7 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("qstore.broker.model.topology.checks.unsupported_arguments", lambda _arguments: [])
+            patch.setattr(stage.broker.arguments, "check", lambda *_: None)
             await stage.topology.declare_queue("old", durable=True, arguments=lacking)
             await stage.topology.declare_queue(
                 "plain", durable=True, arguments=typed_map({"qpid.persist_last_node": 1})
@@ -206,8 +315,48 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
     caplog.clear()
     caplog.set_level(NOTICE)
     play(tmp_path, later)
-    not_there = "qpid.priorities 16 is not implemented: it has 10 levels, one for each priority"
+    not_there = "qpid.priorities 16 is ignored: it has 10 levels, one for each priority"
     assert {record.getMessage() for record in caplog.records if "qpid." in record.getMessage()} == {
         f'Queue "many" is served without features of its declaration: {not_there}',
         'Queue "few": ignoring qpid.fairshare-9 1: qpid.fairshare-9 is 1, but qpid.priorities is 5',
     }
+
+
+def test_bindings_between_exchanges_have_no_selectors_either(tmp_path: Path) -> None:
+    async def scene(stage: Wired) -> None:
+        with pytest.raises(NotImplementedByBrokerError, match=r"x-filter-jms-selector .* declare the queue with qpid"):
+            await stage.broker.exchange_bindings.bind(
+                "amq.topic", "amq.fanout", "k", typed_map({"x-filter-jms-selector": "a = 1"})
+            )
+        await stage.broker.exchange_bindings.bind("amq.topic", "amq.fanout", "k", typed_map({JMS_SELECTOR: ""}))
+
+    play(tmp_path, scene)
+
+
+def test_recovered_exchanges_and_bindings_are_told_as_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elder(stage: Wired) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.broker.arguments, "check", lambda *_: None)
+            await stage.topology.declare_exchange(
+                "old", "topic", durable=True, arguments=typed_map({"qpid.replicate": "all"})
+            )
+            await stage.topology.declare_queue("q", durable=True)
+            await stage.topology.bind("q", "old", "k", typed_map({JMS_SELECTOR: "a = 1"}))
+
+    async def later(stage: Wired) -> None:
+        assert [binding.key for binding in stage.broker.exchanges["old"].bindings] == ["k"]
+
+    play(tmp_path, elder)
+    caplog.clear()
+    caplog.set_level(NOTICE)
+    play(tmp_path, later)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(" is not implemented: ")[0] for line in warnings] == [
+        "Exchange \"old\" is served without features of its declaration: qpid.replicate 'all'",
+        (
+            'Binding of queue "q" to exchange "old" is served without features of its declaration: '
+            "x-filter-jms-selector 'a = 1'"
+        ),
+    ]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.model.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError
-from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.plain import plain_map

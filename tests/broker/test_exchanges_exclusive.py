@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.arguments import EXCLUSIVE_BINDING
 from qstore.broker.model.errors import InternalError
-from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES

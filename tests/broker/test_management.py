@@ -185,6 +185,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("echo", {"sequence": "7"}, "the argument sequence is no number from 0"),
     ("setLogLevel", {"level": "info+"}, "the log of this broker cannot be changed"),
     ("fly", {}, "class broker has no method fly"),
+    (
+        "queueMoveMessages",
+        {"srcQueue": REPLIES, "destQueue": "events", "fliter": {"filter_type": "header_match_str"}},
+        "the method queueMoveMessages has no argument fliter",
+    ),
+    ("delete", {"type": "queue", "name": REPLIES, "options": {"ifUnused": True}}, "unknown option of delete: ifUnused"),
+    ("create", {"type": "queue", "name": "a\0b"}, "its name contains the control character U+0000"),
+    ("create", {"type": "queue", "name": "q" * 256}, "its name has 256 bytes, more than 255"),
+    ("create", {"type": "exchange", "name": "x" * 300}, "its name has 300 bytes, more than 255"),
+    ("create", {"type": "binding", "name": f"amq.topic/{REPLIES}/" + "k" * 256}, "has 256 bytes, more than 255"),
+    ("create", {"type": "exchange_binding", "name": "amq.topic/amq.fanout/" + "k" * 256}, "has 256 bytes, more than"),
 ]
 
 

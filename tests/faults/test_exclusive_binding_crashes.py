@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from qstore.broker.model.exchanges.arguments import EXCLUSIVE_BINDING
+from qstore.broker.model.arguments import EXCLUSIVE_BINDING
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.formats.values import EMPTY_MAP, typed_map

@@ -28,6 +28,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    problem_of_new_name,
 )
 from qstore.formats.values import TypedMap, typed_map
 from tests.support.coded import coded
@@ -189,3 +190,25 @@ def test_the_last_of_a_repeated_argument_counts() -> None:
     table = decode_map(bytes.fromhex("0000000c00000002017802010178 0202".replace(" ", "")))
     assert table.get("x") == coded(0x02, 2)
     assert len(table) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("q", ""),
+        ("ä €/a b*#\\\"'", ""),
+        ("amq.gen-x", ""),  # a reserved name is a matter of who asks
+        ("q" * 255, ""),
+        ("€" * 85, ""),
+        ("", "its name is empty"),
+        ("q" * 256, "its name has 256 bytes, more than 255"),
+        ("€" * 86, "its name has 258 bytes, more than 255"),
+        ("a\0b", "its name contains the control character U+0000"),
+        ("a\nb\0", "its name contains the control character U+000A"),
+        ("\x7f", "its name contains the control character U+007F"),
+        ("\x9b2J", "its name contains the control character U+009B"),
+        ("a\udcff", "its name is not valid UTF-8"),
+    ],
+)
+def test_the_rule_of_names(name: str, problem: str) -> None:
+    assert problem_of_new_name(name) == problem

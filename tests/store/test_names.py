@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Link, Queue
+from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Link, Queue, problem_of_new_name
 from qstore.formats.catalogue import Kind
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.names import TakenNames
@@ -225,4 +225,33 @@ def test_the_tools_tell_duplicates_and_read_all_of_them(
     assert [line for line in opened.lines if line.level is Level.CRITICAL] == []
     found = {(each.exchange.name, each.record.queue_name, each.record.key) for each in opened.store.topology.bindings}
     assert found == BOUND
+    assert opened.store.close()
+
+
+@pytest.mark.parametrize("name", ["evil\0name", "line\nend", "\x1b[2J", "no text\udcff", "\u0085"])
+def test_a_queue_with_a_name_of_an_earlier_version_is_recovered_under_it_with_its_bindings(
+    environment: Environment, path: Path, name: str
+) -> None:
+    """No new queue can have it, but this one has messages."""
+    assert problem_of_new_name(name)
+    opened, calls = OpenedStore(environment, path), Calls()
+    journal = opened.make_queue(name)
+    opened.enqueue(journal, b"kept")
+    opened.store.changes.create_exchange(Exchange(f"trade {name}", True, "topic"), calls)
+    opened.store.changes.create_binding(1, Binding(1, name, f"key {name}"), calls)
+    opened.wait(calls, 2)
+    assert opened.store.close()
+    opened = OpenedStore(environment, path)
+    assert opened.recovered_data() == {name: [b"kept"]}
+    assert opened.store.close()
+
+    assert check(path).code == 0
+    saved = path.parent / "saved"
+    result = CliRunner().invoke(recover, [str(path), str(saved)])
+    assert result.exit_code == 0, result.output
+    assert "lost.found" not in result.output
+    opened = OpenedStore(environment, saved)
+    assert opened.recovered_data() == {name: [b"kept"]}
+    (found,) = opened.store.topology.bindings
+    assert (found.exchange.name, found.record.queue_name, found.record.key) == (f"trade {name}", name, f"key {name}")
     assert opened.store.close()

@@ -410,6 +410,22 @@ def test_hostile_bindings_to_headers_exchanges(key: Any) -> None:
             read_definitions(BytesIO(content), _Nothing(), DefinitionOptions(None, Unmapped()))
 
 
+def test_names_that_no_broker_would_take_are_left_out_with_their_bindings() -> None:
+    queues = [{"name": name, "durable": True, "arguments": {}} for name in ("a\0b", "\x1b[2J")]
+    content = {
+        "queues": queues,
+        "exchanges": [{"name": "x\n", "type": "topic", "durable": True, "arguments": {}}],
+        "bindings": [{"source": "x\n", "destination": "a\0b", "routing_key": "k", "arguments": {}}],
+    }
+    unmapped = Unmapped()
+    read_definitions(BytesIO(json.dumps(content).encode()), _Nothing(), DefinitionOptions(None, unmapped))
+    assert unmapped == [
+        'exchange "x\\n": its name contains the control character U+000A: it is left out',
+        'queue "a\\x00b": its name contains the control character U+0000: it is left out',
+        'queue "\\x1b[2J": its name contains the control character U+001B: it is left out',
+    ]
+
+
 def test_a_deep_binding_is_left_out() -> None:
     deep = b'{"a":' * 1000 + b"{}" + b"}" * 1000
     binding = b'{"source": "amq.topic", "destination": "q", "arguments": {"x": ' + deep + b"}}"

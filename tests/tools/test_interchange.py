@@ -181,6 +181,14 @@ def test_names_are_mapped(tmp_path: Path, local: StoreFixture) -> None:
     }
 
 
+def test_names_are_mapped_only_to_such_as_a_broker_would_take(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "e.jsonl", simple_lines())
+    result = bring(file, tmp_path / "store", "--edited", "--map", "q=" + "n" * 256)
+    assert result.exit_code == 2
+    assert "its name has 256 bytes, more than 255" in result.output
+    assert not (tmp_path / "store").exists()
+
+
 def test_messages_follow_those_that_a_queue_has(tmp_path: Path) -> None:
     store = tmp_path / "store"
     for number, queue in enumerate(("q", "r", "q")):

@@ -12,8 +12,8 @@ from typing import Any, Final
 from qstore.broker.client import Connection, Empty, Session
 from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import Console, Data
-from qstore.broker.model.queues.argument_table import as_text
-from qstore.broker.protocols.amqp_0_9_1.arguments import ALTERNATE, exchange_name
+from qstore.broker.model.arguments import ALTERNATE, as_text
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, general_of
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.values import TypedMap, typed_map

@@ -8,11 +8,20 @@ from enum import Enum
 from typing import NamedTuple
 
 from qstore.formats.broker_records.exchange_bindings import exchange_binding_of, general_of
-from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    problem_of_new_name,
+)
+from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.tools.console.text import unescape_name
-from qstore.tools.interchange.items import ItemSink
+from qstore.tools.interchange.items import InterchangeError, ItemSink
 
 _EXCHANGE, _QUEUE = "exchange:", "queue:"
 
@@ -98,6 +107,9 @@ class Changes:
         if found is None:
             rules = (rule for rule in self._renamings if rule.of_exchanges is of_exchange)
             found = next((new for rule in rules if (new := rule.apply(name)) is not None), name)
+            problem = problem_of_new_name(found) if found != name else ""
+            if problem:
+                raise InterchangeError(f'"{printable(name)}" cannot be renamed to "{printable(found)}": {problem}')
             self._names[key] = found
         return found
 

@@ -33,19 +33,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from qstore.broker.model.arguments import MAX_MILLISECONDS, MAX_PRIORITY
 from qstore.broker.model.queues.classic_arguments import (
     DEAD_EXCHANGE,
     DEAD_KEY,
     EXPIRES,
     HIGHEST_PRIORITY,
-    MAX_MILLISECONDS,
     MESSAGE_TTL,
     OVERFLOW,
     REJECT_DEAD,
     SINGLE_ACTIVE,
 )
-from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
+from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name, is_supported
+from qstore.formats.wording import printable
 from qstore.tools.interchange.items import InterchangeError
 
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
@@ -89,7 +90,7 @@ class Unmapped(list[str]):
 
     def add(self, what: str, name: str, text: str) -> None:
         """Something of an object."""
-        self.append(f'{what} "{name}": {text}')
+        self.append(printable(f'{what} "{name}": {text}'))
 
 
 def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:

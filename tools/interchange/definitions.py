@@ -18,8 +18,9 @@ from uuid import UUID
 
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
+from qstore.broker.model.arguments import ALTERNATE
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
-from qstore.broker.protocols.amqp_0_9_1.arguments import ALTERNATE, exchange_name
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.headers_keys import client_key
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
@@ -34,6 +35,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    problem_of_new_name,
 )
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
@@ -263,12 +265,14 @@ class _Reader:
                 sink.binding(source, binding)
 
     def _is_valid(self, what: str, name: str, encode: Any) -> bool:
+        problem = "" if what == "binding" else problem_of_new_name(name)
         try:
             encode()
         except (BrokerRecordError, ValueError, TypeError) as error:
-            self._unmapped.add(what, name, f"{error}: it is left out")
-            return False
-        return True
+            problem = problem or str(error)
+        if problem:
+            self._unmapped.add(what, name, f"{problem}: it is left out")
+        return not problem
 
 
 # ---- writing ----

@@ -7,15 +7,18 @@
     binding            EXCHANGE/QUEUE[/KEY]   arguments
     exchange_binding   SOURCE/DESTINATION[/KEY]   arguments, also as options of delete
 
-`exclusive` is ignored: the queue would be exclusive to a console that goes away. With `strict`, an argument that is
-neither the broker's nor an extension (`x-…`) is an error. There are no links to other brokers (link, bridge), and no
-objects of AMQP 1.0 (domain, incoming, outgoing, and policies): both methods are refused for them, with the reason. In
-qpidd, too, these belong to its module for AMQP 1.0; a topic is an exchange without it.
+`exclusive` is ignored, with a line in the log: the queue would be exclusive to a console that goes away. With `strict`,
+an argument that the broker does not know (`model/arguments`) and that is no extension (`x-…`) is an error. There are
+no links to other brokers (link, bridge), and no objects of AMQP 1.0 (domain, incoming, outgoing, and policies): both
+methods are refused for them, with the reason. In qpidd, too, these belong to its module for AMQP 1.0; a topic is an
+exchange without it.
 
     delete             options
     -----------------  -------------------------------------
     queue              if_unused, if_empty
     exchange, topic    if_unused
+
+Other options are refused: a misspelt one would delete what it should have kept.
 
 Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp (the types and options of create and delete).
 """
@@ -25,7 +28,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.log.logs import log_of
 from qstore.broker.management.methods.arguments import flag, plain, table, text
+from qstore.broker.model.arguments import Of, rows_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -43,6 +48,13 @@ if TYPE_CHECKING:
 
 _NO_LINKS: Final = "this broker has no links to other brokers"
 _NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, which this broker does not speak"
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue": ("if_unused", "if_empty"),
+    "exchange": ("if_unused",),
+    "topic": ("if_unused",),
+    "binding": (),
+}
+"""Type -> the options of delete."""
 _ABSENT: Final = {
     "link": _NO_LINKS,
     "bridge": _NO_LINKS,
@@ -53,8 +65,8 @@ _ABSENT: Final = {
     "TopicPolicy": _NO_AMQP_1_0,
 }
 """Type -> why there are no objects of it."""
-_ARGUMENTS: Final = ("qpid.", "x-", "no-local", "alternate")
-"""What an argument of a queue, an exchange or a binding begins with."""
+_EXTENSION: Final = "x-"
+_LOG: Final = log_of("Management")
 
 
 async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
@@ -64,13 +76,14 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     broker = managed.broker
     if kind == "queue":
         _check_new(name, broker.queues)
-        properties.take_flag("exclusive")
+        if properties.take_flag("exclusive"):
+            _LOG.notice('Queue "%s": exclusive is ignored: the console that creates it cannot own it', printable(name))
         await broker.topology.declare_queue(
             name,
             durable=properties.take_flag("durable"),
             auto_delete=properties.take_flag("auto-delete"),
             alternate=properties.take_text("alternate-exchange"),
-            arguments=properties.rest(strict=strict),
+            arguments=properties.rest(Of.QUEUE, strict=strict),
             caller=caller,
         )
     elif kind in ("exchange", "topic"):
@@ -81,15 +94,15 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
             durable=properties.take_flag("durable"),
             auto_delete=properties.take_flag("auto-delete"),
             alternate=properties.take_text("alternate-exchange"),
-            arguments=properties.rest(strict=strict),
+            arguments=properties.rest(Of.EXCHANGE, strict=strict),
             caller=caller,
         )
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
-        await broker.topology.bind(queue, exchange, key, properties.rest(strict=False), caller=caller)
+        await broker.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=False), caller=caller)
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
-        await broker.exchange_bindings.bind(*bound, properties.rest(strict=False), caller=caller)
+        await broker.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
@@ -100,6 +113,10 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     kind, name = text(arguments, "type"), text(arguments, "name")
     options: Mapping[str, Any] = plain(table(arguments, "options"))
     topology = managed.broker.topology
+    known = _OPTIONS.get(kind)
+    unknown = [] if known is None else [each for each in options if each not in known]
+    if unknown:
+        raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
     if kind == "queue":
         await topology.delete_queue(
             name, if_unused=flag(options, "if_unused"), if_empty=flag(options, "if_empty"), caller=caller
@@ -158,13 +175,13 @@ class _Properties:
         typed = self._left.pop(name, None)
         return "" if typed is None else text({name: typed.value}, name)
 
-    def rest(self, *, strict: bool) -> TypedMap:
-        """The properties that are left.
+    def rest(self, of: Of, *, strict: bool) -> TypedMap:
+        """The properties that are left: the arguments of what is created.
 
         Raises:
-            InvalidArgumentError: `strict`, and one of them is neither the broker's nor an extension.
+            InvalidArgumentError: `strict`, and one of them is neither known nor an extension.
         """
-        unknown = [name for name in self._left if not name.startswith(_ARGUMENTS)]
+        unknown = [name for name in self._left if not rows_of(of, name) and not name.startswith(_EXTENSION)]
         if strict and unknown:
             raise InvalidArgumentError(f"unknown property: {printable(unknown[0])}")
         return TypedMap(tuple(self._left.items()))

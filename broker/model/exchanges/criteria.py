@@ -22,10 +22,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from qstore.broker.model.arguments import MATCH
 from qstore.broker.model.errors import InternalError
 from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
-_MATCH: Final = "x-match"
 _IGNORED: Final = "x-"
 _PRESENT: Final = ("NoneType", None)
 
@@ -59,9 +59,9 @@ def parse_criteria(arguments: TypedMap) -> Criteria:
         InternalError: `x-match` is missing, or neither "all" nor "any".
     """
     values = dict(arguments.entries)
-    match = comparable(values.pop(_MATCH, None))
+    match = comparable(values.pop(MATCH, None))
     if match not in (comparable("all"), comparable("any")):
-        raise InternalError(f'a binding to a headers exchange needs the argument {_MATCH} with value "all" or "any"')
+        raise InternalError(f'a binding to a headers exchange needs the argument {MATCH} with value "all" or "any"')
     headers = {name: comparable(typed) for name, typed in values.items() if not name.startswith(_IGNORED)}
     return Criteria(match == comparable("all"), headers)
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from qstore.broker.model.arguments import INTERNAL
 from qstore.broker.model.exchanges.onward import ExchangeBinding, Headers, Linked, Onward, no_headers
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.exchanges.sent_messages import sent_messages
@@ -48,12 +49,9 @@ Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
 """Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
 
 
-_INTERNAL: Final = "x-internal"  # an argument, so that stores keep it
-
-
 def with_internal(arguments: TypedMap) -> TypedMap:
-    """The arguments of an exchange to which clients of AMQP 0-9-1 cannot publish."""
-    return TypedMap((*arguments.entries, (_INTERNAL, TypedValue(BOOLEAN, True))))
+    """The arguments of an exchange to which clients of AMQP 0-9-1 cannot publish: stores keep it as one of them."""
+    return TypedMap((*arguments.entries, (INTERNAL, TypedValue(BOOLEAN, True))))
 
 
 class BoundResult(NamedTuple):
@@ -146,7 +144,7 @@ class Exchange(ABC):
         self.receiver: Receiver | None = None
         self.store_id: int | None = None
         self.is_deleted = False
-        self.is_internal = arguments.get(_INTERNAL) is not None
+        self.is_internal = arguments.get(INTERNAL) is not None
         self.onward: Onward | None = None
         self._sharing: dict[Linked, None] = {}
         self.routes: dict[str, Route] = {}

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.exchanges.arguments import INITIAL_VALUE, SEQUENCE, is_switched_on
+from qstore.broker.model.arguments import INITIAL_VALUE, SEQUENCE, is_switched_on
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:

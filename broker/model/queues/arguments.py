@@ -21,7 +21,7 @@
     qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
     qpid.last_value_queue_no_browse  likewise
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
-    qpid.insert_sequence_numbers     likewise, the header qpid.msg_sequence; 1 for yes
+    qpid.insert_sequence_numbers, qpid.msg_sequence     likewise, the header qpid.msg_sequence; 1 for yes
     qpid.priorities           number of priority levels, 0 and 1 for none (`priority`); more than 10 count as 10
     qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`fair_share`)
     qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
@@ -31,6 +31,7 @@
     qpid.shared_msg_group            1: each group may go to any consumer, to one at a time
     qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
                               the thresholds of flow control, in messages and bytes (`flow_control`)
+    x-qpid-capacity, x-qpid-flow-resume-capacity          other names of qpid.flow_stop_size and qpid.flow_resume_size
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
                               the thresholds of alerts, and the seconds between two of them (`alerts`)
     qpid.alert_count_up, x-qpid-maximum-message-count     other names of qpid.alert_count
@@ -39,8 +40,9 @@
 
 Those of RabbitMQ's classic queues are in `classic_arguments`.
 
-A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. Other features that a
-declaration may ask for are in `argument_table`. The queue keeps all its arguments as received.
+A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. All arguments, with those
+that are refused or ignored, are in the table of `model/arguments`, and so are the maximums of counts. The queue keeps
+all its arguments as received.
 
 Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP"; qpidd,
 QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none).
@@ -51,13 +53,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from qstore.broker.model.arguments import (
+    COUNTS,
+    LIFETIMES,
+    NO_LOCAL,
+    as_text,
+    is_set,
+    plain,
+    shown,
+)
+from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
-from qstore.broker.model.queues.argument_table import as_text, is_set, shown
 from qstore.broker.model.queues.classic_arguments import (
     EXPIRES,
     HIGHEST_PRIORITY,
-    MAX_MILLISECONDS,
+    LENGTHS,
     MESSAGE_TTL,
     NAMES,
     OVERFLOW,
@@ -67,7 +78,7 @@ from qstore.broker.model.queues.classic_arguments import (
     mapped,
 )
 from qstore.broker.model.queues.flow_control import FlowArguments
-from qstore.broker.model.queues.priority import MAX_LEVELS, MAX_PRIORITY
+from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.page_file import PAGE_UNIT
 from qstore.formats.values import TypedMap, TypedValue
@@ -75,13 +86,11 @@ from qstore.formats.values import TypedMap, TypedValue
 MAX_COUNT: Final = "qpid.max_count"
 MAX_SIZE: Final = "qpid.max_size"
 POLICY_TYPE: Final = "qpid.policy_type"
-NO_LOCAL: Final = "no-local"
 FILTER: Final = "qpid.filter"
 AUTO_DELETE_TIMEOUT: Final = "qpid.auto_delete_timeout"
 LIFETIME: Final = "qpid.lifetime-policy"
 BROWSE_ONLY: Final = "qpid.browse-only"
 UNTIL_EMPTY: Final = "delete-if-unused-and-empty"
-_IS_AUTO_DELETE: Final = {"manual": False, "delete-if-unused": True, "delete-on-close": True, UNTIL_EMPTY: True}
 
 REJECT: Final = "reject"
 FLOW_TO_DISK: Final = "flow_to_disk"
@@ -95,7 +104,6 @@ LAST_VALUE: Final = "qpid.last_value_queue"
 LAST_VALUE_NO_BROWSE: Final = "qpid.last_value_queue_no_browse"
 SEQUENCE: Final = "qpid.queue_msg_sequence"
 INSERT_SEQUENCE: Final = "qpid.insert_sequence_numbers"
-OLD_SEQUENCE_HEADER: Final = "qpid.msg_sequence"
 GROUP_HEADER: Final = "qpid.group_header_key"
 SHARED_GROUPS: Final = "qpid.shared_msg_group"
 GROUP_TIMESTAMP: Final = "qpid.group_timestamp"
@@ -113,34 +121,11 @@ OLD_KEY: Final = "qpid.LVQ_key"
 PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
 FAIR_SHARE: Final = ("qpid.fairshare", "x-qpid-fairshare")
 
-#: Argument -> its maximum.
-_COUNTS: Final = {
-    MAX_COUNT: (1 << 64) - 1,
-    MAX_SIZE: (1 << 64) - 1,
-    AUTO_DELETE_TIMEOUT: (1 << 32) - 1,
-    "qpid.flow_stop_count": (1 << 32) - 1,
-    "qpid.flow_resume_count": (1 << 32) - 1,
-    "qpid.flow_stop_size": (1 << 64) - 1,
-    "qpid.flow_resume_size": (1 << 64) - 1,
-    "qpid.alert_count": (1 << 64) - 1,
-    "qpid.alert_size": (1 << 64) - 1,
-    "qpid.alert_count_up": (1 << 64) - 1,
-    "qpid.alert_size_up": (1 << 64) - 1,
-    "qpid.alert_count_down": (1 << 64) - 1,
-    "qpid.alert_size_down": (1 << 64) - 1,
-    "qpid.alert_repeat_gap": (1 << 64) - 1,
-    "x-qpid-maximum-message-count": (1 << 64) - 1,
-    "x-qpid-maximum-message-size": (1 << 64) - 1,
-    "x-qpid-minimum-alert-repeat-gap": (1 << 64) - 1,
-    EVENT_GENERATION: 2,
-    MAX_PAGES: (1 << 32) - 1,
-    PAGE_FACTOR: 1 << 14,
-    **dict.fromkeys(PRIORITIES, (1 << 32) - 1),
-    **dict.fromkeys(FAIR_SHARE, (1 << 32) - 1),
-}
 _MAX_DIGITS: Final = 20  # of 2^64
 _MAX_HEADER_NAME: Final = 255  # bytes
 
+_FLOW_STOP_SIZE: Final = ("qpid.flow_stop_size", "x-qpid-capacity")
+_FLOW_RESUME_SIZE: Final = ("qpid.flow_resume_size", "x-qpid-flow-resume-capacity")
 _ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
 _ALERT_SIZE: Final = ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
 
@@ -227,8 +212,11 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     classic = {name: as_text(typed.value) for name, typed in arguments.entries if name in NAMES}
     dead_letter = dead_letter_arguments(arguments)
     arguments = mapped(arguments)
-    given = {name: as_text(typed.value) for name, typed in arguments.entries}
-    counts = {name: _count(name, given[name], maximum) for name, maximum in _COUNTS.items() if name in given}
+    given = plain(arguments)
+    sent = {own: name for name, own in LENGTHS.items() if name in classic}  # errors have the name that the client sent
+    counts = {
+        name: _count(sent.get(name, name), given[name], maximum) for name, maximum in COUNTS.items() if name in given
+    }
     policy = policy_named(given.get(POLICY_TYPE, REJECT))
     if policy not in POLICIES:
         raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, not one of {', '.join(POLICIES)}")
@@ -241,7 +229,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         raise InvalidArgumentError(f"a last value queue has no message groups, but {GROUP_HEADER} is {group_header}")
     if group_header and levels > 1:
         raise InvalidArgumentError(f"a priority queue has no message groups, but {GROUP_HEADER} is {group_header}")
-    _check_paging(given, counts, levels, last_value_key, group_header)
+    _check_paging(given | classic, counts, levels, last_value_key, group_header)
     return QueueArguments(
         counts.get(MAX_COUNT, 0),
         counts.get(MAX_SIZE),
@@ -250,14 +238,15 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         counts.get(AUTO_DELETE_TIMEOUT, 0),
         last_value_key,
         keeps_browsed,
-        _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE_HEADER if is_set(given.get(INSERT_SEQUENCE)) else ""),
+        _name_of_header(SEQUENCE, given) or (OLD_SEQUENCE if _numbers(given) else ""),
         group_header,
         read_selector(arguments, FILTER),
         FlowArguments(
             counts.get("qpid.flow_stop_count"),
             counts.get("qpid.flow_resume_count"),
-            counts.get("qpid.flow_stop_size"),
-            counts.get("qpid.flow_resume_size"),
+            _first(counts, _FLOW_STOP_SIZE),
+            _first(counts, _FLOW_RESUME_SIZE),
+            (_given_name(counts, _FLOW_STOP_SIZE), _given_name(counts, _FLOW_RESUME_SIZE)),
         ),
         AlertArguments(
             _first(counts, _ALERT_COUNT),
@@ -266,7 +255,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
             counts.get("qpid.alert_size_down"),
             counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
         ),
-        _IS_AUTO_DELETE.get(str(given.get(LIFETIME))),
+        LIFETIMES.get(str(given.get(LIFETIME))),
         given.get(LIFETIME) == UNTIL_EMPTY,
         is_set(given.get(BROWSE_ONLY)),
         levels if HIGHEST_PRIORITY in classic else min(levels, MAX_LEVELS),
@@ -275,7 +264,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         (counts.get(MAX_PAGES) or DEFAULT_PAGES) if is_set(given.get(PAGING)) else 0,
         (counts.get(PAGE_FACTOR) or 1) * PAGE_UNIT,
         _compresses(given),
-        _count(MESSAGE_TTL, classic[MESSAGE_TTL], MAX_MILLISECONDS) if MESSAGE_TTL in classic else None,
+        _count(MESSAGE_TTL, classic[MESSAGE_TTL], COUNTS[MESSAGE_TTL]) if MESSAGE_TTL in classic else None,
         _expires(classic),
         HIGHEST_PRIORITY in classic,
         dead_letter,
@@ -285,6 +274,10 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     )
 
 
+def _numbers(given: Mapping[str, object]) -> bool:
+    return is_set(given.get(INSERT_SEQUENCE)) or is_set(given.get(OLD_SEQUENCE))
+
+
 def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Mapping[str, object]) -> int:
     """The number of priority levels."""
     if HIGHEST_PRIORITY not in classic:
@@ -292,7 +285,7 @@ def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Map
     for name in given:
         if name.startswith((*PRIORITIES, *FAIR_SHARE)):
             raise InvalidArgumentError(f"{HIGHEST_PRIORITY} and {name} cannot be given for the same queue")
-    return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], MAX_PRIORITY) + 1
+    return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], COUNTS[HIGHEST_PRIORITY]) + 1
 
 
 def _is_single_active(value: object) -> bool:
@@ -310,7 +303,9 @@ def _check_paging(
             if counts.get(name):
                 raise InvalidArgumentError(f"{name} is {counts[name]}, but {PAGING} is not given")
         return
-    for what, argument in ((levels > 1, PRIORITIES[0]), (last_value_key, LAST_VALUE_KEY), (group_header, GROUP_HEADER)):
+    priorities = _given_name(given, (*PRIORITIES, HIGHEST_PRIORITY))
+    last_value = _given_name(given, (LAST_VALUE_KEY, LAST_VALUE_NO_BROWSE, LAST_VALUE))
+    for what, argument in ((levels > 1, priorities), (last_value_key, last_value), (group_header, GROUP_HEADER)):
         if what:
             raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
 
@@ -318,7 +313,7 @@ def _check_paging(
 def _expires(classic: Mapping[str, object]) -> int:
     if EXPIRES not in classic:
         return 0
-    milliseconds = _count(EXPIRES, classic[EXPIRES], MAX_MILLISECONDS)
+    milliseconds = _count(EXPIRES, classic[EXPIRES], COUNTS[EXPIRES])
     if not milliseconds:
         raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
     return milliseconds
@@ -368,7 +363,8 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
 def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple[int, ...]:
     """The limit of each level; empty if there are none."""
     if default and not levels:
-        raise InvalidArgumentError(f"{FAIR_SHARE[0]} is {default}, but {PRIORITIES[0]} is not given")
+        name = _given_name(given, FAIR_SHARE)
+        raise InvalidArgumentError(f"{name} is {default}, but {PRIORITIES[0]} is not given")
     limits = [default] * min(levels, MAX_LEVELS)
     for argument in reversed(FAIR_SHARE):  # what is given under both names counts by the first
         for name, value in given.items():
@@ -376,7 +372,7 @@ def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple
                 limit = _count(name, value, (1 << 32) - 1)
                 level = _count(f"the level of {name}", name[len(argument) + 1 :], (1 << 32) - 1)
                 if level >= levels:
-                    raise InvalidArgumentError(f"{name} is {limit}, but {PRIORITIES[0]} is {levels}")
+                    raise InvalidArgumentError(f"{name} is {limit}, but {_given_name(given, PRIORITIES)} is {levels}")
                 if level < MAX_LEVELS:
                     limits[level] = limit
     return tuple(limits) if any(limits) else ()
@@ -385,6 +381,11 @@ def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple
 def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
     """The first of these names that is given."""
     return next((counts[name] for name in names if name in counts), None)
+
+
+def _given_name(given: Mapping[str, object], names: Sequence[str]) -> str:
+    """The name that counts of these; the first one if none is given."""
+    return next((name for name in names if name in given), names[0])
 
 
 def _name_of_header(argument: str, given: Mapping[str, object]) -> str:

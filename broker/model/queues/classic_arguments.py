@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from qstore.broker.model.arguments import as_text, shown
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.argument_table import as_text, shown
 from qstore.formats.values import STR16, UINT64, TypedMap, TypedValue
 
 MESSAGE_TTL: Final = "x-message-ttl"
@@ -31,7 +31,7 @@ EXPIRES: Final = "x-expires"
 OVERFLOW: Final = "x-overflow"
 HIGHEST_PRIORITY: Final = "x-max-priority"
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
-_LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
+LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 _POLICY: Final = "qpid.policy_type"
 REJECT_DEAD: Final = "reject-publish-dlx"
 _POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject", REJECT_DEAD: "reject"}
@@ -41,14 +41,11 @@ DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_KEY: Final = "x-dead-letter-routing-key"
 
 NAMES: Final = frozenset(
-    (MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *_LENGTHS)
+    (MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *LENGTHS)
 )
 """The arguments that are mapped here, or read by `arguments`."""
 
 _MAX_NAME: Final = 255  # bytes
-
-MAX_MILLISECONDS: Final = 315_360_000_000
-"""Of a time: ten years of 365 days, RabbitMQ's limit (that of 3.10.8)."""
 
 
 class DeadLetterArguments(NamedTuple):
@@ -98,7 +95,7 @@ def mapped(arguments: TypedMap) -> TypedMap:
         return arguments
     entries = [entry for entry in arguments.entries if entry[0] not in NAMES]
     names = {name for name, _ in entries}
-    lengths = [(own, name, given[name]) for name, own in _LENGTHS.items() if name in given]
+    lengths = [(own, name, given[name]) for name, own in LENGTHS.items() if name in given]
     for own, name, typed in lengths:
         if own in names:
             raise InvalidArgumentError(f"{name} and {own} cannot be given for the same queue")

@@ -42,12 +42,14 @@ class FlowArguments(NamedTuple):
     Attributes:
         stop_count, resume_count: in messages.
         stop_size, resume_size: in bytes of headers and content.
+        sizes: the arguments that these two were given with.
     """
 
     stop_count: int | None = None
     resume_count: int | None = None
     stop_size: int | None = None
     resume_size: int | None = None
+    sizes: tuple[str, str] = ("qpid.flow_stop_size", "qpid.flow_resume_size")
 
 
 class FlowDefaults(NamedTuple):
@@ -85,8 +87,9 @@ def flow_thresholds(
     stop_count = (capacity.messages * defaults.stop_percent + half) // 100
     stop_bytes = (capacity.bytes * defaults.stop_percent + half) // 100
     resume_count, resume_bytes = capacity.percent(defaults.resume_percent)
-    count = _pair(name, "count", (given.stop_count, given.resume_count), (stop_count, resume_count), capacity.messages)
-    size = _pair(name, "size", (given.stop_size, given.resume_size), (stop_bytes, resume_bytes), capacity.bytes)
+    counts = "qpid.flow_stop_count", "qpid.flow_resume_count"
+    count = _pair(name, counts, (given.stop_count, given.resume_count), (stop_count, resume_count), capacity.messages)
+    size = _pair(name, given.sizes, (given.stop_size, given.resume_size), (stop_bytes, resume_bytes), capacity.bytes)
     if not count[0] and not size[0]:
         return None
     is_of_limit = size[0] and given.stop_size is None
@@ -94,7 +97,11 @@ def flow_thresholds(
 
 
 def _pair(
-    name: str, unit: str, given: tuple[int | None, int | None], defaults: tuple[int, int], capacity: int
+    name: str,
+    arguments: tuple[str, str],
+    given: tuple[int | None, int | None],
+    defaults: tuple[int, int],
+    capacity: int,
 ) -> tuple[int, int]:
     """The stop and resume thresholds of one measure. Raises InvalidArgumentError."""
     stop = defaults[0] if given[0] is None else given[0]
@@ -102,10 +109,10 @@ def _pair(
         return 0, 0
     resume = given[1] if given[1] is not None else min(defaults[1], stop)
     if resume > stop:
-        text = f"qpid.flow_resume_{unit} {resume} is above qpid.flow_stop_{unit} {stop}"
+        text = f"{arguments[1]} {resume} is above {arguments[0]} {stop}"
         raise InvalidArgumentError(f'queue "{name}": {text}')
     if capacity and stop > capacity:
-        text = f"qpid.flow_stop_{unit} {stop} is above the limit of the queue, {capacity}"
+        text = f"{arguments[0]} {stop} is above the limit of the queue, {capacity}"
         raise InvalidArgumentError(f'queue "{name}": {text}')
     return stop, resume or stop
 

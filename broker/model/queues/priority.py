@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumers
 
 MAX_LEVELS: Final = 10  # of qpid.priorities: one for each priority
-MAX_PRIORITY: Final = 255  # of x-max-priority
 _MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
 
 

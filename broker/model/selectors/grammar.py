@@ -19,7 +19,7 @@ from typing import Any, Final
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-from qstore.broker.model.queues.argument_table import shown
+from qstore.broker.model.arguments import shown
 from qstore.broker.model.selectors.identifiers import identifier
 from qstore.broker.model.selectors.like import Pattern
 from qstore.broker.model.selectors.nodes import (

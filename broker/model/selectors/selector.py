@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from qstore.broker.model.arguments import shown
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.argument_table import shown
 
 if TYPE_CHECKING:
     from qstore.broker.model.selectors.candidate import Candidate

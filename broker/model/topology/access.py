@@ -22,10 +22,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.model.arguments import as_text, is_set
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.argument_table import as_text, is_set
 from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
 from qstore.broker.model.queues.classic_arguments import dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap

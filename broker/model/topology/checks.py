@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Final
 
-from qstore.broker.log.logs import INFO, NOTICE, log_of
+from qstore.broker.model.arguments import plain, shown
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
-    NotImplementedByBrokerError,
     PreconditionFailedError,
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.queues.argument_table import as_text, shown, unsupported_arguments
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.values import TypedMap
-
-_LOG: Final = log_of("Model")
+from qstore.formats.broker_records.topology import MAX_NAME, problem_of_new_name
+from qstore.formats.values import TypedArray, TypedMap
 
 #: Prefixes reserved for standard queues and exchanges: AMQP 0-10, reserved-prefix and reserved-names; qpidd.
 QUEUE_NAMES: Final = ("amq.",)
@@ -31,15 +29,29 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
     """Check the name of a new queue or exchange.
 
     Raises:
-        InvalidArgumentError: it is empty.
+        InvalidArgumentError: it is empty, or impossible (`problem_of_new_name`).
         NotAllowedError: it is reserved.
     """
     if not name:
         raise InvalidArgumentError(f"No {what} name specified")
+    problem = problem_of_new_name(name)
+    if problem:
+        raise InvalidArgumentError(f"{what} {shown(name)} cannot be created: {problem}")
     if name.startswith(reserved):
         raise NotAllowedError(
             f'{what} "{name}" cannot be created: names beginning with {" or ".join(reserved)} are reserved'
         )
+
+
+def check_key(key: str) -> None:
+    """Check the key of a new binding: routing keys are any bytes, but a protocol carries 255 at most.
+
+    Raises:
+        InvalidArgumentError: it is longer.
+    """
+    size = len(key.encode("utf-8", "surrogateescape"))
+    if size > MAX_NAME:
+        raise InvalidArgumentError(f"the binding key {shown(key)} has {size:,} bytes, more than {MAX_NAME}")
 
 
 def find_exchange(exchanges: Mapping[str, Exchange], name: str) -> Exchange:
@@ -120,13 +132,24 @@ def check_exchange_alike(
 
 def _check_alike(what: str, arguments: tuple[TypedMap, TypedMap], **properties: tuple[object, object]) -> None:
     """Compare what exists with a declaration; numbers whatever their width. Raises PreconditionFailedError."""
-    existing, declared = ({name: as_text(typed.value) for name, typed in each.entries} for each in arguments)
+    existing, declared = map(plain, arguments)
     for name in dict.fromkeys((*existing, *declared)):
         properties[name] = existing.get(name), declared.get(name)
     for name, (current, received) in properties.items():
-        if current != received:
-            difference = f"received {_quoted(received)} but current is {_quoted(current)}"
+        if current != received or isinstance(current, bool) is not isinstance(received, bool):
+            ours, theirs = _quoted(current), _quoted(received)
+            if ours == theirs:
+                ours, theirs = (f"the value {_quoted(each)} of type {_type_of(each)}" for each in (current, received))
+            difference = f"received {theirs} but current is {ours}"
             raise PreconditionFailedError(f"inequivalent arg '{name}' for {what}: {difference}")
+
+
+_TYPES: Final = {str: "longstr", bool: "bool", int: "long", float: "double", NoneType: "void", TypedMap: "table"}
+"""The types of values by the names of AMQP 0-9-1, as in RabbitMQ's errors."""
+
+
+def _type_of(value: object) -> str:
+    return _TYPES.get(type(value), "array" if isinstance(value, list | tuple | TypedArray) else type(value).__name__)
 
 
 def _quoted(value: object) -> str:
@@ -136,25 +159,3 @@ def _quoted(value: object) -> str:
     if isinstance(value, bool):
         return f"'{str(value).lower()}'"
     return shown(value) if isinstance(value, str) else f"'{shown(value)}'"
-
-
-class UnsupportedArguments:
-    """Refuses the arguments of queues that ask for missing features, and logs those that are ignored."""
-
-    def __init__(self) -> None:
-        self._reported: set[str] = set()  # keys of ignored arguments already logged as notices
-
-    def check(self, name: str, arguments: TypedMap) -> None:
-        """Check the arguments of a queue; each that is ignored is a notice the first time.
-
-        Raises:
-            NotImplementedByBrokerError: one asks for a feature that is refused.
-        """
-        found = unsupported_arguments(arguments)
-        for each in found:
-            if each.is_refused:
-                raise NotImplementedByBrokerError(f'queue "{name}": {each}')
-        for each in found:
-            level = INFO if each.row.key in self._reported else NOTICE
-            self._reported.add(each.row.key)
-            _LOG.log(level, 'Queue "%s": %s', name, each)

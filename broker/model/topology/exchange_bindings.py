@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import ArgumentCheck, Of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import ModelError, NotFoundError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
 from qstore.broker.model.exchanges.onward import ExchangeBinding, check_binding, refresh
-from qstore.broker.model.topology.checks import find_exchange
+from qstore.broker.model.topology.checks import check_key, find_exchange
 from qstore.broker.model.topology.serial_executor import SerialExecutor, serialized
 from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -41,6 +42,7 @@ class ExchangeBindings:
         storage: stores the topology.
         authorization: checks operations.
         events: emits an event for every change.
+        arguments: checks the arguments of bindings.
 
     Attributes:
         changes: runs these and all other changes of the topology, one at a time.
@@ -53,9 +55,10 @@ class ExchangeBindings:
         storage: TopologyStorage,
         authorization: Authorization,
         events: Events,
+        arguments: ArgumentCheck,
     ) -> None:
         self._exchanges, self._storage = exchanges, storage
-        self._authorization, self._events = authorization, events
+        self._authorization, self._events, self._arguments = authorization, events, arguments
         self.changes = SerialExecutor()
         self.unbound: Callable[[Exchange], Awaitable[None]] = _stays
 
@@ -73,16 +76,20 @@ class ExchangeBindings:
 
         Raises:
             UnauthorizedError: the caller may not bind to the source, or not publish to the destination.
-            InvalidArgumentError: a name is empty, or the arguments cannot be stored.
+            InvalidArgumentError: a name is empty, the key is too long, or the arguments cannot be stored.
             NotFoundError: there is no such exchange.
-            NotImplementedByBrokerError: exchanges of a type cannot be bound to each other.
+            NotImplementedByBrokerError: exchanges of a type cannot be bound to each other, or an argument asks for
+                something that bindings do not have.
             InternalError: the arguments have no valid criteria, or the store cannot store it.
         """
         self._check(caller, Action.BIND, source_name, destination_name, key)
         if caller is not BROKER and self._authorization.is_on:
             self._authorization.check_publish(caller, destination_name, key)
         source, destination = self._find(source_name, destination_name)
+        check_key(key)
         binding = ExchangeBinding(source, destination, key, arguments)
+        what = f'binding of exchange "{destination_name}" to exchange "{source_name}"'
+        self._arguments.check(Of.BINDING, what, arguments, (source.type_name,))
         check_binding(binding)
         if source.onward is not None and source.onward.find(binding) is not None:
             return False

@@ -14,8 +14,8 @@ Book: Qpid C++ Broker Book):
     declared again      type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
     exclusive           other callers may not declare, bind, unbind, delete, purge or subscribe, but may query  (MRG, 3)
     delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
-    arguments           unknown ones are stored, and have no effect  (Book, 1.2.1.4)
-    names               "amq." is reserved for both, "qpid." for exchanges
+    arguments           those that the broker cannot obey are refused, unknown ones are stored  (`model/arguments`)
+    names               1 to 255 bytes of text; "amq." is reserved for both, "qpid." for exchanges
     auto-delete         a queue is deleted with its owner, if it has one, else with its last consumer  (MRG, 3); an
                         exchange with its last binding, unless it is an alternate exchange
 """
@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import AUTO_DELETE, DURABLE, ArgumentCheck, Of, plain
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
@@ -46,9 +47,9 @@ from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
-    UnsupportedArguments,
     check_alternate,
     check_exchange_alike,
+    check_key,
     check_name,
     check_owner,
     check_queue_alike,
@@ -90,6 +91,7 @@ class Topology:
         authorization: checks operations.
         quotas: limits the queues of each user.
         events: emits an event for every change.
+        arguments: checks the arguments of declarations.
 
     Attributes:
         changes: runs the changes, one at a time.
@@ -111,6 +113,7 @@ class Topology:
         authorization: Authorization,
         quotas: Quotas,
         events: Events,
+        arguments: ArgumentCheck,
     ) -> None:
         self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
         self._storage, self._removal, self._bindings = storage, removal, bindings
@@ -118,7 +121,7 @@ class Topology:
         self._quotas, self._events = quotas, events
         self._access = Access(authorization, factory.default_bytes)
         self.changes = bound_exchanges.changes
-        self._unsupported = UnsupportedArguments()
+        self._arguments = arguments
         self.awaiting: dict[Exchange | Queue, str] = {}
 
     async def finish(self) -> None:
@@ -210,6 +213,8 @@ class Topology:
             check_alternate(queue, wanted)
             if is_exact and not passive:
                 check_queue_alike(queue, durable, auto_delete, exclusive, arguments)
+            elif not passive:
+                self._kept(f'queue "{name}"', queue, durable, auto_delete, arguments)
         if exclusive and queue.owner is not owner_of(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
@@ -224,7 +229,9 @@ class Topology:
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
         parsed = self._factory.read(name, arguments)
-        self._unsupported.check(name, arguments)
+        is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
+        given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
+        self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
@@ -343,6 +350,7 @@ class Topology:
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
             PreconditionFailedError: with `is_exact`, the exchange was declared otherwise.
+            NotImplementedByBrokerError: an argument asks for something that exchanges do not have.
             InternalError: the store cannot store it.
         """
         if internal:
@@ -360,6 +368,7 @@ class Topology:
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
             make = exchange_type(type_name)
+            self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             if durable:
                 await self._storage.create_exchange(exchange, alternate)
@@ -372,6 +381,8 @@ class Topology:
                 check_exchange_alike(exchange, type_name, durable, auto_delete, arguments)
             check_type(exchange, type_name)
             check_alternate(exchange, wanted)
+            if not passive and not is_exact:
+                self._kept(f'exchange "{name}"', exchange, durable, auto_delete, arguments)
         host, user = caller.remote_host, caller.user
         self._events.emit(
             ExchangeDeclare(host, user, name, type_name, alternate, durable, auto_delete, arguments, is_new), caller
@@ -386,6 +397,12 @@ class Topology:
             user.alternate = exchange
         if users:
             refresh(self._exchanges.values())
+
+    def _kept(self, what: str, found: Queue | Exchange, durable: bool, auto_delete: bool, arguments: TypedMap) -> None:
+        """Log what an existing queue or exchange keeps that is declared otherwise."""
+        current = {DURABLE: found.durable, AUTO_DELETE: found.auto_delete, **plain(found.arguments)}
+        asked = {name: True for name, is_asked in ((DURABLE, durable), (AUTO_DELETE, auto_delete)) if is_asked}
+        self._arguments.kept(what, current, asked | plain(arguments))
 
     @serialized
     async def delete_exchange(
@@ -480,16 +497,20 @@ class Topology:
         """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
         Raises:
-            InvalidArgumentError: a name is empty, or the exchange needs other arguments.
+            InvalidArgumentError: a name is empty, the key is too long, or the exchange needs other arguments.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
+            NotImplementedByBrokerError: an argument asks for something that bindings do not have.
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot store it.
         """
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
+        check_key(key)
+        what = f'binding of queue "{queue_name}" to exchange "{exchange_name}"'
+        self._arguments.check(Of.BINDING, what, arguments, (exchange.type_name,))
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user

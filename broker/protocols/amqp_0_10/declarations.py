@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from qstore.broker.model.arguments import alternate_in, shown
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.formats.amqp_0_10.commands import encode_result
 from qstore.formats.values import EMPTY_MAP
@@ -20,14 +22,18 @@ _Values = dict[str, Any]
 
 
 async def _declare_exchange(session: ServerSession, values: _Values) -> None:
+    name, arguments = values["exchange"] or "", values["arguments"] or EMPTY_MAP
+    alternate, named = values["alternate_exchange"] or "", "" if values["passive"] else alternate_in(arguments)
+    if alternate and named not in ("", alternate):
+        raise InvalidArgumentError(f"the alternate exchange is {shown(alternate)}, but its argument is {shown(named)}")
     await session.broker.topology.declare_exchange(
-        values["exchange"] or "",
+        name,
         values["type"] or "",
         passive=values["passive"],
         durable=values["durable"],
         auto_delete=values["auto_delete"],
-        alternate=values["alternate_exchange"] or "",
-        arguments=values["arguments"] or EMPTY_MAP,
+        alternate=alternate or named,
+        arguments=arguments,
         caller=session,
     )
 

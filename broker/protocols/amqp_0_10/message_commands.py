@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from qstore.broker.model.arguments import AMQP_0_10, JMS_SELECTOR, SELECTOR
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
+    NotImplementedByBrokerError,
     ResourceLimitExceededError,
 )
 from qstore.broker.model.events import SessionFlow
@@ -32,7 +34,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector
 from qstore.broker.model.settlement import Settled, accept, purge, reject, release, subscribe
-from qstore.broker.protocols.amqp_0_10.selective_subscription import SELECTOR, SelectiveSubscription
+from qstore.broker.protocols.amqp_0_10.selective_subscription import SelectiveSubscription
 from qstore.broker.protocols.amqp_0_10.sequence import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
@@ -107,9 +109,14 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     is_browsed = acquire_mode == AcquireMode.NOT_ACQUIRED
+    if values["resume_id"] or values["resume_ttl"]:
+        raise NotImplementedByBrokerError("subscriptions cannot be resumed: leave resume-id and resume-ttl out")
     queue = session.find_queue(values["queue"], Action.CONSUME, is_browsed=is_browsed)
     arguments = values["arguments"] or EMPTY_MAP
-    selector = read_selector(arguments, SELECTOR)
+    selector, other = read_selector(arguments, SELECTOR), read_selector(arguments, JMS_SELECTOR)
+    if selector is not None and other is not None and selector.text != other.text:
+        raise InvalidArgumentError(f"{SELECTOR} and {JMS_SELECTOR} are different selectors for the same subscription")
+    selector = selector or other
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is already in use in this session")
     if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:
@@ -126,7 +133,10 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
             session, destination, queue, accept_mode, acquires=acquires, selector=selector, last=last
         )
     subscription.arguments, exclusive = arguments, bool(values["exclusive"])
-    subscribe(session.broker, session, queue, subscription, destination, exclusive=exclusive, arguments=arguments)
+    subscribe(
+        session.broker, session, queue, subscription, destination,
+        exclusive=exclusive, arguments=arguments, protocol=AMQP_0_10,
+    )  # fmt: skip
     session.subscriptions[destination] = subscription
 
 

@@ -1,7 +1,8 @@
 """A subscription with a selector: it gets only the messages that the selector selects, and leaves the others alone.
 
-The selector is the argument `x-apache-selector` of message.subscribe, as in qpidd. All subscriptions of a queue with
-the same selector are of one kind: a message that one of them has declined is not evaluated for the others.
+The selector is the argument `x-apache-selector` of message.subscribe, as in qpidd, or `x-filter-jms-selector`, as the
+Java client calls it. All subscriptions of a queue with the same selector are of one kind: a message that one of them
+has declined is not evaluated for the others.
 
 What a selector reads counts like bytes sent to its connection: when the connection has no room left, others are served
 first. So a client with a costly selector delays others by one evaluation a tick, not by all of its queue.
@@ -12,7 +13,6 @@ Source: Apache Qpid C++, SemanticState.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED
 from qstore.broker.model.queues.entry import Entry
@@ -20,8 +20,6 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.protocols.amqp_0_10.subscription import ConsumingSession, Subscription
-
-SELECTOR: Final = "x-apache-selector"
 
 
 class SelectiveSubscription(Subscription):

@@ -39,6 +39,7 @@ from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
+_VIRTUAL_HOST: Final = "/"
 
 ROOM: Final = 256 * 1024  # bytes sent to one connection before yielding to others: as much as is read from one at once
 AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
@@ -305,6 +306,11 @@ class ServerConnection(SessionConnection):
                 self._emit(ClientConnectFail(self.peer, self.user, refusal, self.client_properties))
                 self.close(CloseCode.CONNECTION_FORCED, refusal)
                 return
+            if values["virtual_host"] not in (None, "", _VIRTUAL_HOST):
+                why = f"there is one virtual host, {_VIRTUAL_HOST}, and the client is connected to it"
+                self._registry.arguments.field_ignored(
+                    f"Client {self.peer}", "virtual-host", values["virtual_host"], why
+                )
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
             self._emit(ClientConnect(self.peer, self.user, self.client_properties, self.protocol))

@@ -45,13 +45,14 @@ class SessionRegistry:
         interrupted: interrupted messages that their senders may resume.
         admission: admits clients whose user is known.
         failed_logins: log lines about rejected clients.
+        arguments: logs what is ignored.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clock, settings = broker.clock, broker.settings
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
-        self.events = broker.events
+        self.events, self.arguments = broker.events, broker.arguments
         self.interrupted = InterruptedMessages(settings)
         self.admission = Admission(broker.authorization, broker.quotas)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")

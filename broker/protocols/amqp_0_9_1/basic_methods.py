@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from qstore.broker.model.arguments import AMQP_0_9_1
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import ResourceLockedError
 from qstore.broker.model.queues.queue import Queue
@@ -107,7 +108,10 @@ def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> Ba
         limit=channel.prefetch or MAX_UNACKNOWLEDGED, arguments=arguments,
     )  # fmt: skip
     try:
-        subscribe(channel.broker, channel, queue, consumer, tag, exclusive=exclusive, arguments=arguments)
+        subscribe(
+            channel.broker, channel, queue, consumer, tag,
+            exclusive=exclusive, arguments=arguments, protocol=AMQP_0_9_1,
+        )  # fmt: skip
     except ResourceLockedError as error:
         text = f"queue '{queue.name}' in vhost '/' in exclusive use: {error}"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text) from error

@@ -20,13 +20,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from qstore.broker.model.arguments import ALTERNATE
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError, NotFoundError
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.protocols.amqp_0_9_1.arguments import (
-    ALTERNATE,
     alternate_of,
     binding_arguments,
     exchange_name,

@@ -1,8 +1,8 @@
 """The plan of a recovered store: decided before anything is written, to be shown, and to be checked afterwards.
 
-Queues keep their names and, if possible, their numbers. A queue with an illegal name, and messages that belong to no
-queue, get a queue called `lost.found.<id>`, if orphans are to be recovered; <id> is that of the journal's directory or
-the queue's number.
+Queues keep their names and, if possible, their numbers; a name that a new queue could not have is kept, too. A queue
+whose name no record can hold, and messages that belong to no queue, get a queue called `lost.found.<id>`, if orphans
+are to be recovered; <id> is that of the journal's directory or the queue's number.
 
 Damage that costs nothing is reported, but does not count as a loss: see `Damage.costs`.
 """
@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    is_storable_name,
+)
 from qstore.formats.rhm.geometry import MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.store.builders.store_build import JournalSource, QueueToBuild
 from qstore.store.catalogue.topology import LOST_AND_FOUND, Topology
@@ -32,7 +40,6 @@ from qstore.store.parameters import ParameterError, StoreParameters
 from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
 from qstore.store.recovery.journal_content import content_at_most, fitting_geometry, too_much
 
-_MAX_NAME_BYTES: Final = 255
 _MAX_NUMBER: Final = 1 << 62  # higher numbers must remain
 
 
@@ -155,7 +162,7 @@ class _Planning:
         plan, store = self._plan, self._recovered.store
         plan.damage.extend(store.damage)
         plan.notices.extend(store.notices)
-        self._names.update(name for queue in self._recovered.queues if _is_usable(name := queue.name))
+        self._names.update(name for queue in self._recovered.queues if is_storable_name(name := queue.name))
         self._queues()
         for queue in self._recovered.orphans:
             if queue.recovery is not None and len(queue.recovery.messages):
@@ -179,7 +186,7 @@ class _Planning:
             number = known[position] if position < len(known) else 0
             name, path = queue.name, self._recovered.store.layout.path
             problem = None
-            if not _is_usable(name):
+            if not is_storable_name(name):
                 problem = Damage(path, None, None, DamageKind.QUEUE_NAME_LENGTH, length=len(name))
             elif name in taken:
                 problem = Damage(path, None, None, DamageKind.QUEUE_TWICE, number=None, queue=name)
@@ -340,11 +347,3 @@ class _Planning:
                     f"{journal.path}: version 1 has no checksums: after damage, anything like a record with its "
                     "tail is taken for one, and corrupted bytes within a message are not detected"
                 )
-
-
-def _is_usable(name: str) -> bool:
-    """Whether a queue can have that name."""
-    try:
-        return 0 < len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES and "\0" not in name
-    except UnicodeEncodeError:
-        return False

@@ -106,6 +106,46 @@ def test_declared_queues_must_agree(client: BasicClient) -> None:
         client.call("channel.open")
 
 
+def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(client: BasicClient) -> None:
+    for arguments, told in (
+        (
+            {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"},
+            "argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or leave it out",
+        ),
+        (
+            {"x-max-age": "7D", "x-queue-type": "stream"},
+            "with value 'stream' is not supported: the only type is 'class",
+        ),
+        ({"x-delivery-limit": 20}, "argument 'x-delivery-limit' with value 20 is not supported: deliveries are not "),
+    ):
+        assert told in failed(client, "queue.declare", queue="x", arguments=arguments)[2]
+        client.method("channel.close-ok")
+        client.call("channel.open")
+
+
+@pytest.mark.parametrize(
+    ("declared", "again", "difference"),
+    [
+        (100, "100", "received the value '100' of type longstr but current is the value '100' of type long"),
+        ("100", 100, "received the value '100' of type long but current is the value '100' of type longstr"),
+        (1, 1.0, ""),
+        (1, True, "received 'true' but current is '1'"),
+        ("true", True, "received the value 'true' of type bool but current is the value 'true' of type longstr"),
+        (100, 200, "received '200' but current is '100'"),
+    ],
+)
+def test_values_that_look_alike_are_told_with_their_types(
+    client: BasicClient, declared: Any, again: Any, difference: str
+) -> None:
+    client.call("queue.declare", queue="q", arguments={"note": declared})
+    if not difference:
+        assert client.call("queue.declare", queue="q", arguments={"note": again}).name == "queue.declare-ok"
+        return
+    _, code, told = failed(client, "queue.declare", queue="q", arguments={"note": again})
+    assert code == 406
+    assert told.endswith(f"inequivalent arg 'note' for queue 'q' in vhost '/': {difference}")
+
+
 def test_only_its_connection_can_declare_an_exclusive_queue(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="mine", exclusive=True)
     for passive in (False, True):

@@ -1,0 +1,524 @@
+"""The arguments of queues, exchanges, bindings and subscriptions: one table of all names that have a meaning.
+
+    EFFECT     the argument does what the row says; `queues/arguments` and the others read it
+    REFUSED    the declaration is refused, with the argument's name and what to do instead
+    IGNORED    the declaration is accepted, and the log says once for each name that it has no effect, and why
+
+The rule: if without the feature a queue would lose, reorder or duplicate messages, deliver them to the wrong consumer,
+or lack a copy that a user relies on, its argument is refused, so that users do not discover the problem from their
+messages. Arguments for tuning or monitoring are ignored. A row of these two kinds counts only for values that ask for
+the feature: "no" asks for nothing. A row may count only in one protocol, or only `where` the argument has a meaning,
+such as for bindings of a headers exchange; elsewhere it is ignored.
+
+Names without a row have no meaning: they are stored with the object, and ignored in the same way (Qpid C++ Broker Book,
+1.2.1.4), except that AMQP 0-9-1 refuses those that begin with "x-": its clients ask for features of RabbitMQ by them.
+In a binding to a headers exchange, names that do not begin with "x-" are those of headers, unless they are refused.
+
+Sources: qpidd, QueueSettings.cpp, QueueFactory.cpp and HeadersExchange.cpp; Qpid C++ Broker Book, 1.2, 1.3, 1.6 to 1.8,
+1.11 and 1.12; MRG 2 Messaging User Guide, 2 and 3; Qpid wiki, "Qpid extensions to AMQP"; Qpid Java Broker Book, 5;
+RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from qstore.broker.log.logs import INFO, NOTICE, log_of
+from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
+from qstore.formats.values import TypedMap
+
+_LOG: Final = log_of("Model")
+_MAX_REPORTED: Final = 1000  # names that clients choose
+_MAX_LINES: Final = 20  # in the log, for one declaration
+
+AMQP_0_10: Final = "AMQP 0-10"
+AMQP_0_9_1: Final = "AMQP 0-9-1"
+
+
+class Of(Enum):
+    """What has arguments."""
+
+    QUEUE = "queue"
+    EXCHANGE = "exchange"
+    BINDING = "binding"
+    SUBSCRIPTION = "subscription"
+
+
+class Effect(Enum):
+    """What an argument does."""
+
+    EFFECT = auto()
+    IGNORED = auto()
+    REFUSED = auto()
+
+
+_Asks: TypeAlias = Callable[[object], bool]
+
+
+# ---- values ----
+
+
+def as_text(value: object) -> object:
+    """Bytes as text: the C++ client sends strings as bytes unless told otherwise."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def plain(arguments: TypedMap) -> dict[str, object]:
+    """Name -> value; bytes as text."""
+    return {name: as_text(typed.value) for name, typed in arguments.entries}
+
+
+def shown(value: object) -> str:
+    """A value for a log line or error: printable, and truncated to 64 characters."""
+    text = ascii(value)
+    return text if len(text) <= 64 else f"{text[:64]}..."
+
+
+def is_set(value: object) -> bool:
+    """Whether a value is neither empty nor a form of "no"."""
+    return not (isinstance(value, str) and value.lower() in ("", "0", "false", "no", "none")) and bool(value)
+
+
+_OFF: Final = frozenset(("0", "false", "no", "off"))
+
+
+def is_switched_on(arguments: TypedMap, name: str) -> bool:
+    """Whether an argument of an exchange or a binding is present, and not a form of "no".
+
+    The sources give these switches the values 1 or true, and for the last one no value: presence is enough.
+    """
+    typed = arguments.get(name)
+    if typed is None:
+        return False
+    value = as_text(typed.value)
+    if isinstance(value, str):
+        return value.lower() not in _OFF
+    return value is None or bool(value)
+
+
+def alternate_in(arguments: TypedMap) -> str:
+    """The exchange that the argument alternate-exchange of an exchange names; empty for none.
+
+    Raises:
+        InvalidArgumentError: it is no text.
+    """
+    typed = arguments.get(ALTERNATE)
+    value = "" if typed is None else as_text(typed.value)
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{ALTERNATE} is {shown(value)}, not the name of an exchange")
+    return value
+
+
+def _always(_value: object) -> bool:
+    return True
+
+
+def _above_ten(value: object) -> bool:
+    text = str(value)
+    return text.isdecimal() and (len(text) > _MAX_DIGITS or int(text) > 10)
+
+
+def _none_of(*values: object) -> _Asks:
+    return lambda value: value not in values
+
+
+def _other_lifetime(value: object) -> bool:
+    return is_set(value) and value not in LIFETIMES
+
+
+def _is_no_text(value: object) -> bool:
+    return not isinstance(value, str)
+
+
+def _is_selector(value: object) -> bool:
+    return not (value is None or (isinstance(value, str) and not value.strip()))
+
+
+# ---- names that others need ----
+
+NO_LOCAL: Final = "no-local"
+QUEUE_TYPE: Final = "x-queue-type"
+PRIORITY: Final = "x-priority"
+"""Of a subscription."""
+SELECTOR: Final = "x-apache-selector"
+JMS_SELECTOR: Final = "x-filter-jms-selector"
+"""The Java client's name of it, which it sends without a selector, too."""
+MATCH: Final = "x-match"
+INTERNAL: Final = "x-internal"
+ALTERNATE: Final = "alternate-exchange"
+SEQUENCE: Final = "qpid.msg_sequence"
+INITIAL_VALUE: Final = "qpid.ive"
+EXCLUSIVE_BINDING: Final = "qpid.exclusive-binding"
+LIFETIMES: Final = {
+    "manual": False, "delete-if-unused": True, "delete-on-close": True, "delete-if-unused-and-empty": True,
+}  # fmt: skip
+"""Values of qpid.lifetime-policy, and whether the queue is auto-delete."""
+
+DURABLE: Final = "durable"
+AUTO_DELETE: Final = "auto-delete"
+_DIRECT, _HEADERS = "direct", "headers"
+
+_MAX_DIGITS: Final = 20
+_U32: Final = (1 << 32) - 1
+_U64: Final = (1 << 64) - 1
+MAX_MILLISECONDS: Final = 315_360_000_000
+"""Of a time: ten years of 365 days, RabbitMQ's limit (that of 3.10.8)."""
+MAX_PRIORITY: Final = 255
+"""Of x-max-priority."""
+
+
+# ---- the table ----
+
+
+class Row(NamedTuple):
+    """One argument.
+
+    Attributes:
+        of: what has it.
+        key: its name; with a star at the end, all names that begin so.
+        effect: what happens to a declaration that has it.
+        says: what it does; of one that is REFUSED or IGNORED, what happens instead, and what to use.
+        asks: which values ask for this; bytes are passed as text.
+        maximum: of a count, the largest one; None if the value is no count.
+        protocol: the only one in which the row counts; empty for all.
+        where: where it has an effect: for durable or auto-delete queues, or the type of a binding's exchange; empty for
+            everywhere.
+    """
+
+    of: Of
+    key: str
+    effect: Effect
+    says: str
+    asks: _Asks = _always
+    maximum: int | None = None
+    protocol: str = ""
+    where: str = ""
+
+
+def _does(of: Of, key: str, says: str, maximum: int | None = None, *, protocol: str = "", where: str = "") -> Row:
+    return Row(of, key, Effect.EFFECT, says, _always, maximum, protocol, where)
+
+
+def _refused(of: Of, key: str, says: str, asks: _Asks = is_set, *, protocol: str = "") -> Row:
+    return Row(of, key, Effect.REFUSED, says, asks, None, protocol)
+
+
+def _ignored(of: Of, key: str, says: str, asks: _Asks = is_set, *, protocol: str = "") -> Row:
+    return Row(of, key, Effect.IGNORED, says, asks, None, protocol)
+
+
+_QUEUE, _EXCHANGE, _BINDING, _SUBSCRIPTION = Of.QUEUE, Of.EXCHANGE, Of.BINDING, Of.SUBSCRIPTION
+
+_TEN_LEVELS: Final = "it has 10 levels, one for each priority"
+_NO_COPY: Final = "its messages and state are not replicated to other brokers"
+_NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
+_RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
+_NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
+_NO_QUORUM: Final = "set it to 'classic' or leave it out; durable queues confirm messages when they are on the disk"
+_PLACEMENT: Final = "where and how a queue is kept does not change what it does"
+_NO_SELECTOR_HERE: Final = (
+    "bindings have no selectors, and messages that it does not select would be delivered; declare the queue with "
+    "qpid.filter"
+)
+_NO_FEDERATION: Final = "there is no dynamic federation, and the binding would not follow that of the other broker"
+_ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that it does not select would be delivered"
+
+TABLE: Final = (
+    # Limits, and what happens there.
+    _does(_QUEUE, "qpid.max_count", "the limit of messages; 0 for none", _U64),
+    _does(_QUEUE, "qpid.max_size", "the limit of bytes of headers and content; 0 for none", _U64),
+    _does(_QUEUE, "qpid.policy_type", "what happens there: reject, ring, ring_strict, self-destruct or flow_to_disk"),
+    _does(_QUEUE, "x-max-length", "the limit of messages", _U64),
+    _does(_QUEUE, "x-max-length-bytes", "the limit of bytes", _U64),
+    _does(_QUEUE, "x-overflow", "what happens there: drop-head, reject-publish or reject-publish-dlx"),
+    # Flow control and alerts.
+    _does(_QUEUE, "qpid.flow_stop_count", "messages above which publishers wait; 0 for none", _U32),
+    _does(_QUEUE, "qpid.flow_resume_count", "messages below which they go on", _U32),
+    _does(_QUEUE, "qpid.flow_stop_size", "bytes above which publishers wait; 0 for none", _U64),
+    _does(_QUEUE, "qpid.flow_resume_size", "bytes below which they go on", _U64),
+    _does(_QUEUE, "x-qpid-capacity", "another name of qpid.flow_stop_size", _U64),
+    _does(_QUEUE, "x-qpid-flow-resume-capacity", "another name of qpid.flow_resume_size", _U64),
+    _does(_QUEUE, "qpid.alert_count", "messages at which an alert is raised", _U64),
+    _does(_QUEUE, "qpid.alert_count_up", "another name of qpid.alert_count", _U64),
+    _does(_QUEUE, "x-qpid-maximum-message-count", "another name of qpid.alert_count", _U64),
+    _does(_QUEUE, "qpid.alert_size", "bytes at which an alert is raised", _U64),
+    _does(_QUEUE, "qpid.alert_size_up", "another name of qpid.alert_size", _U64),
+    _does(_QUEUE, "x-qpid-maximum-message-size", "another name of qpid.alert_size", _U64),
+    _does(_QUEUE, "qpid.alert_count_down", "messages at which the alert ends", _U64),
+    _does(_QUEUE, "qpid.alert_size_down", "bytes at which the alert ends", _U64),
+    _does(_QUEUE, "qpid.alert_repeat_gap", "seconds between two alerts", _U64),
+    _does(_QUEUE, "x-qpid-minimum-alert-repeat-gap", "another name of qpid.alert_repeat_gap", _U64),
+    _ignored(_QUEUE, "x-qpid-maximum-message-age", "the age of messages raises no alerts"),
+    # The order of messages.
+    _does(_QUEUE, "qpid.priorities", "priority levels, at most 10; 0 and 1 for none", _U32),
+    _ignored(_QUEUE, "qpid.priorities", _TEN_LEVELS, _above_ten),
+    _does(_QUEUE, "x-qpid-priorities", "another name of qpid.priorities", _U32),
+    _ignored(_QUEUE, "x-qpid-priorities", _TEN_LEVELS, _above_ten),
+    _does(_QUEUE, "qpid.fairshare", "messages of one level before lower ones have their turn; 0 for no limit", _U32),
+    _does(_QUEUE, "qpid.fairshare-*", "likewise, of one level"),
+    _does(_QUEUE, "x-qpid-fairshare", "another name of qpid.fairshare", _U32),
+    _does(_QUEUE, "x-qpid-fairshare-*", "likewise, of one level"),
+    _does(_QUEUE, "x-max-priority", "the highest priority", MAX_PRIORITY),
+    _does(_QUEUE, "qpid.last_value_queue_key", "the header by whose value a message displaces another"),
+    _does(_QUEUE, "qpid.last_value_queue", "likewise, the header qpid.LVQ_key"),
+    _does(_QUEUE, "qpid.last_value_queue_no_browse", "likewise"),
+    _does(_QUEUE, "qpid.group_header_key", "the header with the name of a message's group"),
+    _does(_QUEUE, "qpid.shared_msg_group", "needed for message groups"),
+    _ignored(_QUEUE, "qpid.group_timestamp", "the state of message groups is not reported"),
+    _refused(_QUEUE, "x-qpid-sorted-key", "messages are not sorted by a header; qpid.priorities has priorities"),
+    _refused(_QUEUE, "qpid.queue_sort_key", "messages are not sorted by a header; qpid.priorities has priorities"),
+    # What it does with messages.
+    _does(_QUEUE, NO_LOCAL, "drops messages from its owner's connection"),
+    _does(_QUEUE, "qpid.filter", "drops messages that this selector does not select"),
+    _does(_QUEUE, "qpid.browse-only", "shows its messages to all consumers"),
+    _does(_QUEUE, "qpid.queue_msg_sequence", "the header in which messages are numbered"),
+    _does(_QUEUE, "qpid.insert_sequence_numbers", "numbers messages in the header qpid.msg_sequence"),
+    _does(_QUEUE, SEQUENCE, "another name of qpid.insert_sequence_numbers"),
+    _does(_QUEUE, "qpid.queue_event_generation", "which events go to another broker: 1 or 2", 2),
+    _does(_QUEUE, "x-message-ttl", "milliseconds that a message may be on the queue", MAX_MILLISECONDS),
+    _does(_QUEUE, "x-dead-letter-exchange", "where messages go that are rejected, expire or are displaced"),
+    _does(_QUEUE, "x-dead-letter-routing-key", "the routing key that they get"),
+    _does(_QUEUE, "x-single-active-consumer", "one consumer at a time gets messages"),
+    _refused(_QUEUE, ALTERNATE, "a queue has x-dead-letter-exchange, and the field alternate-exchange of AMQP 0-10"),
+    _refused(_QUEUE, "x-qpid-dlq-enabled", "name a dead-letter exchange with x-dead-letter-exchange"),
+    _refused(
+        _QUEUE, "x-qpid-maximum-delivery-count",
+        "deliveries are not counted; a consumer rejects a message that it cannot process",
+    ),
+    _refused(
+        _QUEUE, "x-delivery-limit", "deliveries are not counted; a consumer rejects a message that it cannot process"
+    ),
+    _refused(_QUEUE, "x-message-deduplication", "duplicates are not removed"),
+    _refused(_QUEUE, "x-dead-letter-strategy", "a dead letter leaves its queue when it is on the disk where it goes"),
+    _refused(_QUEUE, "x-max-age", "there are no streams; x-message-ttl limits the time of messages on a queue"),
+    _refused(_QUEUE, "qpid.ensure_nondestructive_consumers", "qpid.browse-only has all consumers browse"),
+    _refused(_QUEUE, "qpid.default_filters", "qpid.filter drops messages, and a subscription has x-apache-selector"),
+    _refused(_QUEUE, "qpid.message_durability", "a durable queue stores persistent messages, and no others"),
+    _refused(_QUEUE, "qpid.trace.id", _NO_TRACE),
+    _refused(_QUEUE, "qpid.trace.exclude", _NO_TRACE),
+    _refused(_QUEUE, "qpid.trace.excludes", _NO_TRACE),
+    # Its life.
+    _does(_QUEUE, "qpid.auto_delete_timeout", "seconds that it is kept unused", _U32, where=AUTO_DELETE),
+    _does(_QUEUE, "qpid.lifetime-policy", "manual, delete-if-unused, or delete-if-unused-and-empty"),
+    _refused(
+        _QUEUE, "qpid.lifetime-policy", "it can be deleted when it is unused, or unused and empty", _other_lifetime
+    ),
+    _does(_QUEUE, "x-expires", "milliseconds after which it is deleted if nobody uses it", MAX_MILLISECONDS),
+    # Memory and disk.
+    _does(_QUEUE, "qpid.paging", "few of its messages are in memory"),
+    _does(_QUEUE, "qpid.max_pages_loaded", "how many of its pages are in memory", _U32),
+    _does(_QUEUE, "qpid.page_factor", "the size of a page, in units of 4,096 bytes", 1 << 14),
+    _does(_QUEUE, "qpid.compress", "compresses messages on disk: zstd or none"),
+    _does(_QUEUE, "qpid.deliver_before_sync", "delivers messages before they are on the disk", where=DURABLE),
+    _does(_QUEUE, "qpid.file_count", "files that its journal begins with", where=DURABLE),
+    _does(_QUEUE, "qpid.file_size", "pages of 64 KiB of each", where=DURABLE),
+    _does(_QUEUE, "qpid.auto_expand", "whether its journal may grow", where=DURABLE),
+    _does(_QUEUE, "qpid.auto_expand_max_jfiles", "files that it may grow to", where=DURABLE),
+    _does(_QUEUE, "qpid.max_journal_size", "MiB that it may grow to", where=DURABLE),
+    _ignored(_QUEUE, "qpid.efp_partition_num", _RING_JOURNAL),
+    _ignored(_QUEUE, "qpid.efp_pool_file_size", _RING_JOURNAL),
+    _ignored(_QUEUE, "qpid.wcache-page-size", "the broker's option wcache-page-size applies to all queues"),
+    _ignored(_QUEUE, "qpid.wcache-num-pages", "the number of write cache pages is not configurable"),
+    # Copies, and where it is.
+    _refused(_QUEUE, "qpid.replicate", _NO_COPY),
+    _ignored(_QUEUE, "qpid.persist_last_node", "the broker is standalone, never the last node of a cluster"),
+    _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
+    _ignored(_QUEUE, "x-ha-policy-params", _NO_MIRROR),
+    _does(_QUEUE, QUEUE_TYPE, "classic: the only type"),
+    _refused(_QUEUE, QUEUE_TYPE, _NO_QUORUM, lambda value: value == "quorum"),
+    _refused(_QUEUE, QUEUE_TYPE, "the only type is 'classic'", _none_of("classic", "quorum")),
+    _ignored(_QUEUE, "x-queue-mode", _PLACEMENT, _always),
+    _refused(_QUEUE, "x-queue-mode", "it is 'default' or 'lazy'", _none_of("default", "lazy")),
+    _ignored(_QUEUE, "x-queue-version", _PLACEMENT, _always),
+    _refused(_QUEUE, "x-queue-version", "it is 1 or 2", _none_of(1, 2)),
+    _ignored(_QUEUE, "x-queue-master-locator", _PLACEMENT, _always),
+    _refused(_QUEUE, "x-queue-master-locator", "it is a text", _is_no_text),
+    _ignored(_QUEUE, "x-queue-leader-locator", _PLACEMENT, _always),
+    _refused(_QUEUE, "x-queue-leader-locator", "it is a text", _is_no_text),
+    # Exchanges.
+    _does(_EXCHANGE, SEQUENCE, "numbers messages in the header qpid.msg_sequence"),
+    _does(_EXCHANGE, INITIAL_VALUE, "offers its last message to each new binding"),
+    _does(_EXCHANGE, INTERNAL, "clients of AMQP 0-9-1 cannot publish to it"),
+    _does(_EXCHANGE, ALTERNATE, "where messages go that match no queue"),
+    _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
+    _refused(_EXCHANGE, "x-delayed-type", "messages are not delayed", _always),
+    _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a start", _always),
+    # Bindings.
+    _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
+    _does(_BINDING, MATCH, "all or any", where=_HEADERS),
+    _refused(_BINDING, SELECTOR, _NO_SELECTOR_HERE, _is_selector),
+    _refused(_BINDING, JMS_SELECTOR, _NO_SELECTOR_HERE, _is_selector),
+    _refused(_BINDING, "qpid.filter", _NO_SELECTOR_HERE, _is_selector),
+    _refused(_BINDING, "qpid.fed.op", _NO_FEDERATION),
+    _refused(_BINDING, "qpid.fed.origin", _NO_FEDERATION),
+    _refused(_BINDING, "qpid.fed.tags", _NO_FEDERATION),
+    # Subscriptions.
+    _does(_SUBSCRIPTION, PRIORITY, "consumers of higher priority get messages first"),
+    _does(_SUBSCRIPTION, SELECTOR, "selects the messages that it gets", protocol=AMQP_0_10),
+    _refused(_SUBSCRIPTION, SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _does(_SUBSCRIPTION, JMS_SELECTOR, "another name of x-apache-selector", protocol=AMQP_0_10),
+    _refused(_SUBSCRIPTION, JMS_SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _refused(_SUBSCRIPTION, "x-filter-no-consume", "AMQP 0-10 has the acquire mode not-acquired for browsing"),
+    _refused(_SUBSCRIPTION, "x-filter-auto-close", "a subscription does not end when its queue is empty"),
+    _refused(_SUBSCRIPTION, "x-stream-offset", "there are no streams", _always),
+    _refused(_SUBSCRIPTION, "x-credit", "AMQP 0-10 has credit; AMQP 0-9-1 has basic.qos", _always),
+    _refused(_SUBSCRIPTION, "qpid.ha-replicating-subscription", _NO_COPY, _always),
+    _ignored(_SUBSCRIPTION, "x-cancel-on-ha-failover", "there is no failover to another broker"),
+    _ignored(_SUBSCRIPTION, "qpid.sync_frequency", "every message is completed as soon as it is safe"),
+)  # fmt: skip
+
+
+def _indexed() -> tuple[dict[tuple[Of, str], tuple[Row, ...]], list[Row]]:
+    exact: dict[tuple[Of, str], tuple[Row, ...]] = {}
+    for row in TABLE:
+        if not row.key.endswith("*"):
+            exact[row.of, row.key] = (*exact.get((row.of, row.key), ()), row)
+    return exact, [row for row in TABLE if row.key.endswith("*")]
+
+
+_EXACT, _PREFIXES = _indexed()
+COUNTS: Final = {row.key: row.maximum for row in TABLE if row.of is Of.QUEUE and row.maximum is not None}
+"""Argument of a queue whose value is a count -> its maximum."""
+
+
+def rows_of(of: Of, name: str) -> tuple[Row, ...]:
+    """The rows of an argument; none if it has no meaning."""
+    return _EXACT.get((of, name)) or tuple(row for row in _PREFIXES if row.of is of and name.startswith(row.key[:-1]))
+
+
+# ---- checking ----
+
+
+class Lacking(NamedTuple):
+    """An argument that has not the effect that it asks for.
+
+    Attributes:
+        name, value: the argument.
+        row: why; None if its name has no meaning.
+        where: where the row's argument would have an effect; empty if it has none anywhere.
+    """
+
+    name: str
+    value: Any
+    row: Row | None
+    where: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the declaration is refused."""
+        return self.row is not None and not self.where and self.row.effect is Effect.REFUSED
+
+    @property
+    def why(self) -> str:
+        """What happens instead, or what to do; empty if its name has no meaning."""
+        return "" if self.row is None else self.row.says
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"{shown(self.name)[1:-1]} has no meaning here and is ignored"
+        if self.where:
+            return f"{self.name} is ignored: it has an effect only {_WHERE[self.where]}"
+        what = "is not implemented" if self.is_refused else "is ignored"
+        return f"{self.name} {shown(self.value)} {what}: {self.why}"
+
+
+_WHERE: Final = {
+    DURABLE: "for durable queues",
+    AUTO_DELETE: "for auto-delete queues",
+    _DIRECT: "for bindings to a direct exchange",
+    _HEADERS: "for bindings to a headers exchange",
+}
+
+
+def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: str = "") -> list[Lacking]:
+    """The arguments that have not the effect that they ask for, in order.
+
+    Args:
+        of: what has them.
+        arguments: the arguments.
+        where: what is true of it: see `Row.where`.
+        protocol: the one that it is declared in; without one, arguments of single protocols are left out.
+    """
+    found = []
+    for name, typed in arguments.entries:
+        rows = rows_of(of, name)
+        if of is Of.BINDING and _HEADERS in where and not name.startswith(_NO_HEADER):
+            rows = tuple(row for row in rows if row.effect is Effect.REFUSED)  # all others are headers
+        elif not rows:
+            found.append(Lacking(name, None, None))
+        value = as_text(typed.value)
+        asking = [row for row in rows if row.protocol in ("", protocol) and row.asks(value)]
+        asking.sort(key=lambda row: row.effect.value, reverse=True)  # the first refuses, or else ignores, if any does
+        if asking and asking[0].effect is not Effect.EFFECT:
+            found.append(Lacking(name, value, asking[0]))
+        elif asking and asking[0].where and asking[0].where not in where:
+            found.append(Lacking(name, value, asking[0], asking[0].where))
+    return found
+
+
+_NO_HEADER: Final = "x-"
+
+
+class ArgumentCheck:
+    """Refuses arguments that ask for missing features, and logs those that are ignored: one for each broker."""
+
+    def __init__(self) -> None:
+        self._reported: set[tuple[object, str]] = set()  # already logged as notices
+
+    def check(self, of: Of, what: str, arguments: TypedMap, where: Collection[str] = (), protocol: str = "") -> None:
+        """Check the arguments of a declaration; each that is ignored is a notice the first time.
+
+        Args:
+            of: what it declares.
+            what: the object, for errors and log lines.
+            arguments: its arguments.
+            where: what is true of it, as for `lacking`.
+            protocol: as for `lacking`.
+
+        Raises:
+            NotImplementedByBrokerError: one asks for a feature that is refused.
+        """
+        if not arguments.entries:
+            return
+        found = lacking(of, arguments, where, protocol)
+        for each in found:
+            if each.is_refused:
+                raise NotImplementedByBrokerError(f"{what}: {each}")
+        for each in found[:_MAX_LINES]:
+            key = each.name if each.row is None else each.row.key
+            level = self._level((of, key), is_bounded=each.row is None)
+            _LOG.log(level, "%s%s: %s", what[0].upper(), what[1:], each)
+        if len(found) > _MAX_LINES:
+            _LOG.info("%s%s: %d more arguments are ignored", what[0].upper(), what[1:], len(found) - _MAX_LINES)
+
+    def kept(self, what: str, current: Mapping[str, object], declared: Mapping[str, object]) -> None:
+        """Log what an object keeps that exists already, and is declared otherwise; each is a notice the first time.
+
+        Args:
+            what: the object.
+            current: its properties and arguments.
+            declared: those of the declaration.
+        """
+        unequal = [name for name, wanted in declared.items() if current.get(name) != wanted]
+        for name in unequal[:_MAX_LINES]:
+            found, wanted = current.get(name), declared[name]
+            difference = f"{shown(name)[1:-1]} stays {_or_none(found)}, and does not become {_or_none(wanted)}"
+            level = self._level((what, name), is_bounded=True)
+            _LOG.log(level, "%s%s exists already: %s", what[0].upper(), what[1:], difference)
+
+    def field_ignored(self, what: str, field: str, value: object, why: str) -> None:
+        """Log that a field of a command is ignored; each value is a notice the first time."""
+        level = self._level((field, shown(value)), is_bounded=True)
+        _LOG.log(level, "%s: %s %s is ignored: %s", what, field, shown(value), why)
+
+    def _level(self, key: tuple[object, str], *, is_bounded: bool) -> int:
+        if key in self._reported or (is_bounded and len(self._reported) >= _MAX_REPORTED):
+            return INFO
+        self._reported.add(key)
+        return NOTICE
+
+
+def _or_none(value: object) -> str:
+    return "unset" if value is None else shown(value)

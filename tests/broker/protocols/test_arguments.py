@@ -1,0 +1,559 @@
+"""Every argument of every declaration, in every protocol, has its effect, is refused by name, or the log tells why.
+
+The walk goes through the table of the broker (`model/arguments`): a new row needs a sample here. Each sample is
+declared over AMQP 0-10, AMQP 0-9-1 and by the QMF method create, with values that are right, and with wrong ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+import qstore
+from qstore.broker.log.logs import INFO, NOTICE
+from qstore.broker.management.methods.creation import create, delete
+from qstore.broker.model.arguments import AMQP_0_9_1, AMQP_0_10, TABLE, Effect, Of, Row
+from qstore.broker.model.errors import InvalidArgumentError, ModelError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.queues.arguments import read_arguments
+from qstore.broker.protocols.amqp_0_10.selective_subscription import SelectiveSubscription
+from qstore.formats.values import TypedMap, typed_map
+from qstore.store.parameters import StoreParameters
+from qstore.store.queue_parameters import queue_geometry, queue_max_files
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World, header
+from tests.broker.wired_broker import Somebody
+
+QMF: Final = "QMF"
+DOORS: Final = (AMQP_0_10, AMQP_0_9_1, QMF)
+
+
+class Door:
+    """Declares objects over one protocol, each time on a new connection. Returns the error, or nothing."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol, self.world = protocol, World()
+        for name in ("direct", "topic", "headers", "fanout"):
+            self.declare(Of.EXCHANGE, name, {}, type=name)
+        self.declare(Of.QUEUE, "bound", {})
+
+    def declare(self, of: Of, name: str, arguments: dict[str, Any], **flags: Any) -> str:
+        do: Callable[..., str] = {AMQP_0_10: self._in_0_10, AMQP_0_9_1: self._in_0_9_1, QMF: self._in_qmf}[
+            self.protocol
+        ]
+        return do(of, name, arguments, flags)
+
+    def _in_0_10(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
+        client = self.world.open_client(name=f"session-{len(self.world.machines)}".encode())
+        if of is Of.QUEUE:
+            client.command("queue.declare", queue=name, arguments=arguments, **flags)
+        elif of is Of.EXCHANGE:
+            client.command("exchange.declare", exchange=name, arguments=arguments, **{"type": "topic", **flags})
+        elif of is Of.BINDING:
+            client.command("exchange.bind", queue="bound", exchange=name, binding_key="k", arguments=arguments)
+        else:
+            client.command("message.subscribe", queue="bound", destination=name, arguments=arguments)
+        client.sync()
+        return str(client.exceptions[0]["description"]) if client.exceptions else ""
+
+    def _in_0_9_1(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
+        client = BasicClient(self.world).open()
+        if of is Of.QUEUE:
+            client.method("queue.declare", queue=name, arguments=arguments, **flags)
+        elif of is Of.EXCHANGE:
+            client.method("exchange.declare", exchange=name, arguments=arguments, **{"type": "topic", **flags})
+        elif of is Of.BINDING:
+            client.method("queue.bind", queue="bound", exchange=name, routing_key="k", arguments=arguments)
+        else:
+            client.method("basic.consume", queue="bound", consumer_tag=name, arguments=arguments)
+        client.sync()
+        return str(client.received[-1].values["reply_text"]) if "close" in client.received[-1].name else ""
+
+    def _in_qmf(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
+        renamed = {"auto-delete" if each == "auto_delete" else "exchange-type" if each == "type" else each: value
+                   for each, value in flags.items()}  # fmt: skip
+        path = f"{name}/bound/k" if of is Of.BINDING else name
+        properties = typed_map(arguments | renamed)
+        request = {"type": of.value, "name": path, "properties": properties}
+        managed: Any = SimpleNamespace(broker=self.world.broker)
+        try:
+            asyncio.run(create(managed, None, request, Somebody()))
+        except ModelError as error:
+            return str(error)
+        return ""
+
+    def arguments_of(self, of: Of, name: str) -> TypedMap | None:
+        """The arguments of an object that is there; None if it is not."""
+        broker = self.world.broker
+        if of is Of.QUEUE:
+            return broker.queues[name].arguments if name in broker.queues else None
+        if of is Of.EXCHANGE:
+            return broker.exchanges[name].arguments if name in broker.exchanges else None
+        if of is Of.BINDING:
+            bindings = list(broker.exchanges[name].bindings)
+            return bindings[0].arguments if bindings else None
+        consumers = self.consumers()
+        return consumers[0].arguments if consumers else None
+
+    def consumers(self) -> list[Any]:
+        return self.world.broker.queues["bound"]._consumers.takers
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How a row is tried.
+
+    Attributes:
+        good: a value that asks for what the row says.
+        wrong: values that are not valid, of an argument with an effect.
+        off: values that ask for nothing, of one that is refused or ignored.
+        others: what is declared with it.
+        flags: of the declaration.
+        name: of the argument, if the row has a star.
+        probe: whether the object has the effect.
+    """
+
+    good: Any
+    wrong: tuple[Any, ...] = ()
+    off: tuple[Any, ...] = ()
+    others: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    probe: Callable[[Door, str, dict[str, Any]], bool] = lambda _door, _name, _arguments: True
+
+
+def parsed_otherwise(door: Door, name: str, arguments: dict[str, Any]) -> bool:
+    """Whether the decoder of declarations has read an argument."""
+    without = {each: value for each, value in arguments.items() if each != name}
+    if name == "x-overflow":
+        return read_arguments(typed_map(arguments)).overflow == arguments[name]
+    try:
+        return read_arguments(typed_map(without)) != read_arguments(typed_map(arguments))
+    except ModelError:
+        return True  # the other one needs it
+
+
+def of_the_journal(_door: Door, name: str, arguments: dict[str, Any]) -> bool:
+    """Whether the store reads an argument."""
+    parameters = StoreParameters()
+    without = {each: value for each, value in arguments.items() if each != name}
+    sizes = [queue_geometry(given, parameters)[0] for given in (arguments, without)]
+    limits = [queue_max_files(given, parameters, sizes[0])[0] for given in (arguments, without)]
+    return sizes[0] != sizes[1] or limits[0] != limits[1]
+
+
+def count(good: int = 5, *wrong: Any, **more: Any) -> Sample:
+    return Sample(good, (-1, "many", True, *wrong), probe=parsed_otherwise, **more)
+
+
+def of_queue(good: Any, *wrong: Any, **more: Any) -> Sample:
+    return Sample(good, wrong, probe=parsed_otherwise, **more)
+
+
+def switch(**more: Any) -> Sample:
+    return Sample(1, probe=parsed_otherwise, **more)
+
+
+def journal(good: Any, *wrong: Any) -> Sample:
+    return Sample(good, wrong, flags={"durable": True}, probe=of_the_journal)
+
+
+def refused(good: Any, *off: Any) -> Sample:
+    return Sample(good, off=off)
+
+
+ignored = refused
+LIMITED: Final = {"qpid.max_count": 100, "qpid.max_size": 100_000}
+LEVELS: Final = {"qpid.priorities": 3}
+PAGED: Final = {"qpid.paging": 1}
+SELECTOR: Final = "colour = 'red'"
+GROUPS: Final = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+
+QUEUE: Final = {
+    "qpid.max_count": count(),
+    "qpid.max_size": count(),
+    "qpid.policy_type": of_queue("ring", "Ring", 5),
+    "x-max-length": count(),
+    "x-max-length-bytes": count(),
+    "x-overflow": of_queue("reject-publish", "reject", 5, others={"x-max-length": 5}),
+    "qpid.flow_stop_count": count(50, 101, others=LIMITED),
+    "qpid.flow_resume_count": count(5, 51, others=LIMITED | {"qpid.flow_stop_count": 50}),
+    "qpid.flow_stop_size": count(50, 100_001, others=LIMITED),
+    "qpid.flow_resume_size": count(5, 51, others=LIMITED | {"qpid.flow_stop_size": 50}),
+    "x-qpid-capacity": count(50, 100_001, others=LIMITED),
+    "x-qpid-flow-resume-capacity": count(5, 51, others=LIMITED | {"x-qpid-capacity": 50}),
+    **dict.fromkeys(
+        (
+            "qpid.alert_count",
+            "qpid.alert_count_up",
+            "x-qpid-maximum-message-count",
+            "qpid.alert_size",
+            "qpid.alert_size_up",
+            "x-qpid-maximum-message-size",
+            "qpid.alert_count_down",
+            "qpid.alert_size_down",
+            "qpid.alert_repeat_gap",
+            "x-qpid-minimum-alert-repeat-gap",
+        ),
+        count(),
+    ),
+    "x-qpid-maximum-message-age": ignored(1000, 0),
+    "qpid.priorities": count(5),
+    "x-qpid-priorities": count(5),
+    "qpid.fairshare": count(5, others=LEVELS),
+    "x-qpid-fairshare": count(5, others=LEVELS),
+    "qpid.fairshare-*": count(5, name="qpid.fairshare-1", others=LEVELS),
+    "x-qpid-fairshare-*": count(5, name="x-qpid-fairshare-1", others=LEVELS),
+    "x-max-priority": count(5, 256),
+    "qpid.last_value_queue_key": of_queue("key", 5, "k" * 256),
+    "qpid.last_value_queue": switch(),
+    "qpid.last_value_queue_no_browse": switch(),
+    "qpid.group_header_key": of_queue("g", 5, others=GROUPS),
+    "qpid.shared_msg_group": of_queue(1, 0, others=GROUPS),
+    "qpid.group_timestamp": Sample(1, off=(0,), others=GROUPS),
+    "x-qpid-sorted-key": refused("key", ""),
+    "qpid.queue_sort_key": refused("key", ""),
+    "no-local": switch(),
+    "qpid.filter": of_queue(SELECTOR, "colour =", 5),
+    "qpid.browse-only": switch(),
+    "qpid.queue_msg_sequence": of_queue("number", 5),
+    "qpid.insert_sequence_numbers": switch(),
+    "qpid.msg_sequence": switch(),
+    "qpid.queue_event_generation": count(1, 3),
+    "x-message-ttl": count(),
+    "x-dead-letter-exchange": of_queue("amq.fanout", 5, "x" * 256),
+    "x-dead-letter-routing-key": of_queue("k", 5, others={"x-dead-letter-exchange": "amq.fanout"}),
+    "x-single-active-consumer": of_queue(True, 1, "true"),
+    "alternate-exchange": refused("amq.fanout", ""),
+    "x-qpid-dlq-enabled": refused(True, False, "false"),
+    "x-qpid-maximum-delivery-count": refused(3, 0),
+    "x-delivery-limit": refused(3, 0),
+    "x-message-deduplication": refused(True, False),
+    "x-dead-letter-strategy": refused("at-least-once"),
+    "x-max-age": refused("7D"),
+    "qpid.ensure_nondestructive_consumers": refused(True, False),
+    "qpid.default_filters": refused("{}", ""),
+    "qpid.message_durability": refused("ALWAYS", ""),
+    **dict.fromkeys(("qpid.trace.id", "qpid.trace.exclude", "qpid.trace.excludes"), refused("broker-1", "")),
+    "qpid.auto_delete_timeout": count(flags={"auto_delete": True}),
+    "qpid.lifetime-policy": of_queue("delete-if-unused", "delete-after-use"),
+    "x-expires": count(5, 0),
+    "qpid.paging": switch(),
+    "qpid.max_pages_loaded": count(5, others=PAGED),
+    "qpid.page_factor": count(5, 1 << 15, others=PAGED),
+    "qpid.compress": of_queue("zstd", "gzip", 5),
+    "qpid.deliver_before_sync": switch(flags={"durable": True}),
+    "qpid.file_count": journal(16, "many"),
+    "qpid.file_size": journal(48, "large"),
+    "qpid.auto_expand": journal(False, "maybe"),
+    "qpid.auto_expand_max_jfiles": journal(100, "many"),
+    "qpid.max_journal_size": journal(100, "large"),
+    "qpid.efp_partition_num": ignored(1, 0),
+    "qpid.efp_pool_file_size": ignored(2048, 0),
+    "qpid.wcache-page-size": ignored(32, 0),
+    "qpid.wcache-num-pages": ignored(16, 0),
+    "qpid.replicate": refused("all", "none"),
+    "qpid.persist_last_node": ignored(1, 0),
+    "x-queue-type": Sample("classic", ("quorum", "stream", 5)),
+    "x-queue-mode": ignored("lazy"),
+    "x-queue-version": ignored(2),
+    "x-queue-master-locator": ignored("min-masters"),
+    "x-queue-leader-locator": ignored("client-local"),
+    "x-ha-policy": ignored("all", ""),
+    "x-ha-policy-params": ignored("node", ""),
+}
+REFUSED_VALUES: Final = {
+    "qpid.lifetime-policy": "delete-after-use", "x-queue-type": "quorum", "x-queue-mode": "eager",
+    "x-queue-version": 3, "x-queue-master-locator": 5, "x-queue-leader-locator": 5,
+}  # fmt: skip
+IGNORED_VALUES: Final = {"qpid.priorities": 11, "x-qpid-priorities": 11}
+
+
+def has_ranking(door: Door, *_: object) -> bool:
+    return door.world.broker.queues["bound"]._consumers.ranking is not None
+
+
+def exchange(door: Door) -> Exchange:
+    return door.world.broker.exchanges["made"]
+
+
+EXCHANGE: Final = {
+    "qpid.msg_sequence": Sample(1, probe=lambda door, *_: exchange(door).sent is not None),
+    "qpid.ive": Sample(1, probe=lambda door, *_: exchange(door).sent is not None),
+    "x-internal": Sample(True, probe=lambda door, *_: exchange(door).is_internal),
+    "alternate-exchange": Sample(
+        "amq.fanout", (5,),
+        probe=lambda door, *_: exchange(door).alternate is door.world.broker.exchanges["amq.fanout"],
+    ),
+    "qpid.replicate": refused("all", "none"),
+    "x-delayed-type": refused("direct"),
+    "qpid.sequence_counter": ignored(7),
+}  # fmt: skip
+BINDING: Final = {
+    "qpid.exclusive-binding": Sample(1, name="direct"),
+    "x-match": Sample("any", ("some", 5), name="headers"),
+    **dict.fromkeys(("x-apache-selector", "x-filter-jms-selector", "qpid.filter"), refused(SELECTOR, "", " ")),
+    "qpid.fed.op": refused("B", ""),
+    "qpid.fed.origin": refused("broker-1", ""),
+    "qpid.fed.tags": refused("broker-1", ""),
+}
+SUBSCRIPTION: Final = {
+    "x-priority": Sample(
+        7, ("high", True), probe=lambda door, *_: door.world.broker.queues["bound"]._consumers.ranking is not None
+    ),
+    "x-apache-selector": Sample(SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)),
+    "x-filter-jms-selector": Sample(
+        SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)
+    ),
+    "x-filter-no-consume": refused(True, False),
+    "x-filter-auto-close": refused(True, False),
+    "x-stream-offset": refused("first"),
+    "x-credit": refused(5),
+    "qpid.ha-replicating-subscription": refused("1"),
+    "x-cancel-on-ha-failover": ignored(True, False),
+    "qpid.sync_frequency": ignored(5, 0),
+}
+SAMPLES: Final = {Of.QUEUE: QUEUE, Of.EXCHANGE: EXCHANGE, Of.BINDING: BINDING, Of.SUBSCRIPTION: SUBSCRIPTION}
+
+
+def is_selective(door: Door) -> bool:
+    return isinstance(door.consumers()[0], SelectiveSubscription)
+
+
+def test_the_walk_has_a_sample_for_each_row_and_no_other() -> None:
+    assert {(row.of, row.key) for row in TABLE} == {(of, key) for of, rows in SAMPLES.items() for key in rows}
+
+
+def cases(effect: Effect) -> list[Any]:
+    return [
+        pytest.param(row, door, id=f"{row.of.value}-{row.key}-{door}")
+        for row in TABLE
+        for door in DOORS
+        if row.effect is effect and row.protocol in ("", door) and not (door == QMF and is_no_qmf_argument(row))
+    ]
+
+
+def is_no_qmf_argument(row: Row) -> bool:
+    """Subscriptions are not created by management, and an alternate exchange is a property there."""
+    return row.of is Of.SUBSCRIPTION or row.key == "alternate-exchange"
+
+
+def target(row: Row, sample: Sample) -> str:
+    """The name of the object that is declared, or of the exchange that is bound to."""
+    return (sample.name or "topic") if row.of is Of.BINDING else "made"
+
+
+def argument(row: Row, sample: Sample) -> str:
+    return sample.name if row.key.endswith("*") else row.key
+
+
+@pytest.mark.parametrize(("row", "protocol"), cases(Effect.EFFECT))
+def test_an_argument_has_its_effect(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    sample = SAMPLES[row.of][row.key]
+    caplog.set_level(INFO)
+    door, name = Door(protocol), argument(row, sample)
+    arguments = sample.others | {name: sample.good}
+    assert door.declare(row.of, target(row, sample), arguments, **sample.flags) == ""
+    found = door.arguments_of(row.of, target(row, sample))
+    assert found is not None
+    assert name in found
+    assert sample.probe(door, name, arguments)
+    assert not [line for line in caplog.messages if "ignored" in line or "not implemented" in line]
+
+
+@pytest.mark.parametrize(("row", "protocol"), cases(Effect.EFFECT))
+def test_a_wrong_value_is_refused_by_the_name_that_the_client_sent(row: Row, protocol: str) -> None:
+    sample = SAMPLES[row.of][row.key]
+    for wrong in sample.wrong:
+        if row.key in ("qpid.file_count", "qpid.file_size", "qpid.auto_expand", "qpid.auto_expand_max_jfiles",
+                       "qpid.max_journal_size"):  # fmt: skip
+            with pytest.raises(Exception, match=re.escape(row.key)):
+                of_the_journal(Door(protocol), row.key, {row.key: wrong})
+            continue
+        door, name = Door(protocol), argument(row, sample)
+        error = door.declare(row.of, target(row, sample), sample.others | {name: wrong}, **sample.flags)
+        assert name in error, wrong
+        own = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}.get(name, "")
+        assert not own or own not in error
+        assert door.arguments_of(row.of, target(row, sample)) is None
+
+
+@pytest.mark.parametrize(("row", "protocol"), cases(Effect.REFUSED))
+def test_what_is_missing_is_refused_by_name(row: Row, protocol: str) -> None:
+    sample = SAMPLES[row.of][row.key]
+    door, name = Door(protocol), target(row, sample)
+    values = [REFUSED_VALUES.get(row.key, sample.good) if row.of is Of.QUEUE else sample.good, *sample.wrong]
+    value = next(each for each in values if row.asks(each))
+    error = door.declare(row.of, name, {row.key: value})
+    assert row.key in error
+    assert "is not implemented" in error or "is not supported" in error
+    assert row.says[:40] in error
+    assert door.arguments_of(row.of, name) is None
+    for off in sample.off:
+        door = Door(protocol)
+        assert door.declare(row.of, name, {row.key: off}) == "", off
+        assert door.arguments_of(row.of, name) is not None
+
+
+@pytest.mark.parametrize(("row", "protocol"), cases(Effect.IGNORED))
+def test_what_has_no_effect_is_told_in_the_log(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    sample = SAMPLES[row.of][row.key]
+    caplog.set_level(INFO)
+    door = Door(protocol)
+    value = IGNORED_VALUES.get(row.key, sample.good)
+    assert door.declare(row.of, target(row, sample), sample.others | {row.key: value}) == ""
+    (line,) = [line for line in caplog.messages if row.key in line]
+    assert row.says in line
+    for off in sample.off:
+        caplog.clear()
+        door = Door(protocol)
+        assert door.declare(row.of, target(row, sample), sample.others | {row.key: off}) == ""
+        assert not [line for line in caplog.messages if row.key in line], off
+
+
+def test_the_selector_of_the_java_client_selects() -> None:
+    client = World().open_client()
+    client.declare("q")
+    for colour in ("red", "blue"):
+        headers = {"application_headers": {"colour": colour}}
+        client.command("message.transfer", header=header(headers, routing_key="q"), body=colour.encode())
+    client.subscribe("q", arguments={"x-filter-jms-selector": SELECTOR})
+    assert client.take() == [b"red"]
+    client.subscribe("q", to="all", arguments={"x-filter-jms-selector": ""})
+    assert client.take() == [b"blue"]
+
+
+def test_a_subscription_has_one_selector() -> None:
+    client = World().open_client()
+    client.declare("q")
+    client.subscribe("q", arguments={"x-filter-jms-selector": SELECTOR, "x-apache-selector": SELECTOR})
+    assert not client.exceptions
+    client.subscribe("q", to="b", arguments={"x-filter-jms-selector": SELECTOR, "x-apache-selector": "a = 1"})
+    assert "different selectors" in client.exceptions[0]["description"]
+
+
+@pytest.mark.parametrize(("named", "error"), [("amq.direct", ""), ("amq.fanout", "but its argument is 'amq.fanout'")])
+def test_field_and_argument_name_one_alternate_exchange(named: str, error: str) -> None:
+    client = World().open_client()
+    arguments = {"alternate-exchange": named}
+    client.command("exchange.declare", exchange="x", type="topic", alternate_exchange="amq.direct", arguments=arguments)
+    client.sync()
+    assert [error in each["description"] for each in client.exceptions] == [True] * bool(error)
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_a_misspelt_option_deletes_nothing(kind: str) -> None:
+    door = Door(QMF)
+    managed: Any = SimpleNamespace(broker=door.world.broker)
+    request = {"type": kind, "name": "bound" if kind == "queue" else "topic", "options": typed_map({"ifUnused": True})}
+    with pytest.raises(InvalidArgumentError, match="unknown option of delete: ifUnused"):
+        asyncio.run(delete(managed, None, request, Somebody()))
+    assert "bound" in door.world.broker.queues
+    assert "topic" in door.world.broker.exchanges
+    asyncio.run(delete(managed, None, request | {"options": typed_map({"if_unused": True})}, Somebody()))
+
+
+def test_an_exclusive_queue_of_a_console_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+    door = Door(QMF)
+    assert door.declare(Of.QUEUE, "made", {"exclusive": True}) == ""
+    assert door.world.broker.queues["made"].owner is None
+    assert any('Queue "made": exclusive is ignored' in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("protocol", DOORS)
+def test_what_has_an_effect_elsewhere_is_told_in_the_log(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    door = Door(protocol)
+    for row in TABLE:
+        if row.where:
+            caplog.clear()
+            name = "fanout" if row.of is Of.BINDING else f"made for {row.key}"
+            assert door.declare(row.of, name, {row.key: SAMPLES[row.of][row.key].good}) == ""
+            (line,) = [line for line in caplog.messages if row.key in line and "ignored" in line]
+            assert "it has an effect only for" in line
+
+
+@pytest.mark.parametrize("protocol", DOORS)
+@pytest.mark.parametrize("name", ["qpid.max_cuont", "note", "x-anything"])
+@pytest.mark.parametrize("of", Of)
+def test_an_unknown_argument_is_told_in_the_log_or_refused(
+    of: Of, name: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ's clients ask for features by names that begin with x-."""
+    if of is Of.SUBSCRIPTION and protocol == QMF:
+        return
+    caplog.set_level(INFO)
+    door = Door(protocol)
+    error = door.declare(of, "topic" if of is Of.BINDING else "made", {name: 1})
+    if protocol == AMQP_0_9_1 and name.startswith("x-") and of is not Of.BINDING:
+        assert f"argument '{name}' is not supported" in error
+        return
+    assert error == ""
+    (line,) = [line for line in caplog.messages if name in line]
+    assert line.endswith(f": {name} has no meaning here and is ignored")
+    caplog.clear()
+    if of is not Of.BINDING:
+        assert door.declare(of, "made again", {name: 1}) == ""
+        assert [record.levelno for record in caplog.records if name in record.getMessage()] == [INFO]
+
+
+def test_criteria_of_a_headers_exchange_are_no_unknown_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    for protocol in DOORS:
+        door = Door(protocol)
+        assert door.declare(Of.BINDING, "headers", {"x-match": "all", "qpid.subject": "red", "x-colour": 1}) == ""
+        assert [line for line in caplog.messages if "ignored" in line] == [
+            'Binding of queue "bound" to exchange "headers": x-colour has no meaning here and is ignored'
+        ]
+        caplog.clear()
+
+
+def test_the_manual_lists_just_what_is_in_the_table() -> None:
+    manual = (Path(qstore.__file__).parent / "broker" / "OPERATING.md").read_text()
+    section = manual.partition("\n## Arguments\n")[2].partition("\n## ")[0]
+    words = {"have an effect": Effect.EFFECT, "are refused": Effect.REFUSED, "are ignored": Effect.IGNORED}
+    listed = [
+        (Of(of.removesuffix("s")), words[effect], name, f"AMQP {protocol}" if protocol else "")
+        for of, effect, names in re.findall(r"^\| (\w+) \| ([a-z ]+) \| (`.*`.*) \|$", section, re.MULTILINE)
+        for name, protocol in re.findall(r"`([^`]+)`(?: \(([0-9-]+)\))?", names)
+    ]
+    rows = [(row.of, row.effect, row.key.replace("*", "N"), row.protocol) for row in sorted(TABLE, key=order)]
+    assert listed == list(dict.fromkeys(rows))
+
+
+def order(row: Row) -> tuple[int, int]:
+    """As the manual has them."""
+    return list(Of).index(row.of), [Effect.EFFECT, Effect.REFUSED, Effect.IGNORED].index(row.effect)
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize("protocol", DOORS)
+@pytest.mark.parametrize("of", [Of.QUEUE, Of.EXCHANGE])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("evil\0name", "U+0000"),
+        ("line\nend", "U+000A"),
+        ("\x1b[2J", "U+001B"),
+        ("\x7f", "U+007F"),
+        ("no text\udcff", "not valid UTF-8"),
+    ],
+)
+def test_impossible_names_are_refused_at_every_door(of: Of, name: str, why: str, protocol: str) -> None:
+    door = Door(protocol)
+    error = door.declare(of, name, {})
+    assert why in error
+    assert "cannot be created" in error
+    assert error.isprintable()
+    assert door.arguments_of(of, name) is None
+    assert door.declare(of, "straße/€ a'b", {}) == ""

@@ -1,0 +1,284 @@
+"""Every field of every command of a client: the broker reads it, refuses the command, or here is why it need not.
+
+The arguments among the fields are in `test_arguments`. A conversation sends each command; a field that nobody reads,
+and that is not listed, would be accepted and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+import qstore.broker.protocols.amqp_0_9_1.methods as basic_methods
+import qstore.broker.protocols.amqp_0_9_1.server_connection as basic_connection
+import qstore.broker.protocols.amqp_0_10.commands as commands
+import qstore.broker.protocols.amqp_0_10.connection as connection
+from qstore.broker.log.logs import NOTICE
+from qstore.formats.amqp_0_9_1.methods import METHODS
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World
+from tests.support.compiled import replaces
+
+RESERVED: Final = "AMQP 0-9-1 has reserved it: access tickets are of earlier versions"
+REDIRECT: Final = "the broker redirects nobody, so a client need not insist"
+OLD: Final = "AMQP 0-9-1 has reserved it"
+ENGLISH: Final = "the broker's texts are in English, the only locale that it offers"
+REASON: Final = "it tells why, and changes nothing"
+XID: Final = (1, b"global", b"branch")
+ANSWER: Final = "it answers what the broker does not ask, or has not to wait for"
+
+UNREAD: Final[dict[str, dict[str, str]]] = {
+    # AMQP 0-9-1
+    "0-9-1 connection.start-ok": {"locale": ENGLISH},
+    "0-9-1 connection.open": {"capabilities": OLD, "insist": REDIRECT},
+    "0-9-1 connection.close": {"class_id": REASON, "method_id": REASON},
+    "0-9-1 connection.update-secret": {"new_secret": "logins do not expire", "reason": REASON},
+    "0-9-1 channel.open": {"out_of_band": OLD},
+    "0-9-1 channel.close": dict.fromkeys(("reply_code", "reply_text", "class_id", "method_id"), REASON),
+    "0-9-1 channel.flow-ok": {"active": ANSWER},
+    "0-9-1 basic.cancel-ok": {"consumer_tag": ANSWER},
+    **{f"0-9-1 {name}": {"ticket": RESERVED} for name in (
+        "exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind", "queue.declare", "queue.bind",
+        "queue.purge", "queue.delete", "queue.unbind", "basic.consume", "basic.get",
+    )},
+    # AMQP 0-10
+    "0-10 connection.start-ok": {"locale": ENGLISH},
+    "0-10 connection.open": {"capabilities": "the broker has none", "insist": REDIRECT},
+    "0-10 session.detached": {"code": REASON},
+    "0-10 session.expected": {"fragments": "commands are resent as a whole"},
+    "0-10 session.confirmed": {"fragments": "commands are resent as a whole"},
+    "0-10 message.reject": {"code": REASON, "text": REASON},
+    "0-10 message.transfer": {
+        "accept_mode": "the broker tells a publisher by completion, whatever the mode",
+        "acquire_mode": "it is about messages to consumers",
+    },
+    "0-10 execution.result": dict.fromkeys(("command_id", "value"), ANSWER),
+    "0-10 execution.exception": dict.fromkeys(
+        ("error_code", "command_id", "class_code", "command_code", "field_index", "description", "error_info"), ANSWER
+    ),
+}  # fmt: skip
+
+FROM_BROKER: Final = {
+    f"0-9-1 {name}" for name in (
+        "connection.start", "connection.secure", "connection.tune", "connection.open-ok", "connection.blocked",
+        "connection.unblocked", "connection.update-secret-ok", "channel.open-ok", "exchange.declare-ok",
+        "exchange.delete-ok", "exchange.bind-ok", "exchange.unbind-ok", "exchange.bound-ok", "queue.declare-ok",
+        "queue.bind-ok", "queue.purge-ok", "queue.delete-ok", "queue.unbind-ok", "basic.qos-ok", "basic.consume-ok",
+        "basic.return", "basic.deliver", "basic.get-ok", "basic.get-empty", "basic.recover-ok", "confirm.select-ok",
+        "tx.select-ok", "tx.commit-ok", "tx.rollback-ok",
+    )
+} | {
+    f"0-10 {name}" for name in (
+        "connection.start", "connection.secure", "connection.tune", "connection.open-ok", "connection.redirect",
+        "session.attached",
+    )
+}  # fmt: skip
+"""What only the broker sends; a client that does is told that it is unexpected."""
+ELSEWHERE: Final = {
+    "0-9-1 basic.publish", "0-9-1 basic.ack",  # functions of their own decode these: all fields but the ticket
+    "0-9-1 connection.secure-ok", "0-10 connection.secure-ok",  # the tests of mechanisms answer challenges
+}  # fmt: skip
+
+
+def is_refused(name: str) -> bool:
+    return name.startswith(("0-10 file.", "0-10 stream.")) or name in ("0-10 dtx.forget", "0-9-1 exchange.bound")
+
+
+class Fields(dict[str, Any]):
+    """The fields of a command, which tell what is read."""
+
+    def __init__(self, name: str, values: dict[str, Any], read: dict[str, set[str]]) -> None:
+        super().__init__(values)
+        self.read = read.setdefault(name, set())
+
+    def __getitem__(self, field: str) -> Any:
+        self.read.add(field)
+        return super().__getitem__(field)
+
+    def get(self, field: str, default: Any = None) -> Any:
+        self.read.add(field)
+        return super().get(field, default)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """Command -> its fields that were read."""
+    found: dict[str, set[str]] = {}
+
+    def watch(module: Any, function: str, version: str) -> None:
+        decode: Callable[[bytes], tuple[Any, ...]] = getattr(module, function)
+
+        def watched(payload: bytes) -> tuple[Any, ...]:
+            command, *others, values = decode(payload)
+            return command, *others, Fields(f"{version} {command.name}", values, found)
+
+        monkeypatch.setattr(module, function, watched)
+
+    watch(basic_methods, "decode_method", "0-9-1")
+    watch(basic_connection, "decode_method", "0-9-1")
+    watch(commands, "decode_command", "0-10")
+    watch(connection, "decode_control", "0-10")
+    return found
+
+
+def talk_0_9_1() -> None:
+    world = World()
+    client = BasicClient(world).open(1, 2, 3, 4)
+    for name, values in (("connection.update-secret", {"new_secret": b"x", "reason": "r"}),):
+        client.method(name, 0, **values)
+    client.call("exchange.declare", exchange="x", type="topic")
+    client.call("exchange.declare", exchange="y", type="topic")
+    client.call("queue.declare", queue="q")
+    client.call("queue.bind", queue="q", exchange="x", routing_key="k")
+    client.call("exchange.bind", source="x", destination="y", routing_key="k")
+    client.call("exchange.unbind", source="x", destination="y", routing_key="k")
+    client.call("basic.qos", prefetch_count=5)
+    client.call("basic.consume", queue="q", consumer_tag="c")
+    client.method("basic.cancel-ok", consumer_tag="c")
+    client.call("basic.cancel", consumer_tag="c")
+    for body in (b"1", b"2", b"3"):
+        client.publish("q", body)
+    client.call("basic.get", queue="q")
+    client.method("basic.nack", delivery_tag=1, requeue=True)
+    client.call("basic.get", queue="q")
+    client.method("basic.reject", delivery_tag=2, requeue=True)
+    client.call("basic.get", queue="q")
+    client.call("basic.recover", requeue=True)
+    client.method("basic.recover-async", requeue=True)
+    client.call("channel.flow", active=True)
+    client.method("channel.flow-ok", active=True)
+    client.call("confirm.select", 2)
+    client.call("tx.select", 3)
+    client.call("tx.commit", 3)
+    client.call("tx.rollback", 3)
+    client.call("queue.purge", queue="q")
+    client.call("queue.unbind", queue="q", exchange="x", routing_key="k")
+    client.call("queue.delete", queue="q")
+    client.call("exchange.delete", exchange="y")
+    client.call("channel.close", 4)
+    assert not [each for each in client.received if each.name in ("channel.close", "connection.close")]
+    client.method("connection.close", 0, reply_code=200)
+    client.sync()
+
+
+def talk_0_10() -> None:
+    world = World()
+    client = world.open_client(timeout=60)
+    xid = XID
+    client.command("exchange.declare", exchange="x", type="topic")
+    client.declare("q")
+    client.command("exchange.bind", queue="q", exchange="x", binding_key="k")
+    client.call("exchange.query", name="x")
+    client.call("exchange.bound", exchange="x", queue="q", binding_key="k")
+    client.call("queue.query", queue="q")
+    client.publish("q", b"1", b"2", b"3", b"4")
+    client.subscribe("q", to="d")
+    client.command("message.flush", destination="d")
+    client.command("message.stop", destination="d")
+    client.sync()
+    first = client.deliveries[0].number
+    client.command("message.accept", transfers=((first, first),))
+    client.command("message.release", transfers=((first + 1, first + 1),))
+    client.command("message.reject", transfers=((first + 2, first + 2),), code=1, text="bad")
+    client.call("message.acquire", transfers=((first + 3, first + 3),))
+    client.call("message.resume", destination="x", resume_id="unknown")
+    client.command("message.cancel", destination="d")
+    client.command("queue.purge", queue="q")
+    client.command("execution.sync")
+    client.command("execution.result", command_id=0)
+    client.command("execution.exception", error_code=0)
+    client.command("exchange.unbind", queue="q", exchange="x", binding_key="k")
+    client.command("queue.delete", queue="q")
+    client.command("exchange.delete", exchange="x")
+    for name in (
+        "session.expected",
+        "session.confirmed",
+        "session.completed",
+        "session.known-completed",
+        "session.gap",
+    ):
+        client.control(name, on=1, commands=())
+    client.control("session.flush", on=1, completed=True)
+    client.control("session.timeout", on=1, timeout=60)
+    client.sync()
+    assert not client.exceptions
+    client.attach(b"local", on=2)
+    for name in ("tx.select", "tx.commit", "tx.rollback"):
+        client.command(name, on=2)
+    client.attach(b"global", on=3)
+    client.command("dtx.select", on=3)
+    client.command("dtx.start", on=3, xid=xid)
+    client.command("dtx.set-timeout", on=3, xid=xid, timeout=60)
+    client.command("dtx.get-timeout", on=3, xid=xid)
+    client.command("dtx.end", on=3, xid=xid)
+    client.command("dtx.prepare", on=3, xid=xid)
+    client.command("dtx.recover", on=3)
+    client.command("dtx.commit", on=3, xid=xid)
+    client.command("dtx.start", on=3, xid=xid)
+    client.command("dtx.end", on=3, xid=xid)
+    client.command("dtx.rollback", on=3, xid=xid)
+    client.sync()
+    assert not client.exceptions
+    client.control("session.detach", on=2, name=b"local")
+    client.control("session.detached", on=3, name=b"global", code=0)
+    client.control("connection.close", reply_code=200, reply_text="bye")
+    client.sync()
+
+
+@replaces
+def test_every_field_is_read_or_listed_with_the_reason(read: dict[str, set[str]]) -> None:
+    talk_0_9_1()
+    talk_0_10()
+    fields = {f"0-9-1 {method.name}": {field.name for field in method.fields} for method in METHODS}
+    fields |= {f"0-10 {each.name}": {field.name for field in each.packed.fields} for each in (*CONTROLS, *COMMANDS)}
+    wanted = {
+        name: found - UNREAD.get(name, {}).keys()
+        for name, found in fields.items()
+        if found and name not in FROM_BROKER and name not in ELSEWHERE and not is_refused(name)
+    }
+    assert {name: found for name, found in wanted.items() if found - read.get(name, set())} == {}
+    assert {name: found for name, found in UNREAD.items() if found.keys() & read.get(name, set())} == {}
+    assert UNREAD.keys() <= fields.keys()
+
+
+@pytest.mark.parametrize("name", [each.name for each in COMMANDS if is_refused(f"0-10 {each.name}")])
+def test_commands_that_are_missing_are_refused_by_name(name: str) -> None:
+    client = World().open_client()
+    if name == "dtx.forget":
+        client.command("dtx.select")
+        client.command(name, xid=XID)
+    else:
+        client.command(name)
+    client.sync()
+    (failed,) = client.exceptions
+    assert failed["error_code"] == ErrorCode.NOT_IMPLEMENTED
+    assert name in failed["description"] or name == "dtx.forget"  # no branch was completed heuristically
+
+
+@pytest.mark.parametrize("field", [{"resume_id": "x"}, {"resume_ttl": 1000}])
+def test_a_subscription_that_is_to_be_resumed_is_refused(field: dict[str, Any]) -> None:
+    client = World().open_client()
+    client.declare("q")
+    client.command("message.subscribe", queue="q", destination="d", **field)
+    client.sync()
+    assert client.exceptions[0]["error_code"] == ErrorCode.NOT_IMPLEMENTED
+    assert "resume-id and resume-ttl" in client.exceptions[0]["description"]
+
+
+def test_another_virtual_host_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+    world = World()
+    for host in ("", "/", "test", "test"):
+        client = world.connect()
+        client.send(b"AMQP\x01\x01\x00\x0a")
+        client.control("connection.start-ok", client_properties={}, mechanism="ANONYMOUS", locale="en_US")
+        client.control("connection.tune-ok", channel_max=100, max_frame_size=65535, heartbeat=0)
+        client.control("connection.open", virtual_host=host)
+        client.sync()
+        assert client.names()[-1] == "connection.open-ok"
+    (line,) = [line for line in caplog.messages if "virtual-host" in line]
+    assert "virtual-host 'test' is ignored: there is one virtual host, /" in line
