@@ -87,9 +87,9 @@ class Requests:
             self._take_schema(sequence, fields, body[message.end :], request)
             return len(body)
         elif opcode in _SIMPLE:
-            self._sender.reply(request.reply_to, _SIMPLE[opcode](self, sequence, fields, request))
+            self._sender.reply(request, _SIMPLE[opcode](self, sequence, fields, request))
         else:
-            self._sender.reply(request.reply_to, [_end(sequence, NOT_IMPLEMENTED)])
+            self._sender.reply(request, [_end(sequence, NOT_IMPLEMENTED)])
             return len(body)
         return message.end
 
@@ -101,7 +101,7 @@ class Requests:
             return
         status, text = status_of(error), str(error)
         opcode = "m" if message.opcode == "M" else "z"
-        self._sender.reply(request.reply_to, [encode_message(opcode, message.sequence, status, text)])
+        self._sender.reply(request, [encode_message(opcode, message.sequence, status, text)])
 
     # ---- the schema ----
 
@@ -156,7 +156,7 @@ class Requests:
         try:
             classes, found = self._asked_for(query, request)
         except ModelError as error:
-            self._sender.reply(request.reply_to, [_end(sequence, status_of(error), text_of(error))])
+            self._sender.reply(request, [_end(sequence, status_of(error), text_of(error))])
             return
         batch = Batch()
         await prepare(self._managed, classes)
@@ -167,10 +167,10 @@ class Requests:
                 content.object_message("g", sequence, each.of, known, values, self._registry.id_of, times=times)
             )
             if full or self._turns.is_over:
-                self._sender.reply(request.reply_to, [full or batch.take()])
+                self._sender.reply(request, [full or batch.take()])
                 await self._turns.next()
         full = batch.add(_end(sequence, OK))
-        self._sender.reply(request.reply_to, [each for each in (full, batch.take()) if each])
+        self._sender.reply(request, [each for each in (full, batch.take()) if each])
 
     def _asked_for(
         self, query: dict[str, Any], request: Request
@@ -204,7 +204,7 @@ class Requests:
             reply = encode_message("m", sequence, OK, _TEXTS[OK], rest=rest)
         except ModelError as error:
             reply = encode_message("m", sequence, status_of(error), text_of(error))
-        self._sender.reply(request.reply_to, [reply])
+        self._sender.reply(request, [reply])
         return end
 
     # ---- attached agents ----

@@ -13,6 +13,7 @@ Book: Qpid C++ Broker Book):
 
     declared again      type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
     exclusive           other callers may not declare, bind, unbind, delete, purge or subscribe, but may query  (MRG, 3)
+                        and browse  (qpidd); what AMQP 0-9-1 has declared is private, and cannot be browsed either
     delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
     arguments           unknown ones are stored, and have no effect  (Book, 1.2.1.4)
     names               "amq." is reserved for both, "qpid." for exchanges
@@ -40,7 +41,6 @@ from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, with_in
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.topology.access import Access
 from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
@@ -63,11 +63,11 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
-    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.events import Events
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.idle import IdleQueues
     from qstore.broker.model.quotas import Quotas
+    from qstore.broker.model.topology.access import Access
 
 _LOG: Final = log_of("Model")
 
@@ -86,7 +86,7 @@ class Topology:
         removal: deletes queues.
         bindings: creates and removes bindings.
         bound_exchanges: likewise, between exchanges.
-        authorization: checks operations.
+        access: checks operations.
         quotas: limits the queues of each user.
         events: emits an event for every change.
 
@@ -105,7 +105,7 @@ class Topology:
         removal: QueueRemoval,
         bindings: BindingMaker,
         bound_exchanges: ExchangeBindings,
-        authorization: Authorization,
+        access: Access,
         quotas: Quotas,
         events: Events,
     ) -> None:
@@ -113,7 +113,7 @@ class Topology:
         self._storage, self._removal, self._bindings = storage, removal, bindings
         self._bound_exchanges, bound_exchanges.unbound = bound_exchanges, self._delete_if_unbound
         self._quotas, self._events = quotas, events
-        self._access = Access(authorization, factory.default_bytes)
+        self._access = access
         self.changes = bound_exchanges.changes
         self._unsupported = UnsupportedArguments()
 
@@ -157,6 +157,7 @@ class Topology:
         caller: Caller = BROKER,
         is_exact: bool = False,
         is_server_named: bool = False,
+        is_private: bool = False,
     ) -> Queue:
         """Create a queue, or check that it exists as declared.
 
@@ -171,6 +172,7 @@ class Topology:
             caller: the caller; its user name is stored with the queue.
             is_exact: whether a queue that exists must have been declared with the same properties and arguments.
             is_server_named: whether the name was chosen by the broker, and may be a reserved one.
+            is_private: if it becomes exclusive, whether others may not even browse it (`check_private`).
 
         Raises:
             PreconditionFailedError: with `is_exact`, the queue was declared otherwise.
@@ -209,7 +211,7 @@ class Topology:
         if exclusive and queue.owner is not owner_of(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
-            queue.owner = owner_of(caller)
+            queue.owner, queue.is_private = owner_of(caller), is_private
         self._idle_queues.used(queue)
         host, user = caller.remote_host, caller.user
         event = QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)

@@ -126,6 +126,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
             caller=connection,
             is_exact=True,
             is_server_named=is_server_named,
+            is_private=True,
         )
         if queue.owner is connection and not passive:
             connection.own(queue)

@@ -14,6 +14,10 @@ not compared. A rule without a name, but with other properties, does not match s
 `${userdomain}`, `${user}` and `${domain}` in values stand for parts of the user's name, in which `.` and `@` (and `*`
 and `#`, which would be wildcards) are `_`. In a routing key, `${user}_${domain}` matches nothing.
 
+A declaration by which messages will be forwarded (`decide_forwarding`) asks for every key that a topic pattern matches.
+Only what surely holds for all of them is allowed: an allowing rule decides if it matches all of these keys, a denying
+one if it may match any. Several allowing rules that match all keys only together do not count.
+
 Rules about the creation of connections are separate: only those count that say `create connection`. First those of all
 users with a host are asked, then the user's own, then the one of all users and all hosts; without any, the connection
 is allowed.
@@ -28,7 +32,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.topic_index import TopicIndex
@@ -40,12 +44,18 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"
 MAX_REMEMBERED: Final = 500_000
 """Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
+MAX_WORDS: Final = 32
+"""Words of a pattern whose keys are all asked for: comparing it with a rule takes time by the words of both."""
 _OVERHEAD: Final = 100  # rules that weigh as much as a user
 _MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
 _MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for one user
 _NOT_IN_KEYS: Final = "${user}_${domain}"
 _WORDS: Final = re.compile(r"\$\{(?:userdomain|user|domain)\}")
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
+
+
+Words: TypeAlias = Sequence[str]
+"""The words of a topic pattern, with the stars of each group of wildcards first and one `#` behind them."""
 
 
 class Decision(NamedTuple):
@@ -78,10 +88,10 @@ class Decision(NamedTuple):
 class _Condition:
     """One property of a rule, for one user."""
 
-    __slots__ = ("_is_prefix", "_pattern", "_text", "property")
+    __slots__ = ("_given", "_is_prefix", "_pattern", "_text", "property")
 
     def __init__(self, each: Property, value: str, names: Mapping[str, str]) -> None:
-        self.property = each
+        self.property, self._given = each, value
         self._is_prefix = each.kind is Kind.KEY_PREFIX or each.kind is Kind.TEXT
         self._is_prefix = self._is_prefix and value.endswith("*")
         self._pattern: TopicIndex | None = None
@@ -98,6 +108,18 @@ class _Condition:
         if self._pattern is not None:
             return bool(self._pattern.match(asked))
         return asked.startswith(self._text) if self._is_prefix else asked == self._text
+
+    def holds_for_all(self, asked: Words) -> bool:
+        """Whether it surely holds for every key that a pattern matches."""
+        if self._pattern is None:
+            return self._is_prefix and not self._text
+        return _NOT_IN_KEYS not in self._given and _covers(_words_of(self._text), asked)
+
+    def may_hold(self, asked: Words) -> bool:
+        """Whether it may hold for a key that a pattern matches."""
+        if self._pattern is None:
+            return True
+        return _NOT_IN_KEYS not in self._given and _overlap(_words_of(self._text), asked)
 
     def is_exceeded(self, asked: str) -> bool:
         """Whether it is a limit that this value exceeds. What is no number exceeds every limit."""
@@ -152,6 +174,13 @@ class _UsersRule:
         if exceeded and self.rule.permission.allows:
             return Decision(self.rule.permission.reverse, self.rule, exceeded)
         return Decision(self.rule.permission, self.rule)
+
+    def decide_forwarding(self, asked: Words) -> Decision | None:
+        """The decision about every key that a pattern matches; None if the rule does not decide about all of them."""
+        judges = _Condition.holds_for_all if self.rule.permission.allows else _Condition.may_hold
+        if all(each.property.asked == "routingkey" and judges(each, asked) for each in self._conditions):
+            return Decision(self.rule.permission, self.rule)
+        return None
 
 
 class _User:
@@ -233,6 +262,21 @@ class Engine:
             self._remembered += 1
         return decision
 
+    def decide_forwarding(self, user: str, exchange: str, pattern: str) -> Decision:
+        """Decide about publishing to an exchange with every routing key that a topic pattern matches.
+
+        A pattern of more than `MAX_WORDS` words is taken for `#`.
+        """
+        asked, name = _words_of(pattern), exchange or DEFAULT_EXCHANGE
+        if len(asked) > MAX_WORDS:
+            asked = ("#",)
+        for each in self._rules(user, Action.PUBLISH, ObjectType.EXCHANGE):
+            if each.is_about(name):
+                decision = each.decide_forwarding(asked)
+                if decision is not None:
+                    return decision
+        return Decision(self.rules.default, None)
+
     def decide_connection(self, user: str, host: str) -> Decision:
         """Decide about a connection. An empty `user` is not known yet: only the rules of all users are asked."""
         address = read_address(host)
@@ -309,3 +353,52 @@ def substitutions(user: str) -> dict[str, str]:
 def _filled(value: str, names: Mapping[str, str]) -> str:
     """A value with the user's name filled in, at once: a name that looks like one of these words stays as it is."""
     return _WORDS.sub(lambda found: names[found.group()], value)
+
+
+def _words_of(pattern: str) -> Words:
+    words: list[str] = []
+    for word in pattern.split("."):
+        if word == "#" and words[-1:] == ["#"]:
+            continue
+        if word == "*" and words[-1:] == ["#"]:
+            words.insert(-1, "*")
+        else:
+            words.append(word)
+    return words
+
+
+def _covers(rule: Words, asked: Words) -> bool:
+    """Whether a pattern matches every key that another one does. Sound, but not complete: False if in doubt."""
+    end = len(asked)
+    holds = [at == end for at in range(end + 1)]  # for the words of the rule so far, from the last, and asked[at:]
+    for word in reversed(rule):
+        longer = False  # for asked[at + 1:]
+        following = holds
+        holds = [False] * (end + 1)
+        for at in range(end, -1, -1):
+            if word == "#":
+                longer = following[at] or longer
+            else:
+                longer = at < end and (asked[at] == word or (word == "*" and asked[at] != "#")) and following[at + 1]
+            holds[at] = longer
+    return holds[0]
+
+
+def _overlap(rule: Words, asked: Words) -> bool:
+    """Whether there is a key that both patterns match."""
+    end = len(asked)
+    holds = [all(word == "#" for word in asked[at:]) for at in range(end + 1)]
+    for word in reversed(rule):
+        longer = False
+        following = holds
+        holds = [False] * (end + 1)
+        for at in range(end, -1, -1):
+            other = asked[at] if at < end else ""
+            if word == "#":
+                longer = following[at] or longer
+            elif at < end and other == "#":
+                longer = longer or following[at]
+            else:
+                longer = at < end and (other == word or "*" in (other, word)) and following[at + 1]
+            holds[at] = longer
+    return holds[0]
