@@ -218,7 +218,7 @@ class _Requests:
     def receive(
         self,
         message: Message,
-        queues: Mapping[str, Queue],
+        queues: Mapping[str, Queue],  # noqa: ARG002
         put: Put,
         authorization: Authorization,  # noqa: ARG002
     ) -> bool:

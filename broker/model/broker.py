@@ -120,6 +120,7 @@ class Broker:
             self.router,
             store,
             self.tick,
+            self.authorization,
             partial(self._new_transaction, settings.queue_limit_bytes),
             default_timeout=settings.dtx_default_timeout_seconds,
             max_timeout=settings.dtx_max_timeout_seconds,
@@ -267,7 +268,7 @@ class Broker:
                 self.quotas.queue_created(queue.creator)
                 self.idle_queues.used(queue)
             for xid, effects in recovery.in_doubt.items():
-                self.distributed.recover(xid, effects)
+                self.distributed.recover(xid, effects, self.store.transactions.user_of(xid))
 
     # ---- serving clients ----
 
