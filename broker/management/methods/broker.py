@@ -13,6 +13,7 @@ from qstore.broker.management.methods.creation import unknown_type
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, NotImplementedByBrokerError
 from qstore.broker.model.queues.groups import GroupOrder
+from qstore.broker.model.topology.checks import check_private
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, c
                 await of.prepare(managed)
             results: Results = {**of.map_of(*of.values(target))}
             if of.name == "queue" and isinstance(target.order, GroupOrder):
+                check_private(target, caller)  # the names of groups are values of headers
                 results["qpid.message_group_queue"] = _groups(target.order)
             return {"results": results}
     raise NotFoundError(f"Object not found: {printable(name)}")

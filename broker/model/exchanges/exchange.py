@@ -285,6 +285,10 @@ class Exchange(ABC):
         """
         return Binding(queue, key, arguments) if self.find_binding(queue, key) is None else None
 
+    def replaced_by(self, key: str, arguments: TypedMap) -> list[Binding]:  # noqa: ARG002 – for subclasses
+        """The bindings that a new one with this key and these arguments will replace."""
+        return []
+
     def put(self, binding: Binding) -> list[Binding]:
         """Add a binding that `prepare` created. Returns those that it has replaced."""
         self.add(binding)

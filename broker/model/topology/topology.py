@@ -439,20 +439,29 @@ class Topology:
         arguments: TypedMap = EMPTY_MAP,
         *,
         caller: Caller = BROKER,
+        asked_key: str | None = None,
     ) -> Binding | None:
         """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
+        Args:
+            queue_name, exchange_name, key, arguments: of the binding.
+            caller: the caller.
+            asked_key: the key that the caller has given, if the protocol has changed it.
+
         Raises:
             InvalidArgumentError: a name is empty, or the exchange needs other arguments.
-            UnauthorizedError: the caller is not allowed to.
+            UnauthorizedError: the caller is not allowed to, or not to unbind the other queues whose bindings end.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot store it.
         """
-        self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
+        self._access.binding(caller, Action.BIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
+        for each in exchange.replaced_by(key, arguments):
+            if each.queue is not queue:
+                self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user
@@ -461,8 +470,10 @@ class Topology:
         return binding
 
     @serialized
-    async def unbind(self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER) -> Binding:
-        """Remove a binding, and return it.
+    async def unbind(
+        self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER, asked_key: str | None = None
+    ) -> Binding:
+        """Remove a binding, and return it. The arguments are those of `bind`.
 
         Raises:
             InvalidArgumentError: a name is empty.
@@ -471,7 +482,7 @@ class Topology:
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot delete it.
         """
-        self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key)
+        self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
