@@ -127,13 +127,14 @@ async def _move_all(
         for entry in selection.portion():
             if not queue.acquire(entry, is_consumed=False):
                 continue
-            message = entry.message if rerouter is None else _without_trace(entry.message)
+            done = waiting.one_more()
             try:
+                message = entry.message if rerouter is None else _without_trace(entry.message)
                 if rerouter is not None and authorization.authorizer.checks_publish:
                     message = message.whole()
                     for each in (message, *message.under_further_keys()):
                         authorization.check_publish(rerouter, exchange.name, each.routing_key)
-                router.move(queue, entry, exchange, waiting.one_more(), message)
+                router.move(queue, entry, exchange, done, message)
             except ModelError as error:
                 queue.release(entry, is_redelivered=False)
                 waiting.cancel_one()

@@ -444,7 +444,10 @@ class Topology:
         """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
         Args:
-            queue_name, exchange_name, key, arguments: of the binding.
+            queue_name: the queue.
+            exchange_name: the exchange.
+            key: the binding key.
+            arguments: stored with it.
             caller: the caller.
             asked_key: the key that the caller has given, if the protocol has changed it.
 
