@@ -15,6 +15,7 @@ or the lookup that authorizes it. A new one fails a test until it is entered.
 from __future__ import annotations
 
 import ast
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,7 @@ import qstore.broker
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.objects.classes import CLASSES
 from qstore.broker.model.authorization import EVERY_KEY
+from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
 from qstore.broker.protocols.amqp_0_9_1.basic_methods import BASIC_METHODS
@@ -44,6 +46,7 @@ from qstore.formats.values import typed_map, typed_value
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World, header
 from tests.broker.test_acl_control import use
+from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.managed_values import managed
 
 BARRED: Final = (
@@ -750,7 +753,7 @@ for _command, _values in (
     ("dtx.set-timeout", {"xid": ACTIVE, "timeout": 9}),
 ):
 
-    @road(f"{_command} of another user's branch: {len(_values)}, {_values['xid'].branch_id!r}", "0-10")
+    @road(f"{_command} of another user's branch, {'prepared' if _values['xid'] == XID else 'active'}", "0-10")
     def _use_branch(_stage: Stage, bob: Bob, command: str = _command, values: Mapping[str, Any] = _values) -> None:
         bob.do("dtx.select")
         bob.do(command, **values)
@@ -1035,3 +1038,133 @@ METHODS: Final[Mapping[str, str]] = {
 def test_every_method_of_management_has_a_row() -> None:
     found = {f"{of.name}.{name}" for of in CLASSES for name in of.methods}
     assert found == set(METHODS), "say in METHODS what a new method asks, and enter the roads that it opens"
+
+
+# ---- what stays allowed ----
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_replies_to_the_exclusive_queue_of_a_console_need_no_rule(number: int) -> None:
+    stage = Stage((
+        "acl allow bob@QPID publish exchange name=qmf.default.direct routingkey=broker",
+        "acl deny bob@QPID publish exchange",
+        "acl allow all all",
+    ))  # fmt: skip
+    bob = stage.bobs[number]
+    bob.queue("console", exclusive=True)
+    bob.bind("console", "amq.direct", "console")
+    content = {"_what": "SCHEMA_ID"}
+    for reply_to in (("", "console"), *([("amq.direct", "console")] if number == 0 else [])):
+        stage.ask(bob, "_query_request", content, reply_to)
+        assert stage.bodies("console")
+        stage.world.broker.queues["console"].purge()
+    stage.admin.queue("shared")
+    stage.ask(bob, "_query_request", content, ("", "shared"))
+    assert (stage.bodies("shared"), stage.control.denied) == ([], 1)
+
+
+def test_a_reply_is_dropped_if_its_address_leads_elsewhere_meanwhile() -> None:
+    stage = Stage(BARRED)
+    bob = stage.bobs[0]
+    bob.queue("console", exclusive=True)
+    bob.bind("console", "kx", "hot.reply")
+    stage.world.broker.exchanges["kx"].unbind(stage.world.broker.queues["hot"], "hot.#")
+    body = encode_value(BY_NAME["map"], typed_value({"_what": "SCHEMA_ID"}).value)
+    head = header(
+        {"application_headers": typed_map({"qmf.opcode": "_query_request"}), "reply_to": ReplyTo("kx", "hot.reply"),
+         "content_type": "amqp/map"}, routing_key="broker",
+    )  # fmt: skip
+    bob.client.command("message.transfer", on=bob.channel, destination=_QMF, header=head, body=body)
+    stage.world.broker.exchanges["kx"].bind(stage.world.broker.queues["hot"], "hot.#")
+    stage.world.run()
+    assert (stage.bodies("console"), stage.bodies("hot")) == ([], [b"kept"])
+
+
+def test_without_rules_about_publishing_ways_are_not_asked_for() -> None:
+    stage = Stage(("acl allow bob@QPID create queue", "acl allow bob@QPID create exchange", "acl deny all all"))
+    for bob in stage.bobs:
+        bob.queue("his", {"x-dead-letter-exchange": "kx"})
+        bob.exchange("mine", "topic", alternate="kx")
+    broker = stage.world.broker
+    assert "his" in broker.queues
+    assert broker.exchanges["mine"].alternate is broker.exchanges["kx"]
+    assert not stage.control.denied
+
+
+def test_who_declares_what_exists_needs_no_right_to_publish() -> None:
+    stage = Stage(BARRED)
+    for client in (stage.admin, *stage.bobs):
+        client.queue("his", {"x-dead-letter-exchange": "kx"})
+        client.exchange("mine", "topic", alternate="kx")
+    assert not stage.control.denied
+
+
+def test_the_refusal_says_what_it_would_take() -> None:
+    stage = Stage(BARRED)
+    bob = stage.bobs[0]
+    bob.queue("his", {"x-dead-letter-exchange": "kx"})
+    bob.exchange("mine", "topic", alternate="kx")
+    refused = 'bob@QPID is not allowed to publish exchange "kx" with every routing key, as the'
+    assert [each["description"] for each in bob.client.exceptions] == [
+        f'{refused} dead-letter exchange of queue "his", which has no x-dead-letter-routing-key, requires',
+        f'{refused} alternate exchange of exchange "mine" requires',
+    ]
+
+
+def test_a_queue_that_is_exclusive_to_a_session_of_0_10_can_be_browsed_and_managed() -> None:
+    stage = Stage(OPEN)
+    stage.admin.queue("owned", exclusive=True)
+    stage.admin.publish("", "owned", b"seen")
+    bob = stage.bobs[0]
+    bob.do("message.subscribe", queue="owned", destination="d", accept_mode=1, acquire_mode=1)
+    for unit in (0, 1):
+        bob.do("message.flow", destination="d", unit=unit, value=0xFFFFFFFF)
+    assert [each.body for each in bob.client.deliveries] == [b"seen"]
+    stage.call(bob, "purge", "queue:owned", request=0)
+    assert stage.bodies("owned") == []
+
+
+def test_the_owner_of_a_private_queue_may_do_everything() -> None:
+    stage = Stage(OPEN)
+    stage.call(stage.alice, "purge", "queue:private", request=0)
+    assert stage.bodies("private") == []
+
+
+# ---- after a restart ----
+
+
+async def _prepared(stage: Wired, xid: bytes, user: str) -> None:
+    distributed = stage.broker.distributed
+    branch = distributed.start(xid, Somebody(user))
+    branch.work.publish(stage.message("q", b"m"), stage.broker.exchanges[""])
+    distributed.leave(branch, has_failed=False)
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    branch.prepare(lambda _status, error: done.set_result(error))
+    stage.broker.tick.schedule()
+    assert await done is None
+
+
+def test_branches_belong_to_their_users_after_a_restart(tmp_path: Path) -> None:
+    users = {b"a": "alice@QPID", b"b": "bob@QPID", b"u": "jos\xe9@QPID", b"long": "x" * 600, b"none": ""}
+
+    async def run() -> None:
+        async with wired(tmp_path) as stage:
+            await stage.topology.declare_queue("q", durable=True)
+            for xid, user in users.items():
+                await _prepared(stage, xid, user)
+        async with wired(tmp_path) as stage:
+            distributed = stage.broker.distributed
+            kept = {xid: branch.user for xid, branch in distributed.branches.items()}
+            assert kept == {**users, b"long": ""}, "a name that is too long is not stored"
+            bob, manager = Somebody("bob@QPID"), Somebody("tm@QPID")
+            assert set(distributed.in_doubt_for(bob)) == set(users), "without rules all are everybody's"
+            use(stage.broker, "acl allow tm@QPID access transaction", "acl allow tm@QPID update transaction name=bob*",
+                "acl deny all all")  # fmt: skip
+            assert distributed.in_doubt_for(bob) == [b"b"]
+            assert set(distributed.in_doubt_for(manager)) == set(users)
+            assert distributed.find(b"b", bob) is distributed.find(b"b", manager)
+            for xid, caller in ((b"a", bob), (b"none", bob), (b"a", manager), (b"none", manager)):
+                with pytest.raises(UnauthorizedError, match="is not allowed to use the branch"):
+                    distributed.find(xid, caller)
+
+    asyncio.run(run())

@@ -38,7 +38,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.topic_index import TopicIndex
 from qstore.broker.security.acl.hosts import read_address
 from qstore.broker.security.acl.rules import Rule, RuleSet
-from qstore.broker.security.acl.tables import Kind, Permission, Property
+from qstore.broker.security.acl.tables import EVERY, Kind, Permission, Property
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"
@@ -232,8 +232,10 @@ class Engine:
             object_type: the kind of object.
             name: the object's name; empty if it has none.
             asked: the values of the lookup; None if it passes a name only. A text that is empty counts as missing,
-                unless it is a routing key.
+                unless it is a routing key. With `EVERY`, as `decide_forwarding`.
         """
+        if asked is not None and EVERY in asked and (action, object_type) == (Action.PUBLISH, ObjectType.EXCHANGE):
+            return self.decide_forwarding(user, name, asked[EVERY])
         if object_type is ObjectType.CONNECTION and action is Action.CREATE:
             return self.decide_connection(user, (asked or {}).get("host", ""))
         if object_type is ObjectType.EXCHANGE and not name:

@@ -148,6 +148,7 @@ ASKED: Final[Mapping[str, str]] = {
     "maxfilecount": "filemaxcount",
     "maxpages": "pages",
     "maxpagefactor": "pagefactor",
+    EVERY: EVERY,
 }
 
 
