@@ -230,7 +230,7 @@ def show_lookups(*, as_json: bool) -> None:
 def _tell_lookup(out: JsonLines | None, number: int, each: Lookup) -> None:
     asked = sorted(each.asked)
     if out is None:
-        click.echo(f"{number:2}  {each.action.value:8} {each.object_type.value:10} {' '.join(asked)}".rstrip())
+        click.echo(f"{number:2}  {each.action.value:8} {each.object_type.value:11} {' '.join(asked)}".rstrip())
         click.echo(f"    {each.event}")
         return
     fields = {"event": each.event, "action": each.action.value, "object": each.object_type.value}
