@@ -48,6 +48,7 @@ from tests.broker.protocols.world import World, header
 from tests.broker.test_acl_control import use
 from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.managed_values import managed
+from tests.support.recover_runs import recover
 
 BARRED: Final = (
     "acl deny bob@QPID publish exchange name=amq.default routingkey=secret",
@@ -1144,15 +1145,19 @@ async def _prepared(stage: Wired, xid: bytes, user: str) -> None:
     assert await done is None
 
 
-def test_branches_belong_to_their_users_after_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_branches_belong_to_their_users_after_a_restart(tmp_path: Path, is_recovered: bool) -> None:
     users = {b"a": "alice@QPID", b"b": "bob@QPID", b"u": "jos\xe9@QPID", b"long": "x" * 600, b"none": ""}
 
     async def run() -> None:
-        async with wired(tmp_path) as stage:
+        here, there = tmp_path / "data", tmp_path / "recovered"
+        async with wired(here) as stage:
             await stage.topology.declare_queue("q", durable=True)
             for xid, user in users.items():
                 await _prepared(stage, xid, user)
-        async with wired(tmp_path) as stage:
+        if is_recovered:
+            assert recover(here, there).report.code == 0
+        async with wired(there if is_recovered else here) as stage:
             distributed = stage.broker.distributed
             kept = {xid: branch.user for xid, branch in distributed.branches.items()}
             assert kept == {**users, b"long": ""}, "a name that is too long is not stored"
