@@ -25,7 +25,7 @@ import pytest
 import qstore.broker
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.objects.classes import CLASSES
-from qstore.broker.model.authorization import EVERY_KEY
+from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
@@ -732,6 +732,24 @@ def _list_branches(stage: Stage, bob: Bob) -> None:
     stage.listed += bob.do("dtx.recover")["in_doubt"].values
 
 
+@road("listing another user's branches by management")
+def _query_branches(stage: Stage, bob: Bob) -> None:
+    xid = next(iter(stage.world.broker.distributed.branches)).hex()
+    stage.ask(bob, "_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "transaction"}})
+    stage.ask(bob, "_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": f"qstore:transaction:{xid}"}})
+    stage.call(bob, "query", type="transaction", name=xid)
+    stage.listed += [body for body in stage.bodies("replies") if State.PREPARED.name.encode() in body]
+
+
+@road("listing another user's branches by management of version 1")
+def _query_branches_1(stage: Stage, bob: Bob) -> None:
+    bob.queue("replies")
+    query = encode_message("G", 7, typed_map({"_class": "transaction", "_package": "qstore"}))
+    bob.publish("qpid.management", "broker", query, reply_to=("", "replies"))
+    stage.world.run()
+    stage.listed += [body for body in stage.bodies("replies") if State.PREPARED.name.encode() in body]
+
+
 @road("beginning a branch that is another user's", "0-10")
 def _start_branch(stage: Stage, bob: Bob) -> None:
     bob.do("dtx.select")
@@ -1129,6 +1147,24 @@ def test_the_owner_of_a_private_queue_may_do_everything() -> None:
     stage = Stage(OPEN)
     stage.call(stage.alice, "purge", "queue:private", request=0)
     assert stage.bodies("private") == []
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_branches_are_published_unasked_only_without_rules(has_rules: bool) -> None:
+    stage = Stage(OPEN)
+    if not has_rules:
+        stage.world.broker.authorization.authorizer = ALLOW_ALL
+    (xid, *_) = stage.world.broker.distributed.branches
+    bob = stage.bobs[0]
+    bob.queue("heard")
+    bob.bind("heard", "qmf.default.topic", "agent.ind.data.#")
+    bob.bind("heard", "qpid.management", "console.obj.#")
+    stage.world.now += 60
+    stage.agent.on_timer()
+    stage.world.run()
+    heard = stage.bodies("heard")
+    assert heard
+    assert any(xid.hex().encode() in body for body in heard) is not has_rules
 
 
 # ---- after a restart ----

@@ -48,7 +48,7 @@ async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, c
         managed.broker.authorization.check(caller, Action.ACCESS, ObjectType(kind.lower()), name)
     for of in classes:
         target = of.target(managed, name)
-        if target is not None:
+        if target is not None and (of.seen_by is None or of.seen_by(managed, caller)(target)):
             if of.prepare is not None:
                 await of.prepare(managed)
             results: Results = {**of.map_of(*of.values(target))}

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.management.calls import all_of, call, check_query, prepare
+from qstore.broker.management.calls import all_of, call, check_query, may_see, prepare
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES, ManagedObject, classes_named
 from qstore.broker.management.qmf1 import content
@@ -180,11 +180,13 @@ class Requests:
         if identity is not None:
             object_id = identity if isinstance(identity, ObjectId) else _object_id(identity)
             found = None if object_id is None else self._registry.find(object_id)
+            if found is not None and not may_see(self._managed, found.of, found.target, request.caller):
+                found = None
             return ((), ()) if found is None else ((found.of,), (found,))
         if not class_name:
             raise InvalidArgumentError("the query has neither _class nor _objectid")
         classes = classes_named(package or None, class_name)
-        return classes, all_of(self._managed, classes)
+        return classes, all_of(self._managed, classes, request.caller)
 
     # ---- methods ----
 

@@ -107,16 +107,21 @@ class DistributedTransactions:
 
     def in_doubt_for(self, caller: Caller) -> list[bytes]:
         """Those of `in_doubt` that a caller may see."""
-        if not self._authorization.is_on:
-            return self.in_doubt
-        prepared = [(xid, branch) for xid, branch in self._branches.items() if branch.state is State.PREPARED]
-        may_see: dict[str, bool] = {}
-        for _, branch in prepared:
-            if branch.user not in may_see:
-                may_see[branch.user] = self._allows(caller, Action.ACCESS, branch)
-        return [xid for xid, branch in prepared if may_see[branch.user]]
+        may_see = self.seen_by(caller)
+        return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED and may_see(branch)]
 
     # ---- rights ----
+
+    def seen_by(self, caller: Caller) -> Callable[[Branch], bool]:
+        """Tells whether a caller may see a branch. The rules are asked once for each user who has some."""
+        known: dict[str, bool] = {}
+
+        def may_see(branch: Branch) -> bool:
+            if branch.user not in known:
+                known[branch.user] = self._allows(caller, Action.ACCESS, branch)
+            return known[branch.user]
+
+        return may_see
 
     def check_use(self, caller: Caller, branch: Branch) -> None:
         """Raise UnauthorizedError unless the caller may use a branch."""
