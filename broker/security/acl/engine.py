@@ -44,8 +44,8 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"
 MAX_REMEMBERED: Final = 500_000
 """Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
-MAX_WORDS: Final = 32
-"""Words of a pattern whose keys are all asked for: comparing it with a rule takes time by the words of both."""
+MAX_WORDS: Final = 60
+"""Words of a pattern whose keys are all asked for, so that they are the bits of a small number."""
 _OVERHEAD: Final = 100  # rules that weigh as much as a user
 _MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
 _MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for one user
@@ -56,6 +56,31 @@ _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
 
 Words: TypeAlias = Sequence[str]
 """The words of a topic pattern, with the stars of each group of wildcards first and one `#` behind them."""
+
+
+class _Asked:
+    """A pattern whose keys are asked for, as bits: bit 0 is its first word, and the one behind its last is the end.
+
+    Args:
+        pattern: the pattern; if it has more than `MAX_WORDS` words, it counts as `#`.
+
+    Attributes:
+        end: the end.
+        rests, stars, single: the places of `#`, of `*`, and of all words but `#`.
+        words: the places of each other word.
+    """
+
+    __slots__ = ("end", "rests", "single", "stars", "words")
+
+    def __init__(self, pattern: str) -> None:
+        words = _words_of(pattern)
+        if len(words) > MAX_WORDS:
+            words = ("#",)
+        self.words: dict[str, int] = {}
+        for at, word in enumerate(words):
+            self.words[word] = self.words.get(word, 0) | 1 << at
+        self.rests, self.stars, self.end = self.words.pop("#", 0), self.words.pop("*", 0), 1 << len(words)
+        self.single = (self.end - 1) & ~self.rests
 
 
 class Decision(NamedTuple):
@@ -88,18 +113,20 @@ class Decision(NamedTuple):
 class _Condition:
     """One property of a rule, for one user."""
 
-    __slots__ = ("_given", "_is_prefix", "_pattern", "_text", "property")
+    __slots__ = ("_is_prefix", "_pattern", "_text", "_words", "property")
 
     def __init__(self, each: Property, value: str, names: Mapping[str, str]) -> None:
-        self.property, self._given = each, value
+        self.property = each
         self._is_prefix = each.kind is Kind.KEY_PREFIX or each.kind is Kind.TEXT
         self._is_prefix = self._is_prefix and value.endswith("*")
         self._pattern: TopicIndex | None = None
         self._text = _filled(value.removesuffix("*") if self._is_prefix else value, names)
+        self._words: Words = ()  # none: it holds for no key
         if each.kind is Kind.KEY:
             self._pattern = TopicIndex()
             if _NOT_IN_KEYS not in value:
                 self._pattern.add(self._text)
+                self._words = _words_of(self._text)
 
     def holds(self, asked: str) -> bool:
         """Whether it holds for this value. Limits always do."""
@@ -109,17 +136,17 @@ class _Condition:
             return bool(self._pattern.match(asked))
         return asked.startswith(self._text) if self._is_prefix else asked == self._text
 
-    def holds_for_all(self, asked: Words) -> bool:
+    def holds_for_all(self, asked: _Asked) -> bool:
         """Whether it surely holds for every key that a pattern matches."""
         if self._pattern is None:
             return self._is_prefix and not self._text
-        return _NOT_IN_KEYS not in self._given and _covers(_words_of(self._text), asked)
+        return bool(self._words) and _covers(self._words, asked)
 
-    def may_hold(self, asked: Words) -> bool:
+    def may_hold(self, asked: _Asked) -> bool:
         """Whether it may hold for a key that a pattern matches."""
         if self._pattern is None:
             return True
-        return _NOT_IN_KEYS not in self._given and _overlap(_words_of(self._text), asked)
+        return bool(self._words) and _overlap(self._words, asked)
 
     def is_exceeded(self, asked: str) -> bool:
         """Whether it is a limit that this value exceeds. What is no number exceeds every limit."""
@@ -175,7 +202,7 @@ class _UsersRule:
             return Decision(self.rule.permission.reverse, self.rule, exceeded)
         return Decision(self.rule.permission, self.rule)
 
-    def decide_forwarding(self, asked: Words) -> Decision | None:
+    def decide_forwarding(self, asked: _Asked) -> Decision | None:
         """The decision about every key that a pattern matches; None if the rule does not decide about all of them."""
         judges = _Condition.holds_for_all if self.rule.permission.allows else _Condition.may_hold
         if all(each.property.asked == "routingkey" and judges(each, asked) for each in self._conditions):
@@ -265,13 +292,8 @@ class Engine:
         return decision
 
     def decide_forwarding(self, user: str, exchange: str, pattern: str) -> Decision:
-        """Decide about publishing to an exchange with every routing key that a topic pattern matches.
-
-        A pattern of more than `MAX_WORDS` words is taken for `#`.
-        """
-        asked, name = _words_of(pattern), exchange or DEFAULT_EXCHANGE
-        if len(asked) > MAX_WORDS:
-            asked = ("#",)
+        """Decide about publishing to an exchange with every routing key that a topic pattern matches."""
+        asked, name = _Asked(pattern), exchange or DEFAULT_EXCHANGE
         for each in self._rules(user, Action.PUBLISH, ObjectType.EXCHANGE):
             if each.is_about(name):
                 decision = each.decide_forwarding(asked)
@@ -369,38 +391,29 @@ def _words_of(pattern: str) -> Words:
     return words
 
 
-def _covers(rule: Words, asked: Words) -> bool:
+def _covers(rule: Words, asked: _Asked) -> bool:
     """Whether a pattern matches every key that another one does. Sound, but not complete: False if in doubt."""
-    end = len(asked)
-    holds = [at == end for at in range(end + 1)]  # for the words of the rule so far, from the last, and asked[at:]
+    holds = asked.end  # a bit for each place where the rest of `asked` is covered by the words of the rule so far
     for word in reversed(rule):
-        longer = False  # for asked[at + 1:]
-        following = holds
-        holds = [False] * (end + 1)
-        for at in range(end, -1, -1):
-            if word == "#":
-                longer = following[at] or longer
-            else:
-                longer = at < end and (asked[at] == word or (word == "*" and asked[at] != "#")) and following[at + 1]
-            holds[at] = longer
-    return holds[0]
+        if word == "#":
+            holds = (1 << holds.bit_length()) - 1
+        else:
+            holds = (holds >> 1) & (asked.single if word == "*" else asked.words.get(word, 0))
+        if not holds:
+            return False
+    return bool(holds & 1)
 
 
-def _overlap(rule: Words, asked: Words) -> bool:
+def _overlap(rule: Words, asked: _Asked) -> bool:
     """Whether there is a key that both patterns match."""
-    end = len(asked)
-    holds = [all(word == "#" for word in asked[at:]) for at in range(end + 1)]
+    holds = asked.end | (asked.end >> 1 & asked.rests)
     for word in reversed(rule):
-        longer = False
-        following = holds
-        holds = [False] * (end + 1)
-        for at in range(end, -1, -1):
-            other = asked[at] if at < end else ""
-            if word == "#":
-                longer = following[at] or longer
-            elif at < end and other == "#":
-                longer = longer or following[at]
-            else:
-                longer = at < end and (other == word or "*" in (other, word)) and following[at + 1]
-            holds[at] = longer
-    return holds[0]
+        if word == "#":
+            holds = (1 << holds.bit_length()) - 1
+        else:
+            same = asked.single if word == "*" else asked.stars | asked.words.get(word, 0)
+            holds = (holds >> 1 & same) | (holds & asked.rests)
+            holds |= holds >> 1 & asked.rests
+        if not holds:
+            return False
+    return bool(holds & 1)
