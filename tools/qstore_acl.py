@@ -145,9 +145,8 @@ def _check(out: JsonLines | None, file: str, realm: str, *, offline: bool) -> in
 def explain(*, file: str, user: str, question: Sequence[str], realm: str, offline: bool, as_json: bool) -> None:
     """Tell what USER may do, and by which rule of FILE.
 
-    A declaration by which messages are forwarded, such as that of a queue with an alternate exchange, needs the right
-    to publish with every routing key that they may have. Ask for it with everyroutingkey=PATTERN, the pattern of a
-    topic exchange that matches these keys.
+    Declarations that forward messages, such as a queue with an alternate exchange, need the right to publish with every
+    routing key that the messages may have: ask with everyroutingkey=PATTERN, a pattern as of a topic exchange.
     """
     engine, asked = _engine(file, realm, offline=offline), _question(question)
     decision = asked.ask(engine, user)

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -53,6 +55,7 @@ from tests.support.recover_runs import recover
 BARRED: Final = (
     "acl deny bob@QPID publish exchange name=amq.default routingkey=secret",
     "acl deny bob@QPID publish exchange name=kx routingkey=hot.#",
+    "acl deny bob@QPID publish exchange name=qpid.management routingkey=schema.#",
     "acl deny bob@QPID purge queue name=secret",
     "acl deny bob@QPID unbind exchange name=kd",
     "acl deny bob@QPID access transaction name=alice@QPID",
@@ -646,6 +649,19 @@ def _reply_of_version_1(stage: Stage, bob: Bob) -> None:
         stage.world.run()
 
 
+@road("the schema of an agent of version 1")
+def _schema_of_agent(stage: Stage, bob: Bob) -> None:
+    stage.admin.bind("hot", "qpid.management", "schema.#")
+    key = "com.example", "sensor", bytes(16)
+    schema = struct.pack(">HHH", 0, 0, 0)
+    for body in (
+        encode_message("A", 1, "sensors", UUID(int=5), 0, 0), encode_message("q", 2, 1, *key),
+        encode_message("s", 1, 1, *key, rest=schema),
+    ):  # fmt: skip
+        bob.publish("qpid.management", "broker", body, reply_to=("", "nowhere"))
+        stage.world.run()
+
+
 # moves by management
 
 
@@ -921,7 +937,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/replication/source.py:to_exchange": "declaration of the queue",
     # for management
     "management/methods/moving.py:_move_all": "MOVE or REROUTE, and PUBLISH of its keys",
-    "management/outbox.py:send": "PUBLISH of a reply; events and changes are " + BROKERS,
+    "management/outbox.py:send": "PUBLISH of a reply, and of an agent's schema; events and changes are " + BROKERS,
     "management/agent.py:receive": "PUBLISH of its key, before",
     # removed
     "management/methods/moving.py:purge": "PURGE",

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qstore.broker.management.calls import all_of, call, check_query, may_see, prepare
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES, ManagedObject, classes_named
+from qstore.broker.management.outbox import VERSION_1
 from qstore.broker.management.qmf1 import content
 from qstore.broker.management.qmf1.schema import class_schema, event_schema
 from qstore.broker.management.qmf1.sender import SCHEMA_KEY, Batch, Sender
@@ -231,6 +232,8 @@ class Requests:
             yield encode_message("S", number, *key)
 
     def _take_schema(self, sequence: int, fields: dict[str, Any], schema: bytes, request: Request) -> None:
+        """An agent describes a class: this is told to consoles, if its user could tell them."""
+        self._managed.broker.authorization.check_publish(request.caller, VERSION_1, SCHEMA_KEY)
         agent = self._agents.of_peer(request.caller.remote_host)
         key = fields["package"], fields["class"], fields["hash"]
         if agent is not None and self._agents.described(agent, sequence, key, schema):

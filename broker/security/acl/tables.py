@@ -223,7 +223,7 @@ LOOKUPS: Final[Mapping[int, Lookup]] = dict(
             _lookup("User modifying message timestamp setting", _A.UPDATE, _O.BROKER, ""),
             _lookup("AMQP 0-10 listing of another user's branch", _A.ACCESS, _O.TRANSACTION, "name"),
             _lookup("Use of another user's branch", _A.UPDATE, _O.TRANSACTION, "name"),
-            _lookup("Declaration by which messages are forwarded", _A.PUBLISH, _O.EXCHANGE, "name routingkey"),
+            _lookup("Declaration that forwards messages", _A.PUBLISH, _O.EXCHANGE, "name routingkey"),
         ),
         1,
     )
