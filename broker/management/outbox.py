@@ -5,9 +5,9 @@ read costs no more than the limit of its queue, and however many there are, publ
 nobody has asked for, and not refused for replies. Events that are raised while an event of an event is published are
 not published.
 
-A reply goes wherever its request has asked for it, and so it is published as the user who has sent the request: if that
-user may not publish there, the request is refused, and a reply that is under way is dropped. No rule is needed for
-replies to queues that are exclusive to the connection of the request, as those of consoles are.
+A reply goes to the address in its request, and is therefore authorized as a message of the request's user: if that user
+may not publish there, the request is refused, and replies that are under way are dropped. Replies to queues that are
+exclusive to the connection of the request, as those of consoles are, need no rule.
 """
 
 from __future__ import annotations

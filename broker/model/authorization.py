@@ -7,7 +7,7 @@
     ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
     ACCESS      METHOD      its name; `schemapackage` and `schemaclass` of the object that has it
     ACCESS      QUERY       the name of the object; `schemaclass`; one of them may be empty
-    ACCESS      TRANSACTION the user whose branch it is, empty if unknown: another user's branch is listed
+    ACCESS      TRANSACTION the owner of the branch, empty if unknown: another user's branch is listed
     CREATE      CONNECTION  no name; `host`, the client's address. The user is empty before authentication
     CREATE      QUEUE       its name; its properties (`queue_properties`), also if it exists already
     CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`, likewise
@@ -23,18 +23,18 @@
     PURGE       QUEUE       its name
     REROUTE     QUEUE       its name; `exchangename`
     UPDATE      BROKER      none: the timestamp setting or the log is changed, or the broker is ended
-    UPDATE      TRANSACTION the user whose branch it is, likewise: another user's branch is joined, prepared, committed,
+    UPDATE      TRANSACTION the owner of the branch, likewise: another user's branch is joined, prepared, committed,
                             rolled back, or gets another timeout
 
-Whatever the broker publishes, moves or deletes on a user's behalf is authorized as that user, with the exchange and the
-key that the message really has. There are two occasions:
+Whatever the broker publishes, moves or deletes on behalf of a user is authorized as that user, with the exchange and
+the routing key that the message really has:
 
-    when it happens      the message and its keys are known: `check_publish`
-    at a declaration     messages will be forwarded later, with keys that are not known yet, and even after a restart:
-                         `check_forwarding` asks for every key that a pattern matches. The user who creates the queue,
-                         exchange or binding answers for the messages that take this way, whoever published them
+    when it happens      where the message is known by then: `check_publish`
+    at a declaration     where messages are forwarded later, perhaps after a restart, with keys that are not known yet:
+                         `check_forwarding` asks for every key that a pattern matches. The creator of the queue,
+                         exchange or binding is responsible for all messages that go this way, of all publishers
 
-`tests/broker/test_acl_roads.py` has the table of all ways to a queue, and which of these covers each.
+`tests/broker/test_acl_roads.py` has the table of all ways to a queue, and what authorizes each.
 
 Where it can be, a caller is checked before the object is looked for, so that nobody learns from an error whether an
 object exists that is not theirs.
@@ -183,7 +183,7 @@ class Authorization:
             caller: the user who declares that messages are forwarded.
             exchange: where they go.
             pattern: matches the keys that they may have.
-            purpose: what they are forwarded for, for the error: it continues "as ... requires".
+            purpose: what forwards them, for the error: "as ... requires".
         """
         authorizer = self.authorizer
         if not authorizer.checks_publish or caller is BROKER or authorizer.allows_forwarding(caller, exchange, pattern):

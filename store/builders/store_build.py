@@ -105,7 +105,7 @@ def build_prepared_list(
         environment: disk, clock and random numbers.
         directory: the list's, which is created.
         info: the requested journal.
-        prepared: id of each transaction -> the user to whom it belongs; empty if that is not known.
+        prepared: id of each transaction -> its user; empty if unknown.
         rids: source of record ids.
 
     Raises:

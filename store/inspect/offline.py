@@ -76,7 +76,7 @@ class RecoveredTransaction(NamedTuple):
         two_phase: distributed or local, according to the prepared list; None if unknown.
         enqueues, dequeues: its undecided records in the queues' journals; None if no journal was read.
         resolved_from: its outcome before a manual decision; None without one.
-        user: to whom it belongs; empty if that is not known.
+        user: the user that started it; empty if unknown.
     """
 
     xid: bytes

@@ -985,7 +985,7 @@ def _moves_messages(call: ast.Call) -> bool:
     return called.attr in _REMOVING or (called.attr in _MOVING and of.endswith(_ROUTING))
 
 
-def test_whoever_moves_messages_has_a_row() -> None:
+def test_every_place_that_moves_messages_has_a_row() -> None:
     found = set(_entries())
     assert found == set(ENTRIES), (
         "a place in the code that puts messages on queues, moves or removes them is new, or is gone: enter in ENTRIES "

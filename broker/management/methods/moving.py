@@ -4,9 +4,9 @@ Messages are moved as to an alternate exchange: each is stored at its destinatio
 method succeeds when all of that is on the disk. A message that cannot be moved stays; those before it were moved. What
 a rerouted message has passed (`x-qpid.trace`) is cleared, so that a federation takes it. Others are served in between.
 
-The user who calls is asked about twice: whether it may move or reroute, and for each message whether it may publish to
-where it goes, with the keys that the message has. That a queue is exclusive to a session of AMQP 0-10 does not matter
-here; the messages of one that is exclusive to a connection of AMQP 0-9-1 are that connection's alone.
+The caller needs the right to move or reroute, and to publish to the destination with the keys that each message has.
+Queues that are exclusive to a session of AMQP 0-10 are no exception; those that are exclusive to a connection of AMQP
+0-9-1 are left to that connection.
 
 Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the trace).
 """

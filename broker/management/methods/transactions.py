@@ -1,6 +1,6 @@
 """Methods that end a branch of a distributed transaction, as the commands dtx.commit and dtx.rollback do.
 
-Who calls them for another user's branch needs the right of `UPDATE TRANSACTION`, as for these commands.
+For another user's branch the caller needs the right of `UPDATE TRANSACTION`, as for these commands.
 """
 
 from __future__ import annotations

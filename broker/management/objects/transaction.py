@@ -38,7 +38,7 @@ TRANSACTION_CLASS: Final = ManagedClass(
     "transaction",
     (
         prop("xid", "lstr", "RC index", lambda branch: branch.xid.hex(), "Id of the branch, in hex"),
-        prop("user", "lstr", "RO", of("user"), "The user to whom it belongs; empty if that is not known"),
+        prop("user", "lstr", "RO", of("user"), "The user that started it; empty if unknown"),
         prop("timeout", "uint32", "RO", of("timeout"), "Time after which it is rolled back unless prepared", "second"),
     ),
     (

@@ -3,8 +3,8 @@
     enqueued    the message is put on the queue with the name of the source's
     dequeued    its copy is removed, unless a consumer of this broker holds it
 
-An event is applied as the user who has published it: who sends that a message was enqueued must be allowed to publish
-it to the queue, by the default exchange, and who sends that one was dequeued must be allowed to purge the queue.
+An event is applied on behalf of its publisher, who needs the right to publish to the queue by the default exchange, or,
+for a dequeue, to purge the queue.
 
 An event that was received before is recognized by its number, and ignored. One for a queue that does not exist, or for
 a message without a copy, is ignored too: the message was enqueued before replication began, or before this broker was

@@ -7,15 +7,15 @@
     filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
     paging, pages, pagefactor                     as given; 0 if not
 
-A declaration that creates a way for messages asks for publishing there as well (`Authorization.check_forwarding`):
+A declaration that forwards messages asks for publishing, too (`Authorization.check_forwarding`):
 
     a dead-letter exchange        with its x-dead-letter-routing-key; with every key if messages keep their own
     an alternate exchange         of a queue or an exchange: with every key
-    qpid.queue_event_generation   to where the broker sends events of queues (--replication-queue and so on)
+    qpid.queue_event_generation   the queue or exchange for events of replicated queues (--replication-queue and so on)
     a binding between exchanges   from a direct exchange: with the binding's key; from a topic exchange: with every key
                                   that it matches; from others: with every key
 
-Who declares what exists already creates none, and is not asked.
+Declaring a queue or an exchange that exists already forwards nothing new, and is not checked for this.
 
 The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
 the object exists: what is no number counts as the largest one.

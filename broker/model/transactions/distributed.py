@@ -6,10 +6,9 @@ are there again after the next start, with their messages, and wait for their ou
 A branch that is doomed waits for its rollback, too; of those that no session is associated with, the oldest are
 forgotten beyond `MAX_DOOMED`.
 
-A branch belongs to the user who has begun it, whatever connection that user comes over, and after a restart, too: the
-store keeps the name. Other users are asked about (`authorization`): ACCESS TRANSACTION lets them see a branch, UPDATE
-TRANSACTION use it. So a transaction manager that recovers as another user needs rules, and so does everybody for a
-branch whose user is not known.
+A branch belongs to the user that started it, on all connections of that user, and after a restart: the store keeps the
+name. Other users need rules (`authorization`): ACCESS TRANSACTION to see a branch, UPDATE TRANSACTION to use it. A
+transaction manager that recovers under another name needs both; for a branch whose user is unknown, every user does.
 
 Sources: AMQP 0-10, class dtx; Qpid wiki, "Persistent cluster restart" (transactions after a restart).
 """

@@ -9,7 +9,7 @@
     set-timeout, get-timeout    the time after which a branch is rolled back unless it is prepared
     forget         not implemented: the broker never completes a branch heuristically
 
-Any session of the branch's user may prepare, commit and roll back a branch, and set its timeout; other users need rules
+Any session of the branch's user may prepare, commit and roll it back, and set its timeout; other users need rules
 (`transactions.distributed`). These commands are completed when their
 effect is on the disk; the result is sent before that. Branches are defined in `transactions.branch`. The status
 xa-rdonly is never used, as by qpidd.
