@@ -21,7 +21,7 @@ from qstore.broker.security.acl.errors import AclFileError, Problem
 from qstore.broker.security.acl.hosts import resolve
 from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import RuleSet
-from qstore.broker.security.acl.tables import LOOKUPS, Lookup, Permission, asked_values, lookups_for
+from qstore.broker.security.acl.tables import EVERY, LOOKUPS, Lookup, Permission, asked_values, lookups_for
 from qstore.formats.wording import plural
 from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run
@@ -36,6 +36,7 @@ Examples:
 qstore-acl check /etc/qpid/broker.acl
 qstore-acl explain broker.acl bob@QPID create queue orders durable=true queuemaxsize=1000000
 qstore-acl explain broker.acl bob@QPID publish exchange amq.topic routingkey=stocks.ibm
+qstore-acl explain broker.acl bob@QPID publish exchange orders.dead everyroutingkey='#'
 qstore-acl explain broker.acl bob@QPID create connection host=10.1.2.3
 qstore-acl who broker.acl consume queue orders
 qstore-acl test broker.acl expectations
@@ -97,7 +98,7 @@ class Question(NamedTuple):
         lookups = lookups_for(self.action, self.object_type)
         if not lookups:
             return f"the broker never asks about {self.action.value} {self.object_type.value}; see qstore-acl lookups"
-        asked = {*(self.values or {}), *(["name"] if self.name else [])}
+        asked = {*(self.values or {}), *(["name"] if self.name else [])} - {EVERY}
         unasked = [each for each in asked if not any(each in lookup.asked for lookup in lookups.values())]
         return f"the broker never asks for {', '.join(sorted(unasked))} here; see qstore-acl lookups" if unasked else ""
 
@@ -142,7 +143,11 @@ def _check(out: JsonLines | None, file: str, realm: str, *, offline: bool) -> in
 @_OFFLINE
 @_JSON
 def explain(*, file: str, user: str, question: Sequence[str], realm: str, offline: bool, as_json: bool) -> None:
-    """Tell what USER may do, and by which rule of FILE."""
+    """Tell what USER may do, and by which rule of FILE.
+
+    Declarations that forward messages, such as a queue with an alternate exchange, need the right to publish with every
+    routing key that the messages may have: ask with everyroutingkey=PATTERN, a pattern as of a topic exchange.
+    """
     engine, asked = _engine(file, realm, offline=offline), _question(question)
     decision = asked.ask(engine, user)
     with _output(as_json=as_json) as out:
@@ -224,7 +229,7 @@ def show_lookups(*, as_json: bool) -> None:
 def _tell_lookup(out: JsonLines | None, number: int, each: Lookup) -> None:
     asked = sorted(each.asked)
     if out is None:
-        click.echo(f"{number:2}  {each.action.value:8} {each.object_type.value:10} {' '.join(asked)}".rstrip())
+        click.echo(f"{number:2}  {each.action.value:8} {each.object_type.value:11} {' '.join(asked)}".rstrip())
         click.echo(f"    {each.event}")
         return
     fields = {"event": each.event, "action": each.action.value, "object": each.object_type.value}

@@ -6,7 +6,8 @@
                                                        not routed to queues
     qmf.default.topic    console.request.agent_locate  requests of version 2, which other agents get, too
     qpid.management      broker, agent.1.0             requests of version 1, likewise not routed
-    amq.direct and so on                               replies: wherever the request has asked for them
+    amq.direct and so on                               replies: wherever the request has asked for them, and its sender
+                                                       may publish (`outbox`)
 
 A request is a message with a reply-to, of version 2 if it has the application header `qmf.opcode`. It is carried out
 as a task; at most `_MAX_REQUESTS` at a time, and more are refused. What is published unasked is in `publisher`, and in
@@ -46,6 +47,7 @@ from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import MakeMessage, Message
     from qstore.broker.model.queues.queue import Queue
@@ -118,17 +120,24 @@ class Agent:
         body, opcode = message.body, message.header_text("qmf.opcode")
         if opcode is None:
             if isinstance(body, bytes) and body.startswith(MAGIC):
+                self._check_reply(request)
                 self._start(
                     self._requests_1.carry_out(body, request),
                     lambda error: self._requests_1.refuse(body, request, error),
                 )
         elif self._version_2 is not None:
             asked = _content_of(body, properties.content_type)
+            self._check_reply(request)
             self._requests_2.check(opcode, asked, caller)
             self._start(
                 self._requests_2.carry_out(opcode, asked, request),
                 lambda error: self._requests_2.refuse(request, error),
             )
+
+    def _check_reply(self, request: Request) -> None:
+        """Raise UnauthorizedError if the replies to a request may not go where it asks for."""
+        if request.reply_to is not None:
+            self._outbox.check_reply(request.caller, request.reply_to)
 
     def _start(self, work: Coroutine[Any, Any, None], refuse: Callable[[ModelError], None]) -> None:
         if self._under_way >= _MAX_REQUESTS:
@@ -206,7 +215,13 @@ class _Requests:
     def check_transaction(self) -> None:
         """Requests are carried out at once, whether or not they are part of a transaction."""
 
-    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:  # noqa: ARG002
+    def receive(
+        self,
+        message: Message,
+        queues: Mapping[str, Queue],  # noqa: ARG002
+        put: Put,
+        authorization: Authorization,  # noqa: ARG002
+    ) -> bool:
         """Take a request."""
         self._agent.request(message)
         return put(message, self._exchange.route(message).queues) if self._is_shared else False

@@ -57,7 +57,16 @@ async def prepare(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> No
             await of.prepare(managed)
 
 
-def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> Iterator[ManagedObject]:
-    """All objects of these classes. They may come and go between one and the next."""
+def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass], caller: Caller) -> Iterator[ManagedObject]:
+    """All objects of these classes that a caller may see. They may come and go between one and the next."""
     for of in classes:
-        yield from objects_of(managed, of)
+        if of.seen_by is None:
+            yield from objects_of(managed, of)
+        else:
+            may_see = of.seen_by(managed, caller)
+            yield from (each for each in objects_of(managed, of) if may_see(each.target))
+
+
+def may_see(managed: ManagedBroker, of: ManagedClass, target: object, caller: Caller) -> bool:
+    """Whether a caller may see an object."""
+    return of.seen_by is None or of.seen_by(managed, caller)(target)

@@ -4,20 +4,29 @@ A message is lost if there is no room for it: on a queue, or in the memory of th
 read costs no more than the limit of its queue, and however many there are, publishers are not slowed down for what
 nobody has asked for, and not refused for replies. Events that are raised while an event of an event is published are
 not published.
+
+A reply goes to the address in its request, and is therefore authorized as a message of the request's user: if that user
+may not publish there, the request is refused, and replies that are under way are dropped. Replies to queues that are
+exclusive to the connection of the request, as those of consoles are, need no rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import ReplyAddress
+from qstore.broker.model.topology.checks import is_owned_by
 from qstore.formats.errors import FormatError
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.caller import Caller
     from qstore.broker.model.message import MakeMessage, NewMessage
+    from qstore.broker.model.queues.queue import Queue
 
 DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
@@ -54,8 +63,23 @@ class Outbox:
         found = self._broker.exchanges.get(exchange)
         return found is not None and self._depth < _DEEP and bool(found.match(key).queues)
 
-    def send(self, new: NewMessage, *, is_reply: bool = False) -> None:
-        """Send a message: a reply, or something that nobody has asked for."""
+    def check_reply(self, caller: Caller, address: ReplyAddress) -> None:
+        """Raise UnauthorizedError unless the replies to a caller's request may go to this address."""
+        if not self._broker.authorization.authorizer.checks_publish:
+            return
+        exchange = self._broker.exchanges.get(address.exchange)
+        queues: Sequence[Queue] = ()
+        if exchange is not None and exchange.is_keyed and exchange.onward is None:
+            queues = exchange.match(address.routing_key).queues
+        self._check_reply(caller, address, queues)
+
+    def _check_reply(self, caller: Caller, address: ReplyAddress, queues: Sequence[Queue]) -> None:
+        """As `check_reply`; `queues` are those that the replies come to."""
+        if not queues or not all(is_owned_by(queue, caller) for queue in queues):
+            self._broker.authorization.check_publish(caller, *address)
+
+    def send(self, new: NewMessage, *, reply_for: Caller | None = None) -> None:
+        """Send a message: a reply to a caller's request, or something that nobody has asked for."""
         exchange = self._broker.exchanges.get(new.exchange)
         if exchange is None:
             return
@@ -65,7 +89,9 @@ class Outbox:
             message = self._make_message(new)
             route = router.route(message, exchange)
             size = (message.size + MESSAGE_OVERHEAD) * len(route.queues)
-            if not self._has_room(size, _REPLY_SHARE if is_reply else _UNASKED_SHARE):
+            if reply_for is not None:
+                self._check_reply(reply_for, ReplyAddress(new.exchange, new.routing_key), route.queues)
+            if not self._has_room(size, _UNASKED_SHARE if reply_for is None else _REPLY_SHARE):
                 self.lost += 1
                 return
             router.put(message, route.queues)

@@ -70,7 +70,8 @@ class Publisher:
 
     def _keys(self, of: ManagedClass) -> tuple[str, str]:
         """The keys under which the objects of a class are heard, in version 1 and 2; empty if they are not."""
-        if not self._managed.broker.settings.management_publish:
+        broker = self._managed.broker
+        if not broker.settings.management_publish or (of.seen_by is not None and broker.authorization.is_on):
             return "", ""
         key_1 = "" if self._sender_1 is None else self._sender_1.data_key(of)
         key_2 = "" if self._sender_2 is None else self._sender_2.data_key(of)

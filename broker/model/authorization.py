@@ -7,6 +7,7 @@
     ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
     ACCESS      METHOD      its name; `schemapackage` and `schemaclass` of the object that has it
     ACCESS      QUERY       the name of the object; `schemaclass`; one of them may be empty
+    ACCESS      TRANSACTION the owner of the branch, empty if unknown: another user's branch is listed
     CREATE      CONNECTION  no name; `host`, the client's address. The user is empty before authentication
     CREATE      QUEUE       its name; its properties (`queue_properties`), also if it exists already
     CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`, likewise
@@ -22,6 +23,18 @@
     PURGE       QUEUE       its name
     REROUTE     QUEUE       its name; `exchangename`
     UPDATE      BROKER      none: the timestamp setting or the log is changed, or the broker is ended
+    UPDATE      TRANSACTION the owner of the branch, likewise: another user's branch is joined, prepared, committed,
+                            rolled back, or gets another timeout
+
+Whatever the broker publishes, moves or deletes on behalf of a user is authorized as that user, with the exchange and
+the routing key that the message really has:
+
+    when it happens      where the message is known by then: `check_publish`
+    at a declaration     where messages are forwarded later, perhaps after a restart, with keys that are not known yet:
+                         `check_forwarding` asks for every key that a pattern matches. The creator of the queue,
+                         exchange or binding is responsible for all messages that go this way, of all publishers
+
+`tests/broker/test_acl_roads.py` has the table of all ways to a queue, and what authorizes each.
 
 Where it can be, a caller is checked before the object is looked for, so that nobody learns from an error whether an
 object exists that is not theirs.
@@ -70,6 +83,11 @@ class ObjectType(Enum):
     METHOD = "method"
     QUERY = "query"
     QUEUE = "queue"
+    TRANSACTION = "transaction"
+
+
+EVERY_KEY: Final = "#"
+"""The pattern that every routing key matches."""
 
 
 class Publishing(Enum):
@@ -95,6 +113,9 @@ class Authorizer(Protocol):
     def publishing(self, caller: Caller, exchange: str, routing_key: str) -> Publishing:
         """Whether the caller may publish to an exchange with a routing key."""
 
+    def allows_forwarding(self, caller: Caller, exchange: str, pattern: str) -> bool:
+        """Whether the caller may publish to an exchange with every routing key that a topic pattern matches."""
+
 
 class AllowAll:
     """Allows every operation."""
@@ -113,6 +134,10 @@ class AllowAll:
     def publishing(self, _caller: Caller, _exchange: str, _routing_key: str) -> Publishing:
         """Always."""
         return Publishing.ALWAYS
+
+    def allows_forwarding(self, _caller: Caller, _exchange: str, _pattern: str) -> bool:
+        """Always True."""
+        return True
 
 
 ALLOW_ALL: Final = AllowAll()
@@ -143,10 +168,29 @@ class Authorization:
 
     def check_publish(self, caller: Caller, exchange: str, routing_key: str) -> bool:
         """Raise UnauthorizedError unless the caller may publish. Returns whether this holds until the rules change."""
-        publishing = self.authorizer.publishing(caller, exchange, routing_key)
+        authorizer = self.authorizer
+        if not authorizer.checks_publish or caller is BROKER:
+            return True
+        publishing = authorizer.publishing(caller, exchange, routing_key)
         if publishing is Publishing.REFUSED:
             raise _refused(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange)
         return publishing is Publishing.ALWAYS
+
+    def check_forwarding(self, caller: Caller, exchange: str, pattern: str, purpose: str) -> None:
+        """Raise UnauthorizedError unless the caller may publish with every routing key that a topic pattern matches.
+
+        Args:
+            caller: the user who declares that messages are forwarded.
+            exchange: where they go.
+            pattern: matches the keys that they may have.
+            purpose: what forwards them, for the error: "as ... requires".
+        """
+        authorizer = self.authorizer
+        if not authorizer.checks_publish or caller is BROKER or authorizer.allows_forwarding(caller, exchange, pattern):
+            return
+        keys = "every routing key" if pattern == EVERY_KEY else f'every routing key that "{pattern}" matches'
+        refused = _refused(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange)
+        raise UnauthorizedError(f"{refused} with {keys}, as {purpose} requires")
 
 
 def _refused(caller: Caller, action: Action, object_type: ObjectType, name: str) -> UnauthorizedError:

@@ -7,7 +7,7 @@ objects and messages; `recover` loads them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import Store, TellProgress
 from qstore.broker.model.tick import Tick
+from qstore.broker.model.topology.access import Access
 from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.deletion import QueueRemoval
 from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
@@ -114,13 +115,14 @@ class Broker:
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
         self.idle_queues = IdleQueues(clock)
-        self.router = Router(store, self.tick, self.queues)
+        self.router = Router(store, self.tick, self.queues, self.authorization)
         self.expiries = Expiries(clock, call_later)
         self.queue_factory = self._new_queue_factory()
         self.distributed = DistributedTransactions(
             self.router,
             store,
             self.tick,
+            self.authorization,
             partial(self._new_transaction, settings.queue_limit_bytes),
             default_timeout=settings.dtx_default_timeout_seconds,
             max_timeout=settings.dtx_max_timeout_seconds,
@@ -131,11 +133,10 @@ class Broker:
         self.has_timestamps = settings.enable_timestamp
         storage = TopologyStorage(store, self.events.emit)
         self.arguments = ArgumentCheck()
-        self.exchange_bindings = ExchangeBindings(
-            self.exchanges, storage, self.authorization, self.events, self.arguments
-        )
+        access = Access(self.authorization, self.queue_factory.default_bytes, _events_to(settings))
+        self.exchange_bindings = ExchangeBindings(self.exchanges, storage, access, self.events, self.arguments)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
-        self.topology = self._new_topology(storage)
+        self.topology = self._new_topology(storage, access)
         self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
         self.removal.leaves = self.redirections.cancel
         if store is not None:
@@ -165,7 +166,7 @@ class Broker:
         factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
-    def _new_topology(self, storage: TopologyStorage) -> Topology:
+    def _new_topology(self, storage: TopologyStorage, access: Access) -> Topology:
         return Topology(
             self.queues,
             self.exchanges,
@@ -175,7 +176,7 @@ class Broker:
             removal=self.removal,
             bindings=BindingMaker(self.router, self.tick, storage, self.clock),
             bound_exchanges=self.exchange_bindings,
-            authorization=self.authorization,
+            access=access,
             quotas=self.quotas,
             events=self.events,
             arguments=self.arguments,
@@ -272,7 +273,7 @@ class Broker:
                 self.quotas.queue_created(queue.creator)
                 self.idle_queues.used(queue)
             for xid, effects in recovery.in_doubt.items():
-                self.distributed.recover(xid, effects)
+                self.distributed.recover(xid, effects, self.store.transactions.user_of(xid))
 
     # ---- serving clients ----
 
@@ -292,3 +293,10 @@ class Broker:
             if queue.journal is not None and (rids := queue.delivered_rids())
         }
         return self.store.close(delivered)
+
+
+def _events_to(settings: BrokerSettings) -> Sequence[tuple[str, str | None]]:
+    """Where the events of replicated queues are sent: an exchange, and a routing key, or None for any."""
+    if settings.replication_exchange:
+        return ((settings.replication_exchange, None),)
+    return (("", settings.replication_queue),) if settings.replication_queue else ()

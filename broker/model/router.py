@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.errors import InternalError, ModelError, QueueOverflowError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Message
@@ -37,14 +38,17 @@ class Router:
         store: persists durable messages; None without persistence.
         tick: records which queues and journals were written to.
         queues: name -> queue.
+        authorization: checks what exchanges do themselves for the publisher of a message.
 
     Attributes:
         unroutable: number of messages dropped because no queue matched.
         stops: the stopped queues that the last message was put on; its publisher takes them (`flow_control`).
     """
 
-    def __init__(self, store: Store | None, tick: Tick, queues: Mapping[str, Queue]) -> None:
-        self._store, self._tick, self._queues = store, tick, queues
+    def __init__(
+        self, store: Store | None, tick: Tick, queues: Mapping[str, Queue], authorization: Authorization
+    ) -> None:
+        self._store, self._tick, self._queues, self._authorization = store, tick, queues, authorization
         self.unroutable = 0
         self.stops: list[Stop] = []
         self._diverting = 0  # moves within which others are made
@@ -140,7 +144,7 @@ class Router:
     def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> bool:
         """As `publish`, with a known route."""
         if exchange.receiver is not None and exchange.receiver.takes(message):
-            return exchange.receiver.receive(message, self._queues, self.put)
+            return exchange.receiver.receive(message, self._queues, self.put, self._authorization)
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)

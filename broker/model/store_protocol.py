@@ -234,6 +234,9 @@ class StoreTransactions(Protocol[_JournalUsed]):
     def in_doubt(self) -> list[bytes]:
         """The xids of distributed transactions that are prepared but neither committed nor aborted."""
 
+    def user_of(self, xid: bytes) -> str:
+        """The user who has prepared one of these; empty if the store does not know."""
+
     def commit(
         self,
         enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
@@ -253,9 +256,10 @@ class StoreTransactions(Protocol[_JournalUsed]):
         enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[_JournalUsed, int]],
         done: Done,
+        user: str,
         /,
     ) -> list[int]:
-        """Write a branch, so that it can be committed or aborted after any crash; otherwise as `commit`."""
+        """Write a branch of a user, so that it can be committed or aborted after any crash; otherwise as `commit`."""
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
         """Commit a prepared branch. Raises `Store.errors`."""

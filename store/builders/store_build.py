@@ -11,7 +11,7 @@ The caller chooses the queues and their numbers; a watcher receives progress rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from qstore.formats.broker_records.topology import (
@@ -44,7 +44,7 @@ from qstore.store.live.rids import RecordIds
 from qstore.store.live.taking_up import journal_info
 from qstore.store.parameters import StoreParameters
 from qstore.store.recovery.journal_content import JournalContent, content_at_most
-from qstore.store.recovery.prepared import DISTRIBUTED
+from qstore.store.recovery.prepared import prepare_data
 
 
 class JournalSource(NamedTuple):
@@ -97,7 +97,7 @@ class BuildWatcher(Protocol):
 
 
 def build_prepared_list(
-    environment: Environment, directory: str, info: JournalInfo, xids: Sequence[bytes], rids: NewRecordIds
+    environment: Environment, directory: str, info: JournalInfo, prepared: Mapping[bytes, str], rids: NewRecordIds
 ) -> None:
     """Build a prepared list, of either format, with a prepare record for each transaction in doubt.
 
@@ -105,20 +105,20 @@ def build_prepared_list(
         environment: disk, clock and random numbers.
         directory: the list's, which is created.
         info: the requested journal.
-        xids: the transactions.
+        prepared: id of each transaction -> its user; empty if unknown.
         rids: source of record ids.
 
     Raises:
         StoreError, OSError: as `build_journal`.
     """
     content = JournalContent()
-    for xid in xids:
+    for xid, user in prepared.items():
         content.transaction(len(xid))
-        content.message(len(DISTRIBUTED), len(xid))
+        content.message(len(prepare_data(user)), len(xid))
 
     def fill(build: JournalBuild) -> None:
-        for xid in xids:
-            build.message(rids.take(), (DISTRIBUTED,), xid)
+        for xid, user in prepared.items():
+            build.message(rids.take(), (prepare_data(user),), xid)
 
     build_journal(environment, directory, info, content, fill)
 
@@ -193,9 +193,9 @@ class StoreBuild:
         # An error is raised again when an id is needed.
         self._rids = RecordIds(catalogue, InlineBackground(), lambda _: None)
 
-    def prepared_list(self, xids: Sequence[bytes]) -> None:
-        """Add a prepare record for each transaction in doubt. Raises StoreError, OSError."""
-        if not xids:
+    def prepared_list(self, prepared: Mapping[bytes, str]) -> None:
+        """Add a prepare record for each transaction in doubt, with its user. Raises StoreError, OSError."""
+        if not prepared:
             return
         parameters = self._parameters
         info = journal_info(
@@ -206,7 +206,7 @@ class StoreBuild:
             base_name=TPL_BASE_NAME,
         )
         remove_journal(self._environment.disk, self._new.prepared_list)
-        build_prepared_list(self._environment, self._new.prepared_list, info, xids, self._rids)
+        build_prepared_list(self._environment, self._new.prepared_list, info, prepared, self._rids)
 
     def queue(self, queue: QueueToBuild) -> None:
         """Add a queue with its messages. Raises StoreError, CatalogueError, OSError."""

@@ -17,7 +17,7 @@ As with `store_build`, the caller chooses the queues and their numbers.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
@@ -108,9 +108,9 @@ class Version1Build:
 
     # ---- journals ----
 
-    def prepared_list(self, xids: Sequence[bytes]) -> None:
-        """Add a prepare record for each transaction in doubt. Raises StoreError, OSError."""
-        if not xids:
+    def prepared_list(self, prepared: Mapping[bytes, str]) -> None:
+        """Add a prepare record for each transaction in doubt; qpidd's have no user. Raises StoreError, OSError."""
+        if not prepared:
             return
         parameters = self._parameters
         info = version_1_info(
@@ -122,7 +122,9 @@ class Version1Build:
             parameters.tpl_page_bytes,
             parameters.tpl_wcache_num_pages,
         )
-        build_prepared_list(self._environment, posixpath.join(self._root, "tpl"), info, xids, self._rids)
+        build_prepared_list(
+            self._environment, posixpath.join(self._root, "tpl"), info, dict.fromkeys(prepared, ""), self._rids
+        )
 
     def queue(self, queue: QueueToBuild) -> None:
         """Add a queue with its messages.

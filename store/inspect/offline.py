@@ -76,6 +76,7 @@ class RecoveredTransaction(NamedTuple):
         two_phase: distributed or local, according to the prepared list; None if unknown.
         enqueues, dequeues: its undecided records in the queues' journals; None if no journal was read.
         resolved_from: its outcome before a manual decision; None without one.
+        user: the user that started it; empty if unknown.
     """
 
     xid: bytes
@@ -84,6 +85,7 @@ class RecoveredTransaction(NamedTuple):
     enqueues: int | None
     dequeues: int | None
     resolved_from: Outcome | None = None
+    user: str = ""
 
 
 class Decisions(NamedTuple):
@@ -112,6 +114,7 @@ class _OpenTransactions:
     def __init__(self, prepared: list[PreparedTransaction], decisions: Decisions) -> None:
         self._found = {transaction.xid: transaction.outcome for transaction in prepared}
         self._two_phase = {transaction.xid: transaction.two_phase for transaction in prepared}
+        self._users = {transaction.xid: transaction.user for transaction in prepared}
         self._order: dict[bytes, Outcome] = {}
         self._outcomes = dict(decisions.outcomes)
         for xid, outcome in self._found.items():
@@ -137,6 +140,7 @@ class _OpenTransactions:
                 self._enqueues[xid] if counted else None,
                 self._dequeues[xid] if counted else None,
                 found if (found := self._found.get(xid, Outcome.UNPREPARED)) is not outcome else None,
+                self._users.get(xid, ""),
             )
             for xid, outcome in self._order.items()
         ]

@@ -46,7 +46,7 @@ from qstore.store.live.commit_groups import CommitGroup, CommitGroups
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.transaction_parts import Dequeue, Enqueue, Parts, admit, append, collect
-from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
+from qstore.store.recovery.prepared import LOCAL, PreparedTransaction, prepare_data
 
 
 class _Stage(Enum):
@@ -65,13 +65,14 @@ class _Branch:
         stage: its progress.
         rid: record id of its enqueue in the prepared list; 0 before there is one.
         journals: the journals in which it is open.
+        user: whose it is; empty if that is not known.
         commits: its outcome, once decided.
     """
 
-    __slots__ = ("commits", "journals", "rid", "stage")
+    __slots__ = ("commits", "journals", "rid", "stage", "user")
 
-    def __init__(self, stage: _Stage, rid: int, journals: list[QueueJournal]) -> None:
-        self.stage, self.rid, self.journals = stage, rid, journals
+    def __init__(self, stage: _Stage, rid: int, journals: list[QueueJournal], user: str) -> None:
+        self.stage, self.rid, self.journals, self.user = stage, rid, journals, user
         self.commits = False
 
 
@@ -100,6 +101,10 @@ class Transactions:
     def in_doubt(self) -> list[bytes]:
         """The distributed transactions that are prepared and undecided."""
         return [xid for xid, branch in self._branches.items() if branch.stage is _Stage.PREPARED]
+
+    def user_of(self, xid: bytes) -> str:
+        """The user who has prepared a distributed transaction in doubt; empty if that is not known."""
+        return self._branches[xid].user
 
     # ---- local ----
 
@@ -192,8 +197,10 @@ class Transactions:
 
     # ---- distributed ----
 
-    def prepare(self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
-        """Write a branch, so that it can be committed or aborted in any event; otherwise as `commit`.
+    def prepare(
+        self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done, user: str = ""
+    ) -> list[int]:
+        """Write a branch of a user, so that it can be committed or aborted in any event; otherwise as `commit`.
 
         Raises:
             StoreError: a branch with that xid exists already. Otherwise as `commit`.
@@ -213,7 +220,7 @@ class Transactions:
         admit(self._appender, xid, parts)
         append(self._appender, xid, parts)
         journals = list(parts)
-        branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
+        branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals, user)
         wait = self._flusher.when_gathered if len(journals) > 1 else self._flusher.when_synced
         wait(journals, lambda error: self._written(xid, branch, journals, done, error))
         return ids[:count]
@@ -257,7 +264,7 @@ class Transactions:
         for xid, transaction in held.items():
             if transaction.outcome is Outcome.IN_DOUBT:
                 assert transaction.rid is not None
-                self._branches[xid] = _Branch(_Stage.PREPARED, transaction.rid, [])
+                self._branches[xid] = _Branch(_Stage.PREPARED, transaction.rid, [], transaction.user)
         try:
             for journal in journals:
                 for xid in list(journal.writer.transactions):
@@ -297,12 +304,12 @@ class Transactions:
         count: int = 1,
     ) -> None:
         """The records are synced in all journals, or failed; `count` local transactions have no `branch`."""
-        writer, kind = self._list.writer, LOCAL if branch is None else DISTRIBUTED
-        crc = extend_crc32c(0, kind)
+        writer, data = self._list.writer, LOCAL if branch is None else prepare_data(branch.user)
+        crc = extend_crc32c(0, data)
         if error is None:
             try:
                 rid = self._appender.take_id()
-                self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (kind,), len(kind), crc))
+                self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (data,), len(data), crc))
             except JournalFullError:
                 error = _prepared_list_full(self._list)
             except (JournalError, CatalogueError) as refusal:

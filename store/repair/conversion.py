@@ -211,9 +211,9 @@ class _Conversion:
 
     def _fill(self, recovered: RecoveredStore, new: StoreDirectory, catalogue: Catalogue) -> None:
         build = StoreBuild(self._environment, new, self._parameters, catalogue, self)
-        xids = [each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT]
-        self._made["in_doubt"] = len(xids)
-        build.prepared_list(xids)
+        prepared = {each.xid: each.user for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT}
+        self._made["in_doubt"] = len(prepared)
+        build.prepared_list(prepared)
         topology = self._source.topology or Topology()
         for number, exchange in topology.exchanges.items():
             if self._is_legal(number, "exchanges.db"):

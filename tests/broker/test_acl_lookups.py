@@ -34,6 +34,10 @@ class Collector:
         self.asked.append((Action.PUBLISH, ObjectType.EXCHANGE, frozenset(("name", "routingkey"))))
         return Publishing.ALWAYS
 
+    def allows_forwarding(self, _caller: Caller, _exchange: str, _pattern: str) -> bool:
+        self.asked.append((Action.PUBLISH, ObjectType.EXCHANGE, frozenset(("name", "routingkey"))))
+        return True
+
     def numbers(self) -> set[int]:
         """The lookups that were asked; fails if something else was."""
         found = set()
@@ -75,7 +79,7 @@ def test_commands_of_0_10() -> None:
     client.publish("q", b"1")
     client.command("queue.purge", queue="q")
     client.sync()
-    assert collector.numbers() == {2, 3, 6, 10, 11, 14, 17, 18, 19, 23, 27, 29, 30, 31}
+    assert collector.numbers() == {2, 3, 6, 10, 11, 14, 17, 18, 19, 23, 27, 29, 30, 31, 38}
 
 
 OF_1_0 = {5, 6, 13, 14, 16, 18, 28, 29}
@@ -110,6 +114,6 @@ def test_management(tmp_path: Path) -> None:
             assert queries == {frozenset(("schemaclass",)), frozenset(("name", "schemaclass"))}
             collector.asked = [each for each in collector.asked if each[1] is not ObjectType.QUERY]
             found = collector.numbers() - OF_1_0
-            assert found == {1, 7, 8, 10, 11, 15, 20, 21, 22, 23, 24, 25, 26, 30, 31, 32, 33, 34, 35}
+            assert found == {1, 7, 8, 10, 11, 15, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 38}
 
     asyncio.run(run())

@@ -52,6 +52,10 @@ class Guard:
         self.asked.append((caller.user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, {"routingkey": routing_key}))
         return Publishing.REFUSED if Action.PUBLISH in self.refused else self.publishes
 
+    def allows_forwarding(self, caller: Caller, exchange: str, pattern: str) -> bool:
+        self.asked.append((caller.user, Action.PUBLISH, ObjectType.EXCHANGE, exchange, {"every key of": pattern}))
+        return Action.PUBLISH not in self.refused
+
 
 def scene(test: Callable[[Wired], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
     async def run() -> None:
@@ -137,10 +141,12 @@ def test_what_is_asked(tmp_path: Path) -> None:
         pages = {"paging": False, "pages": 0, "pagefactor": 0}
         key = {"queuename": "q", "routingkey": "a.#"}
         made = {"type": "topic", "durable": True, "alternate": "amq.fanout"}
-        assert [each[0] for each in guard.asked] == ["anna@QPID"] * 6
+        assert [each[0] for each in guard.asked] == ["anna@QPID"] * 8
         assert [each[1:] for each in guard.asked] == [
             (Action.CREATE, ObjectType.EXCHANGE, "e", made | {"autodelete": False}),
+            (Action.PUBLISH, ObjectType.EXCHANGE, "amq.fanout", {"every key of": "#"}),
             (Action.CREATE, ObjectType.QUEUE, "q", flags | limits | pages),
+            (Action.PUBLISH, ObjectType.EXCHANGE, "e", {"every key of": "#"}),
             (Action.BIND, ObjectType.EXCHANGE, "e", key),
             (Action.UNBIND, ObjectType.EXCHANGE, "e", key),
             (Action.DELETE, ObjectType.QUEUE, "q", flags),

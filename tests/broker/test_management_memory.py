@@ -12,6 +12,7 @@ from qstore.broker.model.message import NewMessage
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import Wired, wired
+from tests.support.management_console import CONSOLE
 
 _MIB = 1 << 20
 
@@ -34,7 +35,9 @@ class Stage:
     def send(self, size: int, *, is_reply: bool = False) -> bool:
         """Send a message. Returns whether it is on all queues."""
         before = self.wired.broker.totals.messages
-        self.outbox.send(NewMessage("key", EMPTY_MAP, content=bytes(size), exchange=TOPIC), is_reply=is_reply)
+        self.outbox.send(
+            NewMessage("key", EMPTY_MAP, content=bytes(size), exchange=TOPIC), reply_for=CONSOLE if is_reply else None
+        )
         added = self.wired.broker.totals.messages - before
         assert added in (0, self.queues)
         return added > 0

@@ -106,6 +106,7 @@ class FakeStore:
         self.reads: list[Callable[[], None]] = []
         self.flushed: list[list[FakeJournal]] = []
         self.prepared: dict[bytes, tuple[_Places, _Places]] = {}
+        self.users: dict[bytes, str] = {}
         self.is_immediate = self.refuses_decisions = False
         self.has_unflushed = False
         self.starts = 0
@@ -200,8 +201,10 @@ class FakeStore:
         enqueues: Sequence[tuple[FakeJournal, list[tuple[Sequence[bytes], int, int]]]],
         dequeues: Sequence[tuple[FakeJournal, int]],
         done: Done,
+        user: str,
     ) -> list[int]:
         assert xid not in self.prepared
+        self.users[xid] = user
         rids = self.commit(enqueues, (), done)
         self.prepared[xid] = (
             [(journal, rid) for journal, rid in dequeues],
@@ -226,6 +229,9 @@ class FakeStore:
     @property
     def in_doubt(self) -> list[bytes]:
         return list(self.prepared)
+
+    def user_of(self, xid: bytes) -> str:
+        return self.users.get(xid, "")
 
     # ---- the disk ----
 

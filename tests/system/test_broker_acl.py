@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
+from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode, XaStatus
+from qstore.formats.amqp_0_10.structs import BranchId
+from qstore.formats.values import typed_map
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
 from tests.support.raw_peer import RawPeer, SessionEndedError
@@ -113,4 +115,49 @@ def test_rules_quotas_and_reloads(make_broker: BrokerMaker, tmp_path: Path) -> N
         with pytest.raises(SessionEndedError) as ended:
             anna.declare("q4")
     assert "may not have more than 1 queues" in ended.value.text
+    assert broker.stop() == 0, broker.log_text()
+
+
+def test_forwarding_lasts_and_branches_keep_their_user_over_a_crash(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--acl-file", "broker.acl")
+    broker.data_directory.mkdir(parents=True)
+    file = broker.data_directory / "broker.acl"
+    file.write_text("acl allow all all\n")
+    broker.start()
+    xid = BranchId(1, b"global", b"branch")
+    letters = typed_map({"x-dead-letter-exchange": "kx"})
+    with Anna(broker.port) as anna:
+        anna.call("exchange.declare", exchange="kx", type="topic", durable=True)
+        anna.declare("hot", durable=True)
+        anna.call("exchange.bind", exchange="kx", queue="hot", binding_key="hot.#")
+        anna.call("queue.declare", queue="hot.work", durable=True, arguments=letters)
+        anna.publish("hot.work", b"to be rejected", durable=True)
+        anna.call("dtx.select")
+        anna.call("dtx.start", xid=xid)
+        anna.publish("hot", b"in the branch", durable=True)
+        anna.call("dtx.end", xid=xid)
+        assert anna.call("dtx.prepare", xid=xid)["status"] == XaStatus.XA_OK
+        anna.sync()
+        broker.kill()
+    file.write_text("acl deny all publish exchange name=kx\nacl deny all all transaction\nacl allow all all\n")
+    broker.start()
+    for command, values in (
+        ("dtx.commit", {"xid": xid}), ("dtx.rollback", {"xid": xid}),
+        ("queue.declare", {"queue": "another", "arguments": letters}),
+    ):  # fmt: skip
+        with Bert(broker.port) as bert:
+            bert.call("dtx.select")
+            assert bert.call("dtx.recover")["in_doubt"].values == ()
+            with pytest.raises(SessionEndedError) as ended:
+                bert.call(command, **values)
+            assert ended.value.code == ErrorCode.UNAUTHORIZED_ACCESS
+    with Anna(broker.port) as anna:
+        anna.call("dtx.select")
+        assert len(anna.call("dtx.recover")["in_doubt"].values) == 1
+        assert anna.call("dtx.commit", xid=xid)["status"] == XaStatus.XA_OK
+        anna.subscribe("hot.work")
+        (delivery,) = anna.take(1)
+        anna.call("message.reject", transfers=((delivery.number, delivery.number),))
+        assert anna.message_count("hot") == 2, "messages are forwarded as it was allowed when the queue was created"
+        anna.end()
     assert broker.stop() == 0, broker.log_text()

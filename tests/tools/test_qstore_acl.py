@@ -135,9 +135,24 @@ def test_expectations(file: Path, tmp_path: Path) -> None:
 def test_lookups() -> None:
     done = invoke("lookups")
     assert done.exit_code == 0
-    assert len(done.output.splitlines()) == 70
-    assert " 3  access   exchange   name queuename routingkey\n    AMQP 0-10 query binding\n" in done.output
-    assert [each["number"] for each in lines(invoke("lookups", "--json"))] == list(range(1, 36))
+    assert len(done.output.splitlines()) == 76
+    assert " 3  access   exchange    name queuename routingkey\n    AMQP 0-10 query binding\n" in done.output
+    assert [each["number"] for each in lines(invoke("lookups", "--json"))] == list(range(1, 39))
+    assert "36  access   transaction name\n" in done.output
+
+
+def test_declarations_that_forward_messages(tmp_path: Path) -> None:
+    file = tmp_path / "ways.acl"
+    file.write_text(
+        "acl deny bob@QPID publish exchange name=kx routingkey=hot.#\nacl allow bob@QPID publish exchange\n"
+    )
+    asked = "explain", file, "bob@QPID", "publish", "exchange", "kx"
+    assert invoke(*asked, "everyroutingkey=cold.#").output.startswith("allow: rule 2 in line 2")
+    done = invoke(*asked, "everyroutingkey=#")
+    assert (done.exit_code, done.output) == (
+        1, "deny: rule 1 in line 1: deny bob@QPID publish exchange name=kx routingkey=hot.#\n"
+    )  # fmt: skip
+    assert invoke(*asked, "routingkey=#").exit_code == 0, "the key # itself"
 
 
 def test_names_of_hosts(tmp_path: Path) -> None:

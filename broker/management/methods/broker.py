@@ -13,6 +13,7 @@ from qstore.broker.management.methods.creation import unknown_type
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, NotImplementedByBrokerError
 from qstore.broker.model.queues.groups import GroupOrder
+from qstore.broker.model.topology.checks import check_private
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, c
         managed.broker.authorization.check(caller, Action.ACCESS, ObjectType(kind.lower()), name)
     for of in classes:
         target = of.target(managed, name)
-        if target is not None:
+        if target is not None and (of.seen_by is None or of.seen_by(managed, caller)(target)):
             if of.prepare is not None:
                 await of.prepare(managed)
             results: Results = {**of.map_of(*of.values(target))}
             if of.name == "queue" and isinstance(target.order, GroupOrder):
+                check_private(target, caller)  # the names of groups are values of headers
                 results["qpid.message_group_queue"] = _groups(target.order)
             return {"results": results}
     raise NotFoundError(f"Object not found: {printable(name)}")

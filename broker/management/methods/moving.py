@@ -4,7 +4,9 @@ Messages are moved as to an alternate exchange: each is stored at its destinatio
 method succeeds when all of that is on the disk. A message that cannot be moved stays; those before it were moved. What
 a rerouted message has passed (`x-qpid.trace`) is cleared, so that a federation takes it. Others are served in between.
 
-That a queue is exclusive to a client does not matter here.
+The caller needs the right to move or reroute, and to publish to the destination with the keys that each message has.
+Queues that are exclusive to a session of AMQP 0-10 are no exception; those that are exclusive to a connection of AMQP
+0-9-1 are left to that connection.
 
 Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the trace).
 """
@@ -21,6 +23,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.broker.model.queues.entry import AVAILABLE
+from qstore.broker.model.topology.checks import check_private
 from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:
@@ -59,7 +62,9 @@ async def move_messages(managed: ManagedBroker, _broker: object, arguments: Argu
     topology = managed.broker.topology
     source, target = text(arguments, "srcQueue"), text(arguments, "destQueue")
     managed.broker.authorization.check(caller, Action.MOVE, ObjectType.QUEUE, source, queuename=target)
+    managed.broker.authorization.check_publish(caller, "", target)
     queue, destination = topology.find_queue(source), topology.find_queue(target)
+    check_private(queue, caller)
     if queue is destination:
         raise InvalidArgumentError(f'queue "{source}" is both source and destination')
     await _move_all(managed, queue, _QueueAlone(destination), count(arguments, "qty"), wants(arguments))
@@ -75,7 +80,8 @@ async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, ca
     exchange = queue.alternate if uses_alternate else managed.broker.topology.find_exchange(name)
     if exchange is None:
         raise PreconditionFailedError(f'queue "{queue.name}" has no alternate exchange')
-    await _move_all(managed, queue, exchange, count(arguments, "request"), wants(arguments), clears_trace=True)
+    check_private(queue, caller)
+    await _move_all(managed, queue, exchange, count(arguments, "request"), wants(arguments), caller)
     return {}
 
 
@@ -83,6 +89,7 @@ async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, call
     """Remove messages from a queue."""
     tick = managed.broker.tick
     managed.broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    check_private(queue, caller)
     waiting, selection = Waiting(), Selection(queue, count(arguments, "request"), wants(arguments))
     while not selection.is_over:
         is_written = False
@@ -103,23 +110,31 @@ async def _move_all(
     exchange: Alternate[Queue],
     number: int,
     selects: Wants | None,
-    *,
-    clears_trace: bool = False,
+    rerouter: Caller | None = None,
 ) -> None:
     """Move so many messages, or all if it is 0, and wait until they are there and have left.
+
+    Those that are rerouted for the user `rerouter` are published by their keys: it is asked for each, and the trace of
+    each is cleared.
 
     Raises:
         ModelError: one could not be moved; those before it were.
     """
     router, waiting, selection = managed.broker.router, Waiting(), Selection(queue, number, selects)
     failures: list[ModelError] = []
+    authorization = managed.broker.authorization
     while not selection.is_over and not failures:
         for entry in selection.portion():
             if not queue.acquire(entry, is_consumed=False):
                 continue
-            message = _without_trace(entry.message) if clears_trace else entry.message
+            done = waiting.one_more()
             try:
-                router.move(queue, entry, exchange, waiting.one_more(), message)
+                message = entry.message if rerouter is None else _without_trace(entry.message)
+                if rerouter is not None and authorization.authorizer.checks_publish:
+                    message = message.whole()
+                    for each in (message, *message.under_further_keys()):
+                        authorization.check_publish(rerouter, exchange.name, each.routing_key)
+                router.move(queue, entry, exchange, done, message)
             except ModelError as error:
                 queue.release(entry, is_redelivered=False)
                 waiting.cancel_one()

@@ -1,4 +1,7 @@
-"""Methods that end a branch of a distributed transaction, as the commands dtx.commit and dtx.rollback do."""
+"""Methods that end a branch of a distributed transaction, as the commands dtx.commit and dtx.rollback do.
+
+For another user's branch the caller needs the right of `UPDATE TRANSACTION`, as for these commands.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,18 @@ if TYPE_CHECKING:
     from qstore.broker.model.transactions.branch import Branch, Done
 
 
-async def commit(managed: ManagedBroker, branch: Branch, _arguments: Arguments, _caller: Caller) -> Results:
+async def commit(managed: ManagedBroker, branch: Branch, _arguments: Arguments, caller: Caller) -> Results:
     """Commit a branch that is in doubt."""
+    managed.broker.distributed.check_use(caller, branch)
     status = await _end(managed, partial(branch.commit, one_phase=False))
     if status is not Status.OK:
         raise IllegalStateError(f"{branch.title} was rolled back")
     return {}
 
 
-async def roll_back(managed: ManagedBroker, branch: Branch, _arguments: Arguments, _caller: Caller) -> Results:
+async def roll_back(managed: ManagedBroker, branch: Branch, _arguments: Arguments, caller: Caller) -> Results:
     """Roll a branch back."""
+    managed.broker.distributed.check_use(caller, branch)
     await _end(managed, branch.roll_back)
     return {}
 

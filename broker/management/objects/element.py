@@ -179,6 +179,8 @@ class ManagedClass:
         stored_id: the number of an object that is there again after a restart; 0 for others.
         created: when an object was created, in seconds since 1970; 0 if that is not known.
         prepare: what is done in turns before objects are looked at; None for nothing.
+        seen_by: for a caller, tells whether that user may see an object; None if all may. If it is given, objects are
+            not published unasked where there are access rules.
         declared: the statistics as they are declared, in one row each.
     """
 
@@ -193,6 +195,7 @@ class ManagedClass:
     stored_id: Callable[[Any], int] = _zero
     created: Callable[[Any], float] = _zero
     prepare: Callable[[Managed], Awaitable[None]] | None = None
+    seen_by: Callable[[Managed, Caller], Callable[[Any], bool]] | None = None
     statistics: tuple[Statistic, ...] = field(init=False)
     hash: UUID = field(init=False)
 

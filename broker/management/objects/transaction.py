@@ -2,7 +2,8 @@
 
 It is this broker's own: qpidd has none. A branch is named by its xid in hex. One that is in doubt waits for a
 transaction manager that may never come back; then an operator decides for it (a heuristic decision), with the promise
-of the protocol's own command: the method returns when the outcome is on the disk.
+of the protocol's own command: the method returns when the outcome is on the disk. With access rules, users see their
+own branches, and those of others by `ACCESS TRANSACTION`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ TRANSACTION_CLASS: Final = ManagedClass(
     "transaction",
     (
         prop("xid", "lstr", "RC index", lambda branch: branch.xid.hex(), "Id of the branch, in hex"),
+        prop("user", "lstr", "RO", of("user"), "The user that started it; empty if unknown"),
         prop("timeout", "uint32", "RO", of("timeout"), "Time after which it is rolled back unless prepared", "second"),
     ),
     (
@@ -50,5 +52,6 @@ TRANSACTION_CLASS: Final = ManagedClass(
         )
     ),
     objects=_objects,
+    seen_by=lambda managed, caller: managed.broker.distributed.seen_by(caller),
     find=_find,
 )

@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.management.calls import all_of, call, check_query, prepare
+from qstore.broker.management.calls import all_of, call, check_query, may_see, prepare
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.objects.classes import CLASSES, ManagedObject, classes_named
+from qstore.broker.management.outbox import VERSION_1
 from qstore.broker.management.qmf1 import content
 from qstore.broker.management.qmf1.schema import class_schema, event_schema
 from qstore.broker.management.qmf1.sender import SCHEMA_KEY, Batch, Sender
@@ -87,9 +88,9 @@ class Requests:
             self._take_schema(sequence, fields, body[message.end :], request)
             return len(body)
         elif opcode in _SIMPLE:
-            self._sender.reply(request.reply_to, _SIMPLE[opcode](self, sequence, fields, request))
+            self._sender.reply(request, _SIMPLE[opcode](self, sequence, fields, request))
         else:
-            self._sender.reply(request.reply_to, [_end(sequence, NOT_IMPLEMENTED)])
+            self._sender.reply(request, [_end(sequence, NOT_IMPLEMENTED)])
             return len(body)
         return message.end
 
@@ -101,7 +102,7 @@ class Requests:
             return
         status, text = status_of(error), str(error)
         opcode = "m" if message.opcode == "M" else "z"
-        self._sender.reply(request.reply_to, [encode_message(opcode, message.sequence, status, text)])
+        self._sender.reply(request, [encode_message(opcode, message.sequence, status, text)])
 
     # ---- the schema ----
 
@@ -156,7 +157,7 @@ class Requests:
         try:
             classes, found = self._asked_for(query, request)
         except ModelError as error:
-            self._sender.reply(request.reply_to, [_end(sequence, status_of(error), text_of(error))])
+            self._sender.reply(request, [_end(sequence, status_of(error), text_of(error))])
             return
         batch = Batch()
         await prepare(self._managed, classes)
@@ -167,10 +168,10 @@ class Requests:
                 content.object_message("g", sequence, each.of, known, values, self._registry.id_of, times=times)
             )
             if full or self._turns.is_over:
-                self._sender.reply(request.reply_to, [full or batch.take()])
+                self._sender.reply(request, [full or batch.take()])
                 await self._turns.next()
         full = batch.add(_end(sequence, OK))
-        self._sender.reply(request.reply_to, [each for each in (full, batch.take()) if each])
+        self._sender.reply(request, [each for each in (full, batch.take()) if each])
 
     def _asked_for(
         self, query: dict[str, Any], request: Request
@@ -180,11 +181,13 @@ class Requests:
         if identity is not None:
             object_id = identity if isinstance(identity, ObjectId) else _object_id(identity)
             found = None if object_id is None else self._registry.find(object_id)
+            if found is not None and not may_see(self._managed, found.of, found.target, request.caller):
+                found = None
             return ((), ()) if found is None else ((found.of,), (found,))
         if not class_name:
             raise InvalidArgumentError("the query has neither _class nor _objectid")
         classes = classes_named(package or None, class_name)
-        return classes, all_of(self._managed, classes)
+        return classes, all_of(self._managed, classes, request.caller)
 
     # ---- methods ----
 
@@ -204,7 +207,7 @@ class Requests:
             reply = encode_message("m", sequence, OK, _TEXTS[OK], rest=rest)
         except ModelError as error:
             reply = encode_message("m", sequence, status_of(error), text_of(error))
-        self._sender.reply(request.reply_to, [reply])
+        self._sender.reply(request, [reply])
         return end
 
     # ---- attached agents ----
@@ -229,6 +232,8 @@ class Requests:
             yield encode_message("S", number, *key)
 
     def _take_schema(self, sequence: int, fields: dict[str, Any], schema: bytes, request: Request) -> None:
+        """An agent describes a class: this is told to consoles, if its user could tell them."""
+        self._managed.broker.authorization.check_publish(request.caller, VERSION_1, SCHEMA_KEY)
         agent = self._agents.of_peer(request.caller.remote_host)
         key = fields["package"], fields["class"], fields["hash"]
         if agent is not None and self._agents.described(agent, sequence, key, schema):

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from qstore.broker.management.events import EventClass, Timed
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.outbox import Outbox
-    from qstore.broker.model.message import ReplyAddress
+    from qstore.broker.management.request import Request
+    from qstore.broker.model.caller import Caller
 
 MAX_BYTES: Final = 60_000
 SCHEMA_KEY: Final = "schema.package"
@@ -47,11 +48,11 @@ class Sender:
         self._outbox = outbox
         self._headers = typed_map({"qmf.agent": name})
 
-    def reply(self, reply_to: ReplyAddress | None, messages: Iterable[bytes]) -> None:
+    def reply(self, request: Request, messages: Iterable[bytes]) -> None:
         """Send replies, if anybody waits for them."""
-        if reply_to is not None:
+        if request.reply_to is not None:
             for content in messages:
-                self._send(reply_to.exchange, reply_to.routing_key, content, is_reply=True)
+                self._send(request.reply_to.exchange, request.reply_to.routing_key, content, request.caller)
 
     def publish(self, key: str, content: bytes) -> None:
         """Publish one or more messages."""
@@ -84,9 +85,9 @@ class Sender:
         if self.is_heard(key):
             self.publish(key, encode_message("h", 0, max(0, round(now * 1e9))))
 
-    def _send(self, exchange: str, key: str, content: bytes, *, is_reply: bool = False) -> None:
+    def _send(self, exchange: str, key: str, content: bytes, reply_for: Caller | None = None) -> None:
         new = NewMessage(key, self._headers, content=content, exchange=exchange)
-        self._outbox.send(new, is_reply=is_reply)
+        self._outbox.send(new, reply_for=reply_for)
 
 
 class Batch:

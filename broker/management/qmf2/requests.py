@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from qstore.broker.management.calls import all_of, call, check_query, prepare
+from qstore.broker.management.calls import all_of, call, check_query, may_see, prepare
 from qstore.broker.management.events import EVENT_CLASSES, EventClass
 from qstore.broker.management.objects.classes import ManagedObject, classes_named, find_object
 from qstore.broker.management.objects.element import ManagedClass, Reference, carried
@@ -123,7 +123,7 @@ class Requests:
         if what in ("SCHEMA_ID", "SCHEMA"):
             found, kind = self._schemas(asked, is_whole=what == "SCHEMA")
         elif what in ("OBJECT", "OBJECT_ID"):
-            classes, found, kind = self._objects(asked, is_whole=what == "OBJECT")
+            classes, found, kind = self._objects(asked, request.caller, is_whole=what == "OBJECT")
             await prepare(self._managed, classes)
         else:
             raise InvalidArgumentError(f"query of {printable(what)} is not supported, only of OBJECT, OBJECT_ID, "
@@ -166,13 +166,15 @@ class Requests:
         return (described(each) for each in asked_for), "_schema" if is_whole else "_schema_id"
 
     def _objects(
-        self, asked: TypedMap, *, is_whole: bool
+        self, asked: TypedMap, caller: Caller, *, is_whole: bool
     ) -> tuple[list[ManagedClass], Iterator[dict[str, Any] | None], str]:
         selects, managed = _where(asked), self._managed
         identity = _value(asked, "_object_id")
         if isinstance(identity, TypedMap):
             name = _text(identity, "_object_name")
             one = find_object(managed, name)
+            if one is not None and not may_see(managed, one.of, one.target, caller):
+                one = None
             classes = [] if one is None else [one.of]
             found = iter(() if one is None else (one,))
         else:
@@ -180,7 +182,7 @@ class Requests:
             if not isinstance(_value(asked, "_schema_id"), TypedMap) and selects is None:
                 raise InvalidArgumentError("the query has neither _object_id nor _schema_id nor _where")
             classes = classes_named(package, class_name)
-            found = all_of(managed, classes)
+            found = all_of(managed, classes, caller)
         described = (self._described(each, selects, is_whole=is_whole) for each in found)
         return classes, described, "_data" if is_whole else "_object_id"
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.objects.element import ManagedClass
     from qstore.broker.management.outbox import Outbox
     from qstore.broker.management.request import Request
+    from qstore.broker.model.caller import Caller
 
 VENDOR, PRODUCT = "apache.org", "qpidd"
 _APP_ID: Final = b"qmf2"
@@ -82,7 +83,7 @@ class Sender:
             headers["partial"] = None
         self._send(
             request.reply_to.exchange, request.reply_to.routing_key, opcode, values, headers,
-            correlation_id=request.correlation_id, is_reply=True,
+            correlation_id=request.correlation_id, reply_for=request.caller,
         )  # fmt: skip
 
     # ---- unasked ----
@@ -124,7 +125,7 @@ class Sender:
         *,
         correlation_id: bytes | None = None,
         expires_at: float = 0.0,
-        is_reply: bool = False,
+        reply_for: Caller | None = None,
     ) -> None:
         new = NewMessage(
             key,
@@ -135,7 +136,7 @@ class Sender:
             correlation_id=correlation_id,
             expires_at=expires_at,
         )
-        self._outbox.send(new, is_reply=is_reply)
+        self._outbox.send(new, reply_for=reply_for)
 
 
 def _part(name: str) -> str:

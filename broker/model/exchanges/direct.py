@@ -44,11 +44,13 @@ class DirectExchange(Exchange):
             return None
         return Binding(queue, key, arguments)
 
+    def replaced_by(self, key: str, arguments: TypedMap) -> list[Binding]:
+        """The bindings that a new one with this key and these arguments will replace."""
+        return list(self._by_key.get(key, {}).values()) if is_switched_on(arguments, EXCLUSIVE_BINDING) else []
+
     def put(self, binding: Binding) -> list[Binding]:
         """Add a binding that `prepare` created. Returns those that it has replaced."""
-        replaced: list[Binding] = []
-        if is_switched_on(binding.arguments, EXCLUSIVE_BINDING):
-            replaced += self._by_key.get(binding.key, {}).values()
+        replaced = self.replaced_by(binding.key, binding.arguments)
         for each in replaced:
             self.remove(each)
         self.add(binding)

@@ -36,6 +36,7 @@ from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
+    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
 
@@ -68,13 +69,14 @@ class Receiver(Protocol):
     def takes(self, message: Message) -> bool:
         """Whether it takes the message."""
 
-    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:
+    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put, authorization: Authorization) -> bool:
         """Take the message. Returns whether its completion must wait until the records of this tick are on the disk.
 
         Args:
             message: the message.
             queues: name -> queue.
             put: puts messages on queues.
+            authorization: checks what is done for the publisher.
 
         Raises:
             ModelError: it cannot be done.
@@ -280,6 +282,10 @@ class Exchange(ABC):
             ModelError: such a binding is not allowed.
         """
         return Binding(queue, key, arguments) if self.find_binding(queue, key) is None else None
+
+    def replaced_by(self, key: str, arguments: TypedMap) -> list[Binding]:  # noqa: ARG002 – for subclasses
+        """The bindings that a new one with this key and these arguments will replace."""
+        return []
 
     def put(self, binding: Binding) -> list[Binding]:
         """Add a binding that `prepare` created. Returns those that it has replaced."""

@@ -78,6 +78,7 @@ class Queue(Admitting):
         sequence_header: the header with each message's number (`numbering`); empty for none.
         auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
         is_browse_only: whether all its consumers are browsers.
+        is_private: while it has an owner, whether others may not even browse it or have its messages moved.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
     """
@@ -85,7 +86,8 @@ class Queue(Admitting):
     __slots__ = (
         "_append", "_chooser", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
         "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "is_browse_only", "is_deleted", "is_kept_until_empty", "is_single_active", "sequence_header", "store",
+        "is_browse_only", "is_deleted", "is_kept_until_empty", "is_private", "is_single_active",
+        "sequence_header", "store",
     )  # fmt: skip
 
     def __init__(
@@ -116,7 +118,7 @@ class Queue(Admitting):
         self._chooser = order if isinstance(order, PerConsumerOrder) else None
         self._tick = tick
         self.alternate: Alternate[Queue] | None = None
-        self.is_deleted = self.is_browse_only = self.is_kept_until_empty = False
+        self.is_deleted = self.is_browse_only = self.is_kept_until_empty = self.is_private = False
         self.deletion: Deletion | None = None
         self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
         self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()

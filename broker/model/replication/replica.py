@@ -3,6 +3,9 @@
     enqueued    the message is put on the queue with the name of the source's
     dequeued    its copy is removed, unless a consumer of this broker holds it
 
+An event is applied on behalf of its publisher, who needs the right to publish to the queue by the default exchange, or,
+for a dequeue, to purge the queue.
+
 An event that was received before is recognized by its number, and ignored. One for a queue that does not exist, or for
 a message without a copy, is ignored too: the message was enqueued before replication began, or before this broker was
 restarted, which knows copies and event numbers only in memory.
@@ -16,13 +19,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import Publisher
+from qstore.broker.model.errors import NotImplementedByBrokerError, UnauthorizedError
 from qstore.broker.model.queues.displacement import Displacement, Displacing
 from qstore.broker.model.queues.entry import AVAILABLE, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.events import ENQUEUED, HEADERS, Event, MessageId, read_event
 
 if TYPE_CHECKING:
+    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import Message
 
@@ -114,23 +120,30 @@ class Replica:
         """Raise NotImplementedByBrokerError: events are applied at once."""
         raise NotImplementedByBrokerError("an exchange of type replication takes no transactions")
 
-    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put) -> bool:
+    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put, authorization: Authorization) -> bool:
         """Apply the event that a message is.
 
         Args:
             message: the message.
             queues: name -> queue.
             put: puts messages on queues.
+            authorization: checks the publisher.
 
         Returns:
             Whether its completion must wait until the records of this tick are on the disk.
 
         Raises:
+            UnauthorizedError: its publisher may not do this to the queue.
             InvalidArgumentError: its headers are not those of an event.
             ModelError: as `put`. Then the same event can be applied later.
         """
         event = read_event(message)
-        if event is None or self._is_known(event):
+        if event is None:
+            self.ignored += 1
+            return False
+        if authorization.is_on:
+            _check(authorization, message.handling.publisher, event)
+        if self._is_known(event):
             self.ignored += 1
             return False
         queue = queues.get(event.queue)
@@ -166,3 +179,13 @@ class Replica:
         if name not in self._named and len(self._named) < _MAX_NAMED:
             self._named.add(name)
             _LOG.error('Events of queue "%s" are ignored: there is no such queue here', name)
+
+
+def _check(authorization: Authorization, publisher: object, event: Event) -> None:
+    """Raise UnauthorizedError unless the publisher of an event may do to the queue what the event says."""
+    if not isinstance(publisher, Publisher):
+        raise UnauthorizedError(f'an event of queue "{event.queue}" without a known publisher is not applied')
+    if event.type == ENQUEUED:
+        authorization.check_publish(publisher, "", event.queue)
+    else:
+        authorization.check(publisher, Action.PURGE, ObjectType.QUEUE, event.queue)

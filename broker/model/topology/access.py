@@ -7,8 +7,15 @@
     filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
     paging, pages, pagefactor                     as given; 0 if not
 
-Who declares a queue with a dead-letter exchange has to be allowed to publish to it: with its x-dead-letter-routing-key,
-or an empty key if messages keep their own.
+A declaration that forwards messages asks for publishing, too (`Authorization.check_forwarding`):
+
+    a dead-letter exchange        with its x-dead-letter-routing-key; with every key if messages keep their own
+    an alternate exchange         of a queue or an exchange: with every key
+    qpid.queue_event_generation   the queue or exchange for events of replicated queues (--replication-queue and so on)
+    a binding between exchanges   from a direct exchange: with the binding's key; from a topic exchange: with every key
+                                  that it matches; from others: with every key
+
+Declaring a queue or an exchange that exists already forwards nothing new, and is not checked for this.
 
 The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
 the object exists: what is no number counts as the largest one.
@@ -19,15 +26,22 @@ Source: Qpid C++ Broker Book, table 1.15.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import as_text, is_set
-from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.caller import BROKER
+from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
-from qstore.broker.model.queues.classic_arguments import dead_letter_arguments, mapped
+from qstore.broker.model.queues.arguments import (
+    EVENT_GENERATION,
+    LIFETIME,
+    MAX_COUNT,
+    MAX_SIZE,
+    POLICY_TYPE,
+    REJECT,
+    policy_named,
+)
+from qstore.broker.model.queues.classic_arguments import DEAD_KEY, dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -37,6 +51,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
 
 _LARGEST: Final = (1 << 64) - 1
+_WILDCARDS: Final = frozenset("*#")
 _AUTO_DELETE: Final = ("delete-if-unused", "delete-on-close", "delete-if-unused-and-empty")
 
 #: Property -> argument, of those that matter only when a queue is created.
@@ -54,10 +69,13 @@ class Access:
     Args:
         authorization: checks operations.
         default_limit: the broker's default limit of a queue, in bytes; 0 for none.
+        events_to: where events of queues are sent: an exchange, and a routing key, or None for any.
     """
 
-    def __init__(self, authorization: Authorization, default_limit: int) -> None:
-        self._authorization, self._default_limit = authorization, default_limit
+    def __init__(
+        self, authorization: Authorization, default_limit: int, events_to: Sequence[tuple[str, str | None]]
+    ) -> None:
+        self._authorization, self._default_limit, self._events_to = authorization, default_limit, events_to
 
     def declare_queue(
         self,
@@ -81,14 +99,32 @@ class Access:
             declared = self._declared(durable, auto_delete, exclusive, alternate, arguments, is_new=not passive)
         action = Action.ACCESS if passive else Action.CREATE
         self._authorization.check(caller, action, ObjectType.QUEUE, name, **declared)
-        if not passive and caller is not BROKER:
-            self._check_dead_letter(caller, arguments)
+        if not passive and queue is None:
+            self._check_ways(caller, name, alternate, arguments)
 
-    def _check_dead_letter(self, caller: Caller, arguments: TypedMap) -> None:
+    def _check_ways(self, caller: Caller, name: str, alternate: str, arguments: TypedMap) -> None:
+        """The ways that messages of a new queue may take."""
+        if alternate:
+            self._check_alternate(caller, f'queue "{name}"', alternate)
         with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
             dead_letter = dead_letter_arguments(arguments)
-            if dead_letter is not None:
-                self._authorization.check_publish(caller, dead_letter.exchange, dead_letter.routing_key or "")
+            if dead_letter is not None and dead_letter.routing_key is not None:
+                self._authorization.check_publish(caller, dead_letter.exchange, dead_letter.routing_key)
+            elif dead_letter is not None:
+                purpose = f'the dead-letter exchange of queue "{name}", which has no {DEAD_KEY},'
+                self._authorization.check_forwarding(caller, dead_letter.exchange, EVERY_KEY, purpose)
+        if arguments.get(EVENT_GENERATION) is None:
+            return
+        for exchange, key in self._events_to:
+            if key is not None:
+                self._authorization.check_publish(caller, exchange, key)
+            else:
+                purpose = f'{EVENT_GENERATION} of queue "{name}"'
+                self._authorization.check_forwarding(caller, exchange, EVERY_KEY, purpose)
+
+    def _check_alternate(self, caller: Caller, whose: str, alternate: str) -> None:
+        purpose = f"the alternate exchange of {whose}"
+        self._authorization.check_forwarding(caller, alternate, EVERY_KEY, purpose)
 
     def delete_queue(self, caller: Caller, name: str, queue: Queue | None) -> None:
         """Raise UnauthorizedError unless the caller may delete a queue; None if there is none."""
@@ -119,6 +155,8 @@ class Access:
             what = {"type": type_name, "durable": durable, "autodelete": auto_delete, "alternate": alternate}
         action = Action.ACCESS if passive else Action.CREATE
         self._authorization.check(caller, action, ObjectType.EXCHANGE, name, **what)
+        if alternate and not passive and exchange is None:
+            self._check_alternate(caller, f'exchange "{name}"', alternate)
 
     def delete_exchange(self, caller: Caller, name: str, exchange: Exchange | None) -> None:
         """Raise UnauthorizedError unless the caller may delete an exchange; None if there is none."""
@@ -129,6 +167,19 @@ class Access:
     def binding(self, caller: Caller, action: Action, exchange: str, queue: str, key: str) -> None:
         """Raise UnauthorizedError unless the caller may bind or unbind."""
         self._authorization.check(caller, action, ObjectType.EXCHANGE, exchange, queuename=queue, routingkey=key)
+
+    def exchange_binding(
+        self, caller: Caller, source: str, exchange: Exchange | None, destination: str, key: str
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may bind an exchange to another one, the source, with a key."""
+        self.binding(caller, Action.BIND, source, destination, key)
+        kind = "" if exchange is None else exchange.type_name
+        if kind == "direct" or (kind == "topic" and _WILDCARDS.isdisjoint(key.split("."))):
+            self._authorization.check_publish(caller, destination, key)
+            return
+        pattern = key if kind == "topic" else EVERY_KEY
+        purpose = f'the binding of exchange "{destination}" to exchange "{source}"'
+        self._authorization.check_forwarding(caller, destination, pattern, purpose)
 
     def _existing(self, queue: Queue) -> dict[str, Any]:
         alternate = "" if queue.alternate is None else queue.alternate.name

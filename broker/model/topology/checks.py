@@ -79,6 +79,25 @@ def check_owner(queue: Queue, caller: Caller) -> None:
         raise ResourceLockedError(f'queue "{queue.name}" is exclusive to another session')
 
 
+def check_private(queue: Queue, caller: Caller) -> None:
+    """Check that a caller may see the messages of a queue, or have them moved or removed.
+
+    A queue that is exclusive to a connection of AMQP 0-9-1 is that connection's alone, also for management. One that is
+    exclusive to a session of AMQP 0-10 can be browsed, and managed, as in qpidd.
+
+    Raises:
+        ResourceLockedError: it is exclusive to another connection.
+    """
+    if queue.is_private and not is_owned_by(queue, caller) and caller is not BROKER and queue.owner is not None:
+        raise ResourceLockedError(f'queue "{queue.name}" is exclusive to another connection')
+
+
+def is_owned_by(queue: Queue, caller: Caller) -> bool:
+    """Whether a queue is exclusive to a caller, or to the connection over which management was called."""
+    owner = queue.owner
+    return owner is not None and (owner is caller or getattr(owner, "publisher", None) is caller)
+
+
 def check_type(exchange: Exchange, type_name: str) -> None:
     """Check that an exchange is of the declared type; empty for any.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import ArgumentCheck, Of
-from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import ModelError, NotFoundError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
@@ -25,10 +25,10 @@ from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.events import Events
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.topology.access import Access
     from qstore.broker.model.topology.topology_storage import TopologyStorage
 
 _LOG: Final = log_of("Model")
@@ -40,7 +40,7 @@ class ExchangeBindings:
     Args:
         exchanges: name -> exchange.
         storage: stores the topology.
-        authorization: checks operations.
+        access: checks operations.
         events: emits an event for every change.
         arguments: checks the arguments of bindings.
 
@@ -53,12 +53,12 @@ class ExchangeBindings:
         self,
         exchanges: Mapping[str, Exchange],
         storage: TopologyStorage,
-        authorization: Authorization,
+        access: Access,
         events: Events,
         arguments: ArgumentCheck,
     ) -> None:
         self._exchanges, self._storage = exchanges, storage
-        self._authorization, self._events, self._arguments = authorization, events, arguments
+        self._access, self._events, self._arguments = access, events, arguments
         self.changes = SerialExecutor()
         self.unbound: Callable[[Exchange], Awaitable[None]] = _stays
 
@@ -75,16 +75,15 @@ class ExchangeBindings:
         """Bind an exchange, the destination, to another one, the source. Returns False if there is such a binding.
 
         Raises:
-            UnauthorizedError: the caller may not bind to the source, or not publish to the destination.
+            UnauthorizedError: the caller may not bind to the source, or not publish to the destination with each key
+                that the binding matches.
             InvalidArgumentError: a name is empty, the key is too long, or the arguments cannot be stored.
             NotFoundError: there is no such exchange.
             NotImplementedByBrokerError: exchanges of a type cannot be bound to each other, or an argument asks for
                 something that bindings do not have.
             InternalError: the arguments have no valid criteria, or the store cannot store it.
         """
-        self._check(caller, Action.BIND, source_name, destination_name, key)
-        if caller is not BROKER and self._authorization.is_on:
-            self._authorization.check_publish(caller, destination_name, key)
+        self._access.exchange_binding(caller, source_name, self._exchanges.get(source_name), destination_name, key)
         source, destination = self._find(source_name, destination_name)
         check_key(key)
         binding = ExchangeBinding(source, destination, key, arguments)
@@ -118,7 +117,7 @@ class ExchangeBindings:
             NotFoundError: there is no such exchange or binding.
             InternalError: the store cannot delete it.
         """
-        self._check(caller, Action.UNBIND, source_name, destination_name, key)
+        self._access.binding(caller, Action.UNBIND, source_name, destination_name, key)
         source, destination = self._find(source_name, destination_name)
         wanted = ExchangeBinding(source, destination, key, arguments)
         binding = None if source.onward is None else source.onward.find(wanted)
@@ -128,9 +127,6 @@ class ExchangeBindings:
         await self._storage.delete_exchange_binding(binding)
         self.ended((binding,), caller)
         await self.unbound(source)
-
-    def _check(self, caller: Caller, action: Action, source: str, destination: str, key: str) -> None:
-        self._authorization.check(caller, action, ObjectType.EXCHANGE, source, queuename=destination, routingkey=key)
 
     def _find(self, source: str, destination: str) -> tuple[Exchange, Exchange]:
         return find_exchange(self._exchanges, source), find_exchange(self._exchanges, destination)

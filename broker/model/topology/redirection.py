@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
 from qstore.broker.model.events import QueueRedirect, QueueRedirectCancelled
+from qstore.broker.model.topology.checks import check_private
 
 if TYPE_CHECKING:
     from qstore.broker.model.authorization import Authorization
@@ -45,14 +46,20 @@ class Redirections:
 
         Raises:
             InvalidArgumentError: a name is empty, or both are the same.
-            UnauthorizedError: the caller is not allowed to.
+            UnauthorizedError: the caller is not allowed to, or may not publish to both queues.
+            ResourceLockedError: one is exclusive to a connection of AMQP 0-9-1.
             NotFoundError: there is no such queue.
             PreconditionFailedError: they cannot be redirected; or, without a target, the queue is not.
         """
         self._authorization.check(caller, Action.REDIRECT, ObjectType.QUEUE, source_name, queuename=target_name)
+        if target_name:
+            for name in (source_name, target_name):  # messages for either may get there
+                self._authorization.check_publish(caller, "", name)
         source = self._topology.find_queue(source_name)
         if target_name:
             target = self._topology.find_queue(target_name)
+            check_private(source, caller)
+            check_private(target, caller)
             _check(source, target)
             source.redirected_to, target.redirected_from = target, source
             self._forget_routes()

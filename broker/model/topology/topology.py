@@ -13,6 +13,7 @@ Book: Qpid C++ Broker Book):
 
     declared again      type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
     exclusive           other callers may not declare, bind, unbind, delete, purge or subscribe, but may query  (MRG, 3)
+                        and browse  (qpidd); what AMQP 0-9-1 has declared is private, and cannot be browsed either
     delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
     arguments           those that the broker cannot obey are refused, unknown ones are stored  (`model/arguments`)
     names               1 to 255 bytes of text; "amq." is reserved for both, "qpid." for exchanges
@@ -42,7 +43,6 @@ from qstore.broker.model.exchanges.onward import refresh
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.topology.access import Access
 from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
@@ -65,11 +65,11 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
-    from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.events import Events
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.idle import IdleQueues
     from qstore.broker.model.quotas import Quotas
+    from qstore.broker.model.topology.access import Access
 
 _LOG: Final = log_of("Model")
 
@@ -88,7 +88,7 @@ class Topology:
         removal: deletes queues.
         bindings: creates and removes bindings.
         bound_exchanges: likewise, between exchanges.
-        authorization: checks operations.
+        access: checks operations.
         quotas: limits the queues of each user.
         events: emits an event for every change.
         arguments: checks the arguments of declarations.
@@ -110,7 +110,7 @@ class Topology:
         removal: QueueRemoval,
         bindings: BindingMaker,
         bound_exchanges: ExchangeBindings,
-        authorization: Authorization,
+        access: Access,
         quotas: Quotas,
         events: Events,
         arguments: ArgumentCheck,
@@ -119,7 +119,7 @@ class Topology:
         self._storage, self._removal, self._bindings = storage, removal, bindings
         self._bound_exchanges, bound_exchanges.unbound = bound_exchanges, self._delete_if_unbound
         self._quotas, self._events = quotas, events
-        self._access = Access(authorization, factory.default_bytes)
+        self._access = access
         self.changes = bound_exchanges.changes
         self._arguments = arguments
         self.awaiting: dict[Exchange | Queue, str] = {}
@@ -164,6 +164,7 @@ class Topology:
         caller: Caller = BROKER,
         is_exact: bool = False,
         is_server_named: bool = False,
+        is_private: bool = False,
     ) -> Queue:
         """Create a queue, or check that it exists as declared.
 
@@ -178,6 +179,7 @@ class Topology:
             caller: the caller; its user name is stored with the queue.
             is_exact: whether a queue that exists must have been declared with the same properties and arguments.
             is_server_named: whether the name was chosen by the broker, and may be a reserved one.
+            is_private: if it becomes exclusive, whether others may not even browse it (`check_private`).
 
         Raises:
             PreconditionFailedError: with `is_exact`, the queue was declared otherwise.
@@ -218,7 +220,7 @@ class Topology:
         if exclusive and queue.owner is not owner_of(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
-            queue.owner = owner_of(caller)
+            queue.owner, queue.is_private = owner_of(caller), is_private
         self._idle_queues.used(queue)
         host, user = caller.remote_host, caller.user
         event = QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)
@@ -493,24 +495,36 @@ class Topology:
         arguments: TypedMap = EMPTY_MAP,
         *,
         caller: Caller = BROKER,
+        asked_key: str | None = None,
     ) -> Binding | None:
         """Bind a queue to an exchange. Returns the binding; None if it already existed.
 
+        Args:
+            queue_name: the queue.
+            exchange_name: the exchange.
+            key: the binding key.
+            arguments: stored with it.
+            caller: the caller.
+            asked_key: the key that the caller has given, if the protocol has changed it.
+
         Raises:
             InvalidArgumentError: a name is empty, the key is too long, or the exchange needs other arguments.
-            UnauthorizedError: the caller is not allowed to.
+            UnauthorizedError: the caller is not allowed to, or not to unbind the other queues whose bindings end.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
             NotImplementedByBrokerError: an argument asks for something that bindings do not have.
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot store it.
         """
-        self._access.binding(caller, Action.BIND, exchange_name, queue_name, key)
+        self._access.binding(caller, Action.BIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         check_key(key)
         what = f'binding of queue "{queue_name}" to exchange "{exchange_name}"'
         self._arguments.check(Of.BINDING, what, arguments, (exchange.type_name,))
+        for each in exchange.replaced_by(key, arguments):
+            if each.queue is not queue:
+                self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user
@@ -519,8 +533,10 @@ class Topology:
         return binding
 
     @serialized
-    async def unbind(self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER) -> Binding:
-        """Remove a binding, and return it.
+    async def unbind(
+        self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER, asked_key: str | None = None
+    ) -> Binding:
+        """Remove a binding, and return it. The arguments are those of `bind`.
 
         Raises:
             InvalidArgumentError: a name is empty.
@@ -529,7 +545,7 @@ class Topology:
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot delete it.
         """
-        self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key)
+        self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)

@@ -75,9 +75,10 @@ class Branch:
         work: collects what its sessions do.
         router, store, tick: of the broker.
         ended: called when it is over.
+        user: whose branch it is; empty if that is not known, as of one that an older broker has prepared.
 
     Attributes:
-        xid, work: as above.
+        xid, work, user: as above.
         state: its state.
         associations: how many sessions are associated with it, including those that have suspended that.
         timeout: seconds after which it is doomed unless it is prepared; 0 for never.
@@ -86,7 +87,7 @@ class Branch:
 
     __slots__ = (
         "_effects", "_ended", "_has_timed_out", "_router", "_store", "_tick", "associations", "deadline", "state",
-        "timeout", "work", "xid",
+        "timeout", "user", "work", "xid",
     )  # fmt: skip
 
     def __init__(
@@ -97,8 +98,9 @@ class Branch:
         store: Store | None,
         tick: Tick,
         ended: Callable[[Branch], None],
+        user: str,
     ) -> None:
-        self.xid, self.work = xid, work
+        self.xid, self.work, self.user = xid, work, user
         self._router, self._store, self._tick, self._ended = router, store, tick, ended
         self._effects = Effects()
         self.state = State.ACTIVE
@@ -160,7 +162,7 @@ class Branch:
         planned, effects = Planned(self.work, self._router), Effects()
         rids = None
         if self._store is not None:
-            rids = planned.write(self._store, self._tick, partial(self._written, effects, done), self.xid)
+            rids = planned.write(self._store, self._tick, partial(self._written, effects, done), self.xid, self.user)
         planned.begin(effects, rids)
         self._effects, self.state = effects, State.PREPARING
         if rids is None:

@@ -6,6 +6,10 @@ are there again after the next start, with their messages, and wait for their ou
 A branch that is doomed waits for its rollback, too; of those that no session is associated with, the oldest are
 forgotten beyond `MAX_DOOMED`.
 
+A branch belongs to the user that started it, on all connections of that user, and after a restart: the store keeps the
+name. Other users need rules (`authorization`): ACCESS TRANSACTION to see a branch, UPDATE TRANSACTION to use it. A
+transaction manager that recovers under another name needs both; for a branch whose user is unknown, every user does.
+
 Sources: AMQP 0-10, class dtx; Qpid wiki, "Persistent cluster restart" (transactions after a restart).
 """
 
@@ -18,17 +22,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
+    UnauthorizedError,
 )
 from qstore.broker.model.transactions.branch import Branch, State, Status
 from qstore.broker.model.transactions.local import LocalTransaction
 
 if TYPE_CHECKING:
+    from qstore.broker.model.authorization import Authorization
+    from qstore.broker.model.caller import Caller
     from qstore.broker.model.router import Router
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
 MAX_BRANCHES: Final = 50_000  # that are not over
 BRANCH_OVERHEAD: Final = 1300  # bytes of memory that a branch without work takes, with a long xid (measured)
 MAX_DOOMED: Final = 10_000  # that no session is associated with
+_NO_VALUES: Final[Mapping[str, object]] = {}
 _MAX_STALE: Final = 64  # of the deadlines, beyond the number of branches
 
 
@@ -44,7 +54,7 @@ class DistributedTransactions:
     """The branches of one broker.
 
     Args:
-        router, store, tick: of the broker.
+        router, store, tick, authorization: of the broker.
         begin: creates the work of a branch.
         default_timeout: seconds after which a branch is doomed unless it is prepared; 0 for never.
         max_timeout: the longest timeout that a client may set; 0 for no limit.
@@ -61,6 +71,7 @@ class DistributedTransactions:
         router: Router,
         store: Store | None,
         tick: Tick,
+        authorization: Authorization,
         begin: Callable[[], LocalTransaction],
         *,
         default_timeout: int,
@@ -69,6 +80,7 @@ class DistributedTransactions:
         call_later: Callable[[float, Callable[[], None]], Any] | None,
     ) -> None:
         self._router, self._store, self._tick, self._begin = router, store, tick, begin
+        self._authorization = authorization
         self.default_timeout, self._max_timeout = default_timeout, max_timeout
         self._clock, self._call_later = clock, call_later
         self._branches: dict[bytes, Branch] = {}
@@ -92,27 +104,58 @@ class DistributedTransactions:
         """The xids of branches that are prepared and wait for their outcome."""
         return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED]
 
+    def in_doubt_for(self, caller: Caller) -> list[bytes]:
+        """Those of `in_doubt` that a caller may see."""
+        may_see = self.seen_by(caller)
+        return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED and may_see(branch)]
+
+    # ---- rights ----
+
+    def seen_by(self, caller: Caller) -> Callable[[Branch], bool]:
+        """Tells whether a caller may see a branch. The rules are asked once for each user who has some."""
+        known: dict[str, bool] = {}
+
+        def may_see(branch: Branch) -> bool:
+            if branch.user not in known:
+                known[branch.user] = self._allows(caller, Action.ACCESS, branch)
+            return known[branch.user]
+
+        return may_see
+
+    def check_use(self, caller: Caller, branch: Branch) -> None:
+        """Raise UnauthorizedError unless the caller may use a branch."""
+        if not self._allows(caller, Action.UPDATE, branch):
+            whose = "belongs to another user" if branch.user else "has no known user"
+            raise UnauthorizedError(f"{caller.user} is not allowed to use {branch.title}, which {whose}")
+
+    def _allows(self, caller: Caller, action: Action, branch: Branch) -> bool:
+        if not self._authorization.is_on or caller is BROKER or (branch.user and branch.user == caller.user):
+            return True
+        return self._authorization.authorizer.allows(caller, action, ObjectType.TRANSACTION, branch.user, _NO_VALUES)
+
     # ---- work ----
 
-    def start(self, xid: bytes) -> Branch:
+    def start(self, xid: bytes, caller: Caller = BROKER) -> Branch:
         """Begin a branch, and associate a session with it.
 
         Raises:
             NotAllowedError: it exists.
+            UnauthorizedError: it exists, is another user's, and the caller may not use it.
             ResourceLimitExceededError: there are too many.
         """
         if xid in self._branches:
             branch = self._branches[xid]
+            self.check_use(caller, branch)
             what = "it can be joined" if branch.state is State.ACTIVE else f"it is {branch.state.name.lower()}"
             raise NotAllowedError(f"{branch.title} exists already; {what}")
         if len(self._branches) >= MAX_BRANCHES:
             raise ResourceLimitExceededError(f"there are more than {MAX_BRANCHES} branches of distributed transactions")
-        branch = self._add(xid)
+        branch = self._add(xid, caller.user)
         branch.join()
         self._set_timeout(branch, self.default_timeout)
         return branch
 
-    def join(self, xid: bytes) -> tuple[Branch, Status]:
+    def join(self, xid: bytes, caller: Caller = BROKER) -> tuple[Branch, Status]:
         """Associate one more session with a branch.
 
         Returns:
@@ -120,11 +163,12 @@ class DistributedTransactions:
 
         Raises:
             NotAllowedError: it does not exist.
+            UnauthorizedError: it is another user's, and the caller may not use it.
             IllegalStateError: it is prepared already.
         """
         if xid not in self._branches:
             raise NotAllowedError(f"there is no branch with xid {xid.hex()} that could be joined")
-        branch = self.find(xid)
+        branch = self.find(xid, caller)
         return branch, branch.join()
 
     def leave(self, branch: Branch, *, has_failed: bool) -> Status:
@@ -140,11 +184,12 @@ class DistributedTransactions:
         self._expire(branch)
         return branch.status
 
-    def find(self, xid: bytes) -> Branch:
-        """The branch with that xid. Raises NotFoundError."""
+    def find(self, xid: bytes, caller: Caller = BROKER) -> Branch:
+        """The branch with that xid, for a caller who uses it. Raises NotFoundError or UnauthorizedError."""
         branch = self._branches.get(xid)
         if branch is None:
             raise NotFoundError(f"there is no branch with xid {xid.hex()}")
+        self.check_use(caller, branch)
         self._expire(branch)
         return branch
 
@@ -158,20 +203,21 @@ class DistributedTransactions:
 
     # ---- recovery ----
 
-    def recover(self, xid: bytes, effects: Effects) -> None:
-        """The store has a prepared branch, with these effects."""
-        self._add(xid).recover(effects)
+    def recover(self, xid: bytes, effects: Effects, user: str = "") -> None:
+        """The store has a prepared branch of a user, with these effects; the name is empty if it is not known."""
+        self._add(xid, user).recover(effects)
 
     # ---- timeouts ----
 
-    def set_timeout(self, xid: bytes, seconds: int) -> None:
+    def set_timeout(self, xid: bytes, seconds: int, caller: Caller = BROKER) -> None:
         """Set the timeout of a branch, from now on; 0 for the default.
 
         Raises:
             NotFoundError: it does not exist.
+            UnauthorizedError: it is another user's, and the caller may not use it.
             InvalidArgumentError: the timeout is too long.
         """
-        branch = self.find(xid)
+        branch = self.find(xid, caller)
         if 0 < self._max_timeout < seconds:
             raise InvalidArgumentError(
                 f"a timeout of {seconds} s for {branch.title} is longer than {self._max_timeout} s (dtx-max-timeout)"
@@ -223,8 +269,8 @@ class DistributedTransactions:
 
     # ---- branches ----
 
-    def _add(self, xid: bytes) -> Branch:
-        branch = Branch(xid, self._begin(), self._router, self._store, self._tick, self._ended)
+    def _add(self, xid: bytes, user: str) -> Branch:
+        branch = Branch(xid, self._begin(), self._router, self._store, self._tick, self._ended, user)
         self._branches[xid] = branch
         return branch
 

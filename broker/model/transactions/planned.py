@@ -62,7 +62,7 @@ class Planned:
         if work.accepted:
             _check_deletions(work.accepted, router)
 
-    def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None) -> Rids | None:
+    def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None, user: str = "") -> Rids | None:
         """Write the records of durable queues: commit them, or prepare the branch `xid`, even if it has no records.
 
         Args:
@@ -70,6 +70,7 @@ class Planned:
             tick: records which journals were written to, and that a transaction waits for the disk.
             told: called when that is on the disk or has failed, once, and not before this returns.
             xid: None for a local transaction.
+            user: whose branch it is.
 
         Returns:
             The record ids; None if nothing was written.
@@ -91,7 +92,7 @@ class Planned:
             if xid is None:
                 written = store.transactions.commit(enqueues, dequeues, told)
             else:
-                written = store.transactions.prepare(xid, enqueues, dequeues, told)
+                written = store.transactions.prepare(xid, enqueues, dequeues, told, user)
         except store.full_error as error:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:

@@ -9,7 +9,8 @@
     set-timeout, get-timeout    the time after which a branch is rolled back unless it is prepared
     forget         not implemented: the broker never completes a branch heuristically
 
-Any session may prepare, commit and roll back a branch, and set its timeout. These commands are completed when their
+Any session of the branch's user may prepare, commit and roll it back, and set its timeout; other users need rules
+(`transactions.distributed`). These commands are completed when their
 effect is on the disk; the result is sent before that. Branches are defined in `transactions.branch`. The status
 xa-rdonly is never used, as by qpidd.
 
@@ -54,7 +55,7 @@ def _select(session: ServerSession, _number: int, _values: _Values) -> None:
     if session.branches is None:
         if session.transaction is not None:
             raise IllegalStateError("the session is selected for local transactions")
-        session.branches = SessionBranches(session.broker.distributed)
+        session.branches = SessionBranches(session.broker.distributed, session)
 
 
 def _start(session: ServerSession, number: int, values: _Values) -> None:
@@ -93,17 +94,17 @@ def _selected(session: ServerSession) -> SessionBranches:
 
 
 def _prepare(session: ServerSession, number: int, values: _Values) -> None:
-    branch = session.broker.distributed.find(_xid_of(values))
+    branch = session.broker.distributed.find(_xid_of(values), session)
     _finish(session, number, branch.prepare)
 
 
 def _commit(session: ServerSession, number: int, values: _Values) -> None:
-    branch = session.broker.distributed.find(_xid_of(values))
+    branch = session.broker.distributed.find(_xid_of(values), session)
     _finish(session, number, partial(branch.commit, one_phase=bool(values["one_phase"])))
 
 
 def _rollback(session: ServerSession, number: int, values: _Values) -> None:
-    branch = session.broker.distributed.find(_xid_of(values))
+    branch = session.broker.distributed.find(_xid_of(values), session)
     _finish(session, number, branch.roll_back)
 
 
@@ -126,7 +127,7 @@ def _finish(
 
 
 def _recover(session: ServerSession, number: int, _values: _Values) -> None:
-    xids = [xid for xid in session.broker.distributed.in_doubt if decode_xid(xid).kind == "dtx"]
+    xids = [xid for xid in session.broker.distributed.in_doubt_for(session) if decode_xid(xid).kind == "dtx"]
     in_doubt = TypedArray(TYPES["struct32"], tuple(xids))
     session.send_result(number, encode_result("dtx.recover", in_doubt=in_doubt))
 
@@ -139,12 +140,12 @@ def _forget(session: ServerSession, _number: int, values: _Values) -> None:
 
 
 def _get_timeout(session: ServerSession, number: int, values: _Values) -> None:
-    branch = session.broker.distributed.find(_xid_of(values))
+    branch = session.broker.distributed.find(_xid_of(values), session)
     session.send_result(number, encode_result("dtx.get-timeout", timeout=branch.timeout))
 
 
 def _set_timeout(session: ServerSession, _number: int, values: _Values) -> None:
-    session.broker.distributed.set_timeout(_xid_of(values), values["timeout"] or 0)
+    session.broker.distributed.set_timeout(_xid_of(values), values["timeout"] or 0, session)
 
 
 def _xid_of(values: _Values) -> bytes:

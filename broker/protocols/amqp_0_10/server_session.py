@@ -319,7 +319,10 @@ class ServerSession(DeliveringSession[SessionConnection]):
     # ---- queues and subscriptions ----
 
     def find_queue(self, name: str | None, action: Action, *, is_browsed: bool = False) -> Queue:
-        """The queue with that name, if this session may use it; any may browse an exclusive one, as in qpidd.
+        """The queue with that name, if this session may use it.
+
+        Any session may browse one that is exclusive, as in qpidd, but not one that is private to a connection of AMQP
+        0-9-1.
 
         Otherwise it is asked here whether the user may do `action`: who may not shall not learn why.
         Raises IllegalArgumentError, UnauthorizedError, NotFoundError or ResourceLockedError.
@@ -327,7 +330,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         if not name:
             raise IllegalArgumentError("No queue name is given")
         queue = self.broker.queues.get(name)
-        if queue is not None and (queue.owner in (None, self) or is_browsed):
+        if queue is not None and (queue.owner in (None, self) or (is_browsed and not queue.is_private)):
             return queue
         self.broker.authorization.check(self, action, ObjectType.QUEUE, name)
         if queue is None:

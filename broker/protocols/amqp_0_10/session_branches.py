@@ -10,9 +10,14 @@ Source: AMQP 0-10, class dtx.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from qstore.broker.model.errors import IllegalStateError, NotAllowedError
 from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.broker.model.transactions.distributed import DistributedTransactions
+
+if TYPE_CHECKING:
+    from qstore.broker.model.caller import Caller
 
 
 class SessionBranches:
@@ -20,15 +25,16 @@ class SessionBranches:
 
     Args:
         distributed: the broker's branches.
+        caller: the session.
 
     Attributes:
         current: the branch that it works for; None if there is none.
     """
 
-    __slots__ = ("_distributed", "_suspended", "current")
+    __slots__ = ("_caller", "_distributed", "_suspended", "current")
 
-    def __init__(self, distributed: DistributedTransactions) -> None:
-        self._distributed = distributed
+    def __init__(self, distributed: DistributedTransactions, caller: Caller) -> None:
+        self._distributed, self._caller = distributed, caller
         self.current: Branch | None = None
         self._suspended: dict[bytes, Branch] = {}
 
@@ -37,10 +43,11 @@ class SessionBranches:
 
         Raises:
             IllegalStateError: it works for another one.
-            NotAllowedError: the branch exists; ResourceLimitExceededError: there are too many.
+            NotAllowedError: the branch exists; UnauthorizedError: and is another user's.
+            ResourceLimitExceededError: there are too many.
         """
         self._check_free()
-        self.current = self._distributed.start(xid)
+        self.current = self._distributed.start(xid, self._caller)
         return Status.OK
 
     def join(self, xid: bytes) -> Status:
@@ -48,12 +55,12 @@ class SessionBranches:
 
         Raises:
             IllegalStateError: it works for another one, has suspended this one, or this one is prepared.
-            NotAllowedError: the branch does not exist.
+            NotAllowedError: the branch does not exist; UnauthorizedError: it is another user's.
         """
         self._check_free()
         if xid in self._suspended:
             raise IllegalStateError(f"{self._suspended[xid].title} is suspended; it can be resumed")
-        branch, status = self._distributed.join(xid)
+        branch, status = self._distributed.join(xid, self._caller)
         if status is Status.OK:
             self.current = branch
         return status

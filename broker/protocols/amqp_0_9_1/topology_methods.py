@@ -130,6 +130,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
             caller=connection,
             is_exact=True,
             is_server_named=is_server_named,
+            is_private=True,
         )
         if queue.owner is connection and not passive:
             connection.own(queue)
@@ -193,8 +194,8 @@ def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
 # ---- bindings ----
 
 
-def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
-    """Queue, exchange, key and arguments of a binding. Raises SoftError."""
+def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap, str]:
+    """Queue, exchange, key, arguments and given key of a binding. Raises SoftError."""
     given, key = values["queue"], values["routing_key"]
     name = channel.queue_name(given)
     if not values["exchange"]:
@@ -202,32 +203,31 @@ def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
     exchange, queue = channel.broker.exchanges.get(exchange_name(values["exchange"])), channel.broker.queues.get(name)
     key = key if given or key else name
     if not isinstance(exchange, HeadersExchange):
-        return name, exchange_name(values["exchange"]), key, values["arguments"]
+        return name, exchange_name(values["exchange"]), key, values["arguments"], key
     arguments = binding_arguments(exchange.type_name, values["arguments"])
-    if queue is not None:
-        key = headers_key(exchange, queue, key, arguments)
-    return name, exchange.name, key, arguments
+    own_key = key if queue is None else headers_key(exchange, queue, key, arguments)
+    return name, exchange.name, own_key, arguments, key
 
 
 def _bind(channel: Channel, values: _Values, payload: bytes) -> None:
     _run(channel, _bind_in_turn(channel, values, _bound(channel, values)), "queue.bind-ok", values, payload)
 
 
-async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str, str, TypedMap]) -> None:
+async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str, str, TypedMap, str]) -> None:
     """Bind a queue after all changes that were under way."""
-    bind = partial(channel.broker.topology.bind, caller=channel.connection)
+    bind = partial(channel.broker.topology.bind, caller=channel.connection, asked_key=bound[-1])
     try:
-        await bind(*bound)
+        await bind(*bound[:-1])
     except NotAllowedError:  # unless one of them has taken the key, with other arguments
         again = _bound(channel, values)
         if again == bound:
             raise
-        await bind(*again)
+        await bind(*again[:-1])
 
 
 def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
-    queue, name, key, _ = _bound(channel, values)
-    work = channel.broker.topology.unbind(queue, name, key, caller=channel.connection)
+    queue, name, key, _, given = _bound(channel, values)
+    work = channel.broker.topology.unbind(queue, name, key, caller=channel.connection, asked_key=given)
     _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
 
 

@@ -27,6 +27,7 @@ from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.errors import AclFileError, Problem
 from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import Counted, RuleSet
+from qstore.broker.security.acl.tables import EVERY
 from qstore.formats.values import typed_map
 
 if TYPE_CHECKING:
@@ -146,6 +147,15 @@ class AccessControl:
         asked = {"routingkey": routing_key}
         self._note(decision, caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
         return Publishing.ONCE if decision.allows else Publishing.REFUSED
+
+    def allows_forwarding(self, caller: Caller, exchange: str, pattern: str) -> bool:
+        """Whether the caller may publish to an exchange with every routing key that a topic pattern matches."""
+        if self.engine is None:
+            return True
+        decision = self.engine.decide_forwarding(caller.user, exchange, pattern)
+        asked = {EVERY: pattern}
+        self._note(decision, caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
+        return decision.allows
 
     def _note(
         self,

@@ -14,6 +14,10 @@ not compared. A rule without a name, but with other properties, does not match s
 `${userdomain}`, `${user}` and `${domain}` in values stand for parts of the user's name, in which `.` and `@` (and `*`
 and `#`, which would be wildcards) are `_`. In a routing key, `${user}_${domain}` matches nothing.
 
+A declaration by which messages will be forwarded (`decide_forwarding`) asks for every key that a topic pattern matches.
+Only what surely holds for all of them is allowed: an allowing rule decides if it matches all of these keys, a denying
+one if it may match any. Several allowing rules that match all keys only together do not count.
+
 Rules about the creation of connections are separate: only those count that say `create connection`. First those of all
 users with a host are asked, then the user's own, then the one of all users and all hosts; without any, the connection
 is allowed.
@@ -28,24 +32,55 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.topic_index import TopicIndex
 from qstore.broker.security.acl.hosts import read_address
 from qstore.broker.security.acl.rules import Rule, RuleSet
-from qstore.broker.security.acl.tables import Kind, Permission, Property
+from qstore.broker.security.acl.tables import EVERY, Kind, Permission, Property
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"
 MAX_REMEMBERED: Final = 500_000
 """Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
+MAX_WORDS: Final = 60
+"""Words of a pattern whose keys are all asked for, so that they are the bits of a small number."""
 _OVERHEAD: Final = 100  # rules that weigh as much as a user
 _MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
 _MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for one user
 _NOT_IN_KEYS: Final = "${user}_${domain}"
 _WORDS: Final = re.compile(r"\$\{(?:userdomain|user|domain)\}")
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
+
+
+Words: TypeAlias = Sequence[str]
+"""The words of a topic pattern, with the stars of each group of wildcards first and one `#` behind them."""
+
+
+class _Asked:
+    """A pattern whose keys are asked for, as bits: bit 0 is its first word, and the one behind its last is the end.
+
+    Args:
+        pattern: the pattern; if it has more than `MAX_WORDS` words, it counts as `#`.
+
+    Attributes:
+        end: the end.
+        rests, stars, single: the places of `#`, of `*`, and of all words but `#`.
+        words: the places of each other word.
+    """
+
+    __slots__ = ("end", "rests", "single", "stars", "words")
+
+    def __init__(self, pattern: str) -> None:
+        words = _words_of(pattern)
+        if len(words) > MAX_WORDS:
+            words = ("#",)
+        self.words: dict[str, int] = {}
+        for at, word in enumerate(words):
+            self.words[word] = self.words.get(word, 0) | 1 << at
+        self.rests, self.stars, self.end = self.words.pop("#", 0), self.words.pop("*", 0), 1 << len(words)
+        self.single = (self.end - 1) & ~self.rests
 
 
 class Decision(NamedTuple):
@@ -78,7 +113,7 @@ class Decision(NamedTuple):
 class _Condition:
     """One property of a rule, for one user."""
 
-    __slots__ = ("_is_prefix", "_pattern", "_text", "property")
+    __slots__ = ("_is_prefix", "_pattern", "_text", "_words", "property")
 
     def __init__(self, each: Property, value: str, names: Mapping[str, str]) -> None:
         self.property = each
@@ -86,10 +121,12 @@ class _Condition:
         self._is_prefix = self._is_prefix and value.endswith("*")
         self._pattern: TopicIndex | None = None
         self._text = _filled(value.removesuffix("*") if self._is_prefix else value, names)
+        self._words: Words = ()  # none: it holds for no key
         if each.kind is Kind.KEY:
             self._pattern = TopicIndex()
             if _NOT_IN_KEYS not in value:
                 self._pattern.add(self._text)
+                self._words = _words_of(self._text)
 
     def holds(self, asked: str) -> bool:
         """Whether it holds for this value. Limits always do."""
@@ -98,6 +135,18 @@ class _Condition:
         if self._pattern is not None:
             return bool(self._pattern.match(asked))
         return asked.startswith(self._text) if self._is_prefix else asked == self._text
+
+    def holds_for_all(self, asked: _Asked) -> bool:
+        """Whether it surely holds for every key that a pattern matches."""
+        if self._pattern is None:
+            return self._is_prefix and not self._text
+        return bool(self._words) and _covers(self._words, asked)
+
+    def may_hold(self, asked: _Asked) -> bool:
+        """Whether it may hold for a key that a pattern matches."""
+        if self._pattern is None:
+            return True
+        return bool(self._words) and _overlap(self._words, asked)
 
     def is_exceeded(self, asked: str) -> bool:
         """Whether it is a limit that this value exceeds. What is no number exceeds every limit."""
@@ -153,6 +202,13 @@ class _UsersRule:
             return Decision(self.rule.permission.reverse, self.rule, exceeded)
         return Decision(self.rule.permission, self.rule)
 
+    def decide_forwarding(self, asked: _Asked) -> Decision | None:
+        """The decision about every key that a pattern matches; None if the rule does not decide about all of them."""
+        judges = _Condition.holds_for_all if self.rule.permission.allows else _Condition.may_hold
+        if all(each.property.asked == "routingkey" and judges(each, asked) for each in self._conditions):
+            return Decision(self.rule.permission, self.rule)
+        return None
+
 
 class _User:
     """What is remembered of one user.
@@ -203,8 +259,10 @@ class Engine:
             object_type: the kind of object.
             name: the object's name; empty if it has none.
             asked: the values of the lookup; None if it passes a name only. A text that is empty counts as missing,
-                unless it is a routing key.
+                unless it is a routing key. With `EVERY`, as `decide_forwarding`.
         """
+        if asked is not None and EVERY in asked and (action, object_type) == (Action.PUBLISH, ObjectType.EXCHANGE):
+            return self.decide_forwarding(user, name, asked[EVERY])
         if object_type is ObjectType.CONNECTION and action is Action.CREATE:
             return self.decide_connection(user, (asked or {}).get("host", ""))
         if object_type is ObjectType.EXCHANGE and not name:
@@ -232,6 +290,16 @@ class Engine:
             remembered.published[exchange, routing_key] = decision
             self._remembered += 1
         return decision
+
+    def decide_forwarding(self, user: str, exchange: str, pattern: str) -> Decision:
+        """Decide about publishing to an exchange with every routing key that a topic pattern matches."""
+        asked, name = _Asked(pattern), exchange or DEFAULT_EXCHANGE
+        for each in self._rules(user, Action.PUBLISH, ObjectType.EXCHANGE):
+            if each.is_about(name):
+                decision = each.decide_forwarding(asked)
+                if decision is not None:
+                    return decision
+        return Decision(self.rules.default, None)
 
     def decide_connection(self, user: str, host: str) -> Decision:
         """Decide about a connection. An empty `user` is not known yet: only the rules of all users are asked."""
@@ -309,3 +377,43 @@ def substitutions(user: str) -> dict[str, str]:
 def _filled(value: str, names: Mapping[str, str]) -> str:
     """A value with the user's name filled in, at once: a name that looks like one of these words stays as it is."""
     return _WORDS.sub(lambda found: names[found.group()], value)
+
+
+def _words_of(pattern: str) -> Words:
+    words: list[str] = []
+    for word in pattern.split("."):
+        if word == "#" and words[-1:] == ["#"]:
+            continue
+        if word == "*" and words[-1:] == ["#"]:
+            words.insert(-1, "*")
+        else:
+            words.append(word)
+    return words
+
+
+def _covers(rule: Words, asked: _Asked) -> bool:
+    """Whether a pattern matches every key that another one does. Sound, but not complete: False if in doubt."""
+    holds = asked.end  # a bit for each place where the rest of `asked` is covered by the words of the rule so far
+    for word in reversed(rule):
+        if word == "#":
+            holds = (1 << holds.bit_length()) - 1
+        else:
+            holds = (holds >> 1) & (asked.single if word == "*" else asked.words.get(word, 0))
+        if not holds:
+            return False
+    return bool(holds & 1)
+
+
+def _overlap(rule: Words, asked: _Asked) -> bool:
+    """Whether there is a key that both patterns match."""
+    holds = asked.end | (asked.end >> 1 & asked.rests)
+    for word in reversed(rule):
+        if word == "#":
+            holds = (1 << holds.bit_length()) - 1
+        else:
+            same = asked.single if word == "*" else asked.stars | asked.words.get(word, 0)
+            holds = (holds >> 1 & same) | (holds & asked.rests)
+            holds |= holds >> 1 & asked.rests
+        if not holds:
+            return False
+    return bool(holds & 1)

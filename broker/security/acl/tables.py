@@ -116,6 +116,9 @@ OLD_PROPERTIES: Final[Mapping[str, str]] = {
     "maxqueuecount": "queuemaxcountupperlimit",
 }
 
+EVERY: Final = "everyroutingkey"
+"""The name under which a lookup passes a pattern: all routing keys that it matches are asked for. No rule has it."""
+
 NEVER_ASKED: Final = frozenset(("passive", "owner", "nolocal", "noack", "nowait", "internal", "temporary"))
 """Properties of older manuals: a rule that has one never matches."""
 OLD_OBJECTS: Final = frozenset(("virtualhost", "route", "topic", "object", "user", "log", "config"))
@@ -145,6 +148,7 @@ ASKED: Final[Mapping[str, str]] = {
     "maxfilecount": "filemaxcount",
     "maxpages": "pages",
     "maxpagefactor": "pagefactor",
+    EVERY: EVERY,
 }
 
 
@@ -172,7 +176,8 @@ _LIMITS: Final = "policytype queuemaxsize queuemaxcount"
 _QUEUE: Final = f"name alternate durable exclusive autodelete {_LIMITS}"
 _BINDING: Final = "name queuename routingkey"
 
-#: Number of a lookup, counted from 1 -> the lookup. The numbers are those of the manual.
+#: Number of a lookup, counted from 1 -> the lookup. The numbers are those of the manual; those from 36 on are this
+#: broker's own. The name of a transaction is that of its user.
 LOOKUPS: Final[Mapping[int, Lookup]] = dict(
     enumerate(
         (
@@ -216,6 +221,9 @@ LOOKUPS: Final[Mapping[int, Lookup]] = dict(
             _lookup("Management 'reroute queue' request", _A.REROUTE, _O.QUEUE, "name exchangename"),
             _lookup("Management 'unbind exchange' request", _A.UNBIND, _O.EXCHANGE, _BINDING),
             _lookup("User modifying message timestamp setting", _A.UPDATE, _O.BROKER, ""),
+            _lookup("AMQP 0-10 listing of another user's branch", _A.ACCESS, _O.TRANSACTION, "name"),
+            _lookup("Use of another user's branch", _A.UPDATE, _O.TRANSACTION, "name"),
+            _lookup("Declaration that forwards messages", _A.PUBLISH, _O.EXCHANGE, "name routingkey"),
         ),
         1,
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
@@ -58,7 +58,7 @@ _OURS: Final = _STARTED | _MARKS | {LOCK}
 class _Build(Protocol):
     """A store being built, of either version."""
 
-    def prepared_list(self, xids: Sequence[bytes]) -> None: ...
+    def prepared_list(self, prepared: Mapping[bytes, str]) -> None: ...
 
     def queue(self, queue: QueueToBuild) -> None: ...
 
@@ -320,7 +320,8 @@ class _Work:
     def _fill(self, build: _Build) -> None:
         """Write everything into the new store."""
         plan = self._recovery.plan
-        build.prepared_list(plan.in_doubt)
+        users = {each.xid: each.user for each in plan.transactions}
+        build.prepared_list({xid: users.get(xid, "") for xid in plan.in_doubt})
         for number, exchange in plan.exchanges.items():
             build.exchange(number, exchange)
         sizes = [0 if each.queue.source is None else each.queue.source.journal.stream.size for each in plan.queues]

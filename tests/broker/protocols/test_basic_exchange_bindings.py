@@ -99,11 +99,15 @@ def test_who_binds_needs_the_right_to_bind_and_to_publish(client: BasicClient) -
             asked.append((Action.PUBLISH, exchange, key))
             return Publishing.REFUSED if self.is_refused == "publish" else Publishing.ALWAYS
 
+        def allows_forwarding(self, _caller: object, exchange: str, pattern: str) -> bool:
+            asked.append((Action.PUBLISH, exchange, f"every key of {pattern}"))
+            return self.is_refused != "publish"
+
     rules = Rules()
     client.world.broker.authorization.authorizer = rules
     assert link(client) == "exchange.bind-ok"
     properties = {"queuename": "b", "routingkey": "x.*"}
-    assert asked == [(Action.BIND, ObjectType.EXCHANGE, "a", properties), (Action.PUBLISH, "b", "x.*")]
+    assert asked == [(Action.BIND, ObjectType.EXCHANGE, "a", properties), (Action.PUBLISH, "b", "every key of x.*")]
     asked.clear()
     assert link(client, "unbind") == "exchange.unbind-ok"
     assert asked == [(Action.UNBIND, ObjectType.EXCHANGE, "a", properties)]
