@@ -339,6 +339,30 @@ def test_heartbeats_and_events() -> None:
     play(scene)
 
 
+def test_messages_have_no_headers_of_version_2() -> None:
+    """`qmf.console` drops what it says of objects and events where it does not know the agent that `qmf.agent` names."""
+
+    def headers(queue: Queue) -> list[dict[str, Any]]:
+        found = [plain_map(entry.message.properties().headers) for entry in queue.available()]
+        queue.purge()
+        return found
+
+    async def scene(stage: Wired, console: Console) -> None:
+        heard = await listen(stage, "console.#")
+        await stage.topology.declare_queue("q")
+        await later(stage, console, 10)
+        published = headers(heard)
+        assert len(published) > 3  # objects, events, heartbeats
+        console.send(None, encode_message("P", 77), exchange=VERSION_1)
+        console.send(None, encode_message("S", 77, PACKAGE, "queue", class_of("queue").hash.bytes), exchange=VERSION_1)
+        await console.settle()
+        replies = headers(console.replies)
+        assert len(replies) > 2
+        assert [each for each in (*published, *replies) if each] == []
+
+    play(scene)
+
+
 def test_nothing_is_encoded_for_which_nobody_is_bound() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         made: list[object] = []

@@ -6,7 +6,9 @@
     schema.package                      packages and classes of attached agents that are new
     agent.1.BANK                        to an attached agent
 
-Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`.
+Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`. They have no
+application headers, as those of qpidd: `qmf.console` takes `qmf.agent` for the name of an agent of version 2, and drops
+what it says of objects and events if there is no such agent (`mgmt-qmf2=no`).
 
 Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 """
@@ -22,7 +24,7 @@ from qstore.broker.management.qmf1.content import event_message
 from qstore.broker.model.message import NewMessage
 from qstore.formats.qmf.v1.messages import encode_message
 from qstore.formats.qmf.v1.types import QmfError
-from qstore.formats.values import typed_map
+from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
     from qstore.broker.management.events import EventClass, Timed
@@ -40,12 +42,10 @@ class Sender:
 
     Args:
         outbox: puts them on queues.
-        name: the agent's name in version 2, for consoles that ask for a schema.
     """
 
-    def __init__(self, outbox: Outbox, name: str) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._headers = typed_map({"qmf.agent": name})
 
     def reply(self, reply_to: ReplyAddress | None, messages: Iterable[bytes]) -> None:
         """Send replies, if anybody waits for them."""
@@ -85,7 +85,7 @@ class Sender:
             self.publish(key, encode_message("h", 0, max(0, round(now * 1e9))))
 
     def _send(self, exchange: str, key: str, content: bytes, *, is_reply: bool = False) -> None:
-        new = NewMessage(key, self._headers, content=content, exchange=exchange)
+        new = NewMessage(key, EMPTY_MAP, content=content, exchange=exchange)
         self._outbox.send(new, is_reply=is_reply)
 
 
