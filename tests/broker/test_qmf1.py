@@ -340,7 +340,7 @@ def test_heartbeats_and_events() -> None:
 
 
 def test_messages_have_no_headers_of_version_2() -> None:
-    """`qmf.console` drops what it says of objects and events where it does not know the agent that `qmf.agent` names."""
+    """`qmf.console` drops events and updates with a `qmf.agent` that it does not know."""
 
     def headers(queue: Queue) -> list[dict[str, Any]]:
         found = [plain_map(entry.message.properties().headers) for entry in queue.available()]

@@ -6,9 +6,9 @@
     schema.package                      packages and classes of attached agents that are new
     agent.1.BANK                        to an attached agent
 
-Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`. They have no
-application headers, as those of qpidd: `qmf.console` takes `qmf.agent` for the name of an agent of version 2, and drops
-what it says of objects and events if there is no such agent (`mgmt-qmf2=no`).
+Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`. As in
+qpidd, they have no application headers: `qmf.console` takes `qmf.agent` for the name of an agent of version 2, and
+drops its events and updates if it does not know that agent (`mgmt-qmf2=no`).
 
 Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 """
