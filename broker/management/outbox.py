@@ -8,6 +8,7 @@ not published.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ModelError
@@ -41,7 +42,7 @@ class Outbox:
     def __init__(self, broker: Broker, make_message: MakeMessage) -> None:
         self._broker, self._make_message = broker, make_message
         self._depth = 0
-        self._next_count = 0.0
+        self._next_count = -math.inf
         self.lost = self.copies = 0
 
     @property
@@ -82,8 +83,8 @@ class Outbox:
         memory = self._broker.memory
         if memory.has_room(size, share):
             return True
-        now = self._broker.clock()
-        if abs(now - self._next_count) > _COUNT_SECONDS:  # what was counted last may be gone
+        now = self._broker.monotonic()
+        if now - self._next_count > _COUNT_SECONDS:  # what was counted last may be gone
             self._next_count = now
             memory.count()
         return memory.has_room(size, share)

@@ -27,7 +27,7 @@ from qstore.formats.qmf.v1.object_id import ObjectId
 from qstore.formats.qmf.v1.types import decode, encode
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Wired, wired
-from tests.support.management_console import REPLIES, Console
+from tests.support.management_console import REPLIES, Console, pass_time
 
 PACKAGE = "org.apache.qpid.broker"
 Scene = Callable[[Wired, Console], Awaitable[None]]
@@ -276,8 +276,7 @@ def split(found: list[bytes]) -> list[tuple[Message, bytes]]:
 
 async def later(stage: Wired, console: Console, seconds: float) -> None:
     """So much later, the agent has published what there was."""
-    now = stage.broker.clock() + seconds
-    stage.broker.clock = lambda: now
+    pass_time(stage.broker, seconds)
     console.agent.on_timer()
     await console.settle()
 

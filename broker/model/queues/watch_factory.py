@@ -37,7 +37,7 @@ class WatchFactory:
             have queues that are to be deleted at their limit.
         alert_percent: default threshold of alerts, in percent of a queue's capacity; 0 for none.
         emit: passes an event to the listeners.
-        clock: seconds since 1970.
+        monotonic: seconds of a monotonic clock.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class WatchFactory:
         flow_defaults: FlowDefaults,
         alert_percent: int,
         emit: Callable[[Event], None],
-        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
-        self._stops, self._emit, self._clock = stops, emit, clock
+        self._stops, self._emit, self._monotonic = stops, emit, monotonic
         self._flow_defaults, self._alert_percent = flow_defaults, alert_percent
 
     def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
@@ -66,7 +66,7 @@ class WatchFactory:
         return DepthWatch(
             self._stops,
             None if thresholds is None else FlowControl(thresholds),
-            None if alerts is None else Alerts(alerts, self._emit, self._clock),
+            None if alerts is None else Alerts(alerts, self._emit, self._monotonic),
         )
 
     def _thresholds(self, name: str, parsed: QueueArguments, capacity: Capacity) -> FlowThresholds | None:

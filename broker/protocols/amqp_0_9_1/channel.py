@@ -413,7 +413,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         confirms = self.confirms
         if confirms is None:
             return []
-        confirms.has_more(self.broker.clock())
+        confirms.has_more(self.broker.monotonic())
         return confirms.ledger.complete_below(confirms.published + 1)
 
     def complete(self, runs: Runs) -> None:
@@ -444,7 +444,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
             connection.output += frames
             connection.frames_sent += len(frames)
             connection.has_output()
-            confirms.has_told(self.broker.clock())
+            confirms.has_told(self.broker.monotonic())
 
     # ---- end ----
 

@@ -52,7 +52,7 @@ def test_a_stored_message_is_confirmed_when_it_is_on_the_disk(world: World, clie
 
 def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world: World, client: BasicClient) -> None:
     """What the consumer waits for comes first, unless the publisher's messages come right after their confirms."""
-    world.broker.clock = lambda: world.now
+    world.broker.monotonic = lambda: world.now
     other = BasicClient(world).open()
     other.call("basic.consume", queue="d", consumer_tag="c")
     written: list[BasicClient] = []
