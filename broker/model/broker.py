@@ -123,7 +123,7 @@ class Broker:
             self.router,
             store,
             self.tick,
-            partial(self._new_transaction, settings.queue_limit_bytes),
+            partial(self._new_transaction, settings.transaction_bytes),
             default_timeout=settings.dtx_default_timeout_seconds,
             max_timeout=settings.dtx_max_timeout_seconds,
             monotonic=monotonic,
@@ -143,7 +143,7 @@ class Broker:
 
     def _new_queue_factory(self) -> QueueFactory:
         settings = self.settings
-        watches = WatchFactory(
+        watches = self._watches = WatchFactory(
             self.router.stops,
             FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
             settings.event_threshold_percent,
@@ -239,6 +239,10 @@ class Broker:
         except ResourceLimitExceededError:
             if in_transaction or self.memory.is_exhausted or not self.router.leaves_memory(message, exchange):
                 raise
+
+    def log_stopped_queues(self) -> None:
+        """Log the queues whose publishers wait. To be called about twice a second."""
+        self._watches.stopped.look(self.monotonic())
 
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""

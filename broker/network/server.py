@@ -191,6 +191,7 @@ class Server:
         self._check_store()
         self.clients.on_timer(now)
         self.listeners.look()
+        self.broker.log_stopped_queues()
         self.protocols.on_timer(now)
         for queue in self.broker.idle_queues.take_due():
             self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)

@@ -17,13 +17,13 @@ from qstore.broker.model.message import Handling
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.settings import BrokerSettings
+from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
 
-DEFAULT = BrokerSettings().queue_limit_bytes
+DEFAULT = QUEUE_LIMIT_BYTES
 
 
 class Owner:

@@ -15,6 +15,7 @@ from qstore.broker.model.queues.flow_control import (
     FlowDefaults,
     FlowThresholds,
     Stop,
+    StoppedQueues,
     flow_thresholds,
 )
 
@@ -38,6 +39,9 @@ class WatchFactory:
         alert_percent: default threshold of alerts, in percent of a queue's capacity; 0 for none.
         emit: passes an event to the listeners.
         monotonic: seconds of a monotonic clock.
+
+    Attributes:
+        stopped: the queues whose flow control is on.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class WatchFactory:
     ) -> None:
         self._stops, self._emit, self._monotonic = stops, emit, monotonic
         self._flow_defaults, self._alert_percent = flow_defaults, alert_percent
+        self.stopped = StoppedQueues()
 
     def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
         """Raise InvalidArgumentError if thresholds of the declaration contradict each other, or the capacity."""
@@ -65,7 +70,7 @@ class WatchFactory:
         alerts = alert_thresholds(parsed.alerts, capacity, self._alert_percent)
         return DepthWatch(
             self._stops,
-            None if thresholds is None else FlowControl(thresholds),
+            None if thresholds is None else FlowControl(thresholds, self.stopped),
             None if alerts is None else Alerts(alerts, self._emit, self._monotonic),
         )
 

@@ -19,7 +19,7 @@ Source: Qpid C++ Broker Book, table 1.15.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.authorization import Action, ObjectType
@@ -27,7 +27,7 @@ from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.argument_table import as_text, is_set
 from qstore.broker.model.queues.arguments import LIFETIME, MAX_COUNT, MAX_SIZE, POLICY_TYPE, REJECT, policy_named
-from qstore.broker.model.queues.classic_arguments import dead_letter_arguments, mapped
+from qstore.broker.model.queues.classic_arguments import OVERFLOW, dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class Access:
 
     Args:
         authorization: checks operations.
-        default_limit: the broker's default limit of a queue, in bytes; 0 for none.
+        default_limit: the default limit of a queue, in bytes; 0 for none (`QueueFactory.default_bytes`).
     """
 
-    def __init__(self, authorization: Authorization, default_limit: int) -> None:
+    def __init__(self, authorization: Authorization, default_limit: Callable[..., int]) -> None:
         self._authorization, self._default_limit = authorization, default_limit
 
     def declare_queue(
@@ -145,18 +145,21 @@ class Access:
         *,
         is_new: bool,
     ) -> dict[str, Any]:
+        has_overflow = any(name == OVERFLOW for name, _ in arguments.entries)
         with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
             arguments = mapped(arguments)
         given = {name: as_text(typed.value) for name, typed in arguments.entries}
-        lifetime = given.get(LIFETIME)
+        lifetime, policy = given.get(LIFETIME), policy_named(given.get(POLICY_TYPE, REJECT))
+        count = _number(given.get(MAX_COUNT))
+        default = self._default_limit(policy, durable=durable, has_other=has_overflow or count > 0)
         found: dict[str, Any] = {
             "durable": durable,
             "autodelete": auto_delete if lifetime is None else lifetime in _AUTO_DELETE,
             "exclusive": exclusive,
             "alternate": alternate,
-            "policytype": policy_named(given.get(POLICY_TYPE, REJECT)),
-            "queuemaxsize": _number(given.get(MAX_SIZE, self._default_limit)),
-            "queuemaxcount": _number(given.get(MAX_COUNT)),
+            "policytype": policy,
+            "queuemaxsize": _number(given.get(MAX_SIZE, default)),
+            "queuemaxcount": count,
         }
         if is_new:
             found["paging"] = is_set(given.get("qpid.paging"))

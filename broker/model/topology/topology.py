@@ -219,7 +219,7 @@ class Topology:
     async def _make_queue(
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
-        parsed = self._factory.read(name, arguments)
+        parsed = self._factory.read(name, arguments, durable=durable)
         self._unsupported.check(name, arguments)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._factory.make(
