@@ -20,7 +20,7 @@ from qstore.tools.console.broker_options import take_security
 from qstore.tools.entry import run
 from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.report import Pace, Reporter, Throughput
-from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
+from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, StallWatch, groups
 
 _EPILOG = """
 \b
@@ -173,8 +173,10 @@ def _send(options: SendOptions, outcome: _Outcome) -> int:
     with connect(options.url, options.connection_options) as connection:
         session = connection.session(transactional=bool(options.tx))
         sender = outcome.sender = session.sender(options.address, capacity=options.capacity)
-        _Work(options, session, sender, reporter, outcome).run()
-        sender.sync()
+        with StallWatch("qpid-send", connection) as stalls:
+            stalls.add(sender)
+            _Work(options, session, sender, reporter, outcome).run()
+            sender.sync()
         outcome.is_complete = True
         reporter.finish()
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+import pika
 import pytest
 
 from qstore.broker.network import socket_connection
@@ -348,5 +349,37 @@ def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) 
             assert found.server.clients.pressure._tight == {}
             for peer in (publisher, consumer):
                 peer.close()
+
+    run(test())
+
+
+def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with served(tmp_path) as found:
+            await found.broker.topology.declare_queue("q", durable=True)
+            journal = found.broker.queues["q"].journal
+            journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+            told: list[str] = []
+
+            def publish() -> None:
+                with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", found.port)) as connection:
+                    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+                    connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    for _ in range(3):
+                        channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+                        connection.process_data_events(0.1)
+                    journal.is_tight = False
+                    for _ in range(300):
+                        if told[-1:] != ["unblocked"]:
+                            connection.process_data_events(0.1)
+
+            await client(publish)
+            reason, end = told
+            assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
+            assert end == "unblocked"
+            await found.until(lambda: not found.server.clients.connections)
+            assert found.server.clients.pressure._told == {}
 
     run(test())

@@ -152,12 +152,49 @@ def test_confirms_wait_for_a_stopped_queue(client: BasicClient) -> None:
     for _ in range(4):
         client.publish("s")
     assert confirmed(client) == [("ack", 2, True)]
+    (told,) = client.take("connection.blocked")
+    assert told.values == {
+        "reason": 'Publishers to queue "s" wait: it has 3 messages, above its flow control threshold of 2'
+    }
+    assert not client.machine.is_paused, "it is read, since its confirms tell it how far it is"
     for _ in range(2):
         client.call("basic.get", queue="s", no_ack=True)
     assert confirmed(client) == []
+    assert client.take("connection.unblocked") == []
     for _ in range(2):
         client.call("basic.get", queue="s", no_ack=True)
+    assert len(client.take("connection.unblocked")) == 1
     assert {tag for _, tag, _ in confirmed(client)} == {3, 4}
+
+
+def test_a_client_is_unblocked_when_none_of_its_messages_waits(world: World, client: BasicClient) -> None:
+    for queue in ("s", "u"):
+        client.call("queue.declare", queue=queue, arguments={"qpid.flow_stop_count": 1, "qpid.flow_resume_count": 1})
+    other = BasicClient(world).open(1, 2, 3)
+    other.call("confirm.select", 3)
+    for channel, queue in ((3, "s"), (3, "s"), (3, "s"), (1, "u"), (1, "u")):
+        other.publish(queue, properties=TRANSIENT, channel=channel)
+    (told,) = other.take("connection.blocked")
+    assert '"s"' in told.values["reason"]
+    client.call("queue.purge", queue="s")
+    assert other.take("connection.unblocked") == [], "it still waits for the other queue"
+    client.call("queue.purge", queue="u")
+    assert len(other.take("connection.unblocked")) == 1
+    for _ in range(3):
+        other.publish("s", properties=TRANSIENT, channel=3)
+    assert len(other.take("connection.blocked")) == 1
+    other.call("channel.close", 3, reply_code=200, reply_text="", class_id=0, method_id=0)
+    assert len(other.take("connection.unblocked")) == 1, "its messages ended with their channel"
+
+
+def test_a_reason_is_cut_to_what_a_short_string_holds(world: World, client: BasicClient) -> None:
+    name = "ä" * 120
+    client.call("queue.declare", queue=name, arguments={"qpid.flow_stop_count": 1})
+    other = BasicClient(world).open()
+    other.send(other.message(name, properties=TRANSIENT) * 2)
+    (told,) = other.take("connection.blocked")
+    assert told.values["reason"].startswith(f'Publishers to queue "{name[:100]}')
+    assert len(told.values["reason"].encode()) <= 255
 
 
 def test_a_refused_message_stops_no_other_publisher(world: World, client: BasicClient) -> None:
