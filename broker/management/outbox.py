@@ -1,9 +1,9 @@
 """Messages of the management agent: each is put on the queues that its exchange finds for its key.
 
 A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
-read costs no more than the limit of its queue, and however many there are, publishers are not slowed down for what
-nobody has asked for, and not refused for replies. Events that are raised while an event of an event is published are
-not published.
+read costs no more than the limit of its queue, or MAX_QUEUE_BYTES, on disk too, and however many there are, publishers
+are not slowed down for what nobody has asked for, and not refused for replies. Events that are raised while an event of
+an event is published are not published.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.errors import FormatError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
 """Of the memory ceiling (`model/memory`): what is published unasked, and replies, do not take more than that."""
+MAX_QUEUE_BYTES: Final = QUEUE_LIMIT_BYTES
+"""A queue without a limit that has more bytes of messages gets none from the agent: its console does not read."""
 _COUNT_SECONDS: Final = 1.0  # between two counts of the memory
 
 
@@ -66,7 +69,8 @@ class Outbox:
             message = self._make_message(new)
             route = router.route(message, exchange)
             size = (message.size + MESSAGE_OVERHEAD) * len(route.queues)
-            if not self._has_room(size, _REPLY_SHARE if is_reply else _UNASKED_SHARE):
+            is_read = all(queue.limit is not None or queue.message_bytes < MAX_QUEUE_BYTES for queue in route.queues)
+            if not is_read or not self._has_room(size, _REPLY_SHARE if is_reply else _UNASKED_SHARE):
                 self.lost += 1
                 return
             router.put(message, route.queues)
