@@ -32,6 +32,8 @@ qpid-send -a orders -m 1000 --tx 10 --rollback-frequency 5
 qpid-send -b user/password@host:5672 -a orders --content-stdin < lines
 qpid-send -a orders --connection-options '{reconnect: true, heartbeat: 10}' -m 0 --rate 100
 
+If the broker confirms no message for 5 seconds, standard error says what the command waits for.
+
 \b
 Exit codes: 0 all messages were sent and completed by the broker, 1 error, 2 invalid command line.
 """

@@ -3,11 +3,14 @@ was held back by a broker that is killed was never confirmed, and is not lost.""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pika
@@ -15,6 +18,7 @@ import pytest
 
 from qstore import Connection, Message
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.tools.messaging.sending import StallWatch
 from tests.support.fork_server import ROOT
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
@@ -114,6 +118,32 @@ def test_a_sender_that_waits_says_what_for_and_so_does_the_log(make_broker: Brok
     assert "[Model] warning" in lines[0]
     assert '"big" wait: it has 4 messages, above its flow control threshold of 3. They go on below 2 mess' in lines[0]
     assert broker.has_logged('Queue "big": publishers are resumed')
+
+
+def test_a_sender_says_that_it_waits_if_the_broker_does_not_answer(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    told: list[str] = []
+    watching = partial(StallWatch, "test", show=told.append, after=0.5)
+    with Connection(f"127.0.0.1:{broker.port}") as connection, watching(connection) as stalls:
+        sender = stalls.add(connection.session().sender("q; {create: always}", capacity=3))
+        sender.send(Message(b"x"))
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            sender.send(Message(b"x"), sync=False)
+            _wait_until(lambda: told)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        _wait_until(lambda: len(told) == 2)
+    waits, goes_on = told
+    assert waits.startswith("test: waiting for 0.5 s: the broker has confirmed 1 message, and none of 1 more. A queue")
+    assert goes_on.startswith("test: the broker confirms messages again after ")
+
+
+def _wait_until(is_done: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("confirms", [True, False])

@@ -178,17 +178,25 @@ class StallWatch:
             self._show(f"{self._program}: {printable(text)}")
 
     def _cause(self, sender: Sender) -> str:
-        """Why the messages of a sender are not confirmed."""
+        """Why the messages of a sender are not confirmed: what the broker says, if it answers."""
+        said: list[str] = []
+        asking = threading.Thread(target=lambda: said.append(self._flow_of(sender.name)), name="cause", daemon=True)
+        asking.start()
+        asking.join(_ANSWER_SECONDS)
+        return "".join(said) or (
+            "A queue may be above its flow control threshold, or the broker may be short of memory or disk, or not "
+            "answer at all: its log tells"
+        )
+
+    def _flow_of(self, queue: str) -> str:
+        """What flow control does to publishers of a queue; empty if it does nothing, or nobody tells."""
         with contextlib.suppress(MessagingError, LookupError, TypeError):
             with Console(self._connection, timeout=_ANSWER_SECONDS) as console:
-                queue = console.find(f"queue:{sender.name}").values
-            if queue["flowStopped"]:
-                depth = f"{plural(queue['msgDepth'], 'message')} with {queue['byteDepth']:,} bytes"
+                values = console.find(f"queue:{queue}").values
+            if values["flowStopped"]:
+                depth = f"{plural(values['msgDepth'], 'message')} with {values['byteDepth']:,} bytes"
                 return (
-                    f'Flow control makes publishers to queue "{sender.name}" wait, which has {depth}: '
+                    f'Flow control makes publishers to queue "{queue}" wait, which has {depth}: '
                     "consume or purge messages, or raise its limit"
                 )
-        return (
-            "A queue may be above its flow control threshold, or the broker may be short of memory or disk, or out of "
-            "reach: its log tells"
-        )
+        return ""
