@@ -43,6 +43,16 @@ def _flood(port: int, queue: str, *, count: int, size: int, capacity: int) -> th
     return thread
 
 
+def _consume(peer: RawPeer, count: int) -> None:
+    """Take the messages of a flood, in order."""
+    peer.subscribe("q", messages=100)
+    for number in range(count):
+        (delivery,) = peer.take(1)
+        assert int(delivery.body[:6]) == number
+        peer.accept([delivery])
+    peer.sync()
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_queue_without_limits_takes_what_the_disk_has_room_for(make_broker: BrokerMaker, durable: bool) -> None:
     """130 MB, more than qpidd's limit and twice as much as messages may take of memory."""
@@ -55,12 +65,7 @@ def test_a_queue_without_limits_takes_what_the_disk_has_room_for(make_broker: Br
         sender.sync(PATIENCE_SECONDS)
     with RawPeer(broker.port) as peer:
         assert peer.message_count("q") == count
-        peer.subscribe("q", messages=100)
-        for number in range(count):
-            (delivery,) = peer.take(1)
-            assert int(delivery.body[:6]) == number
-            peer.accept([delivery])
-        peer.sync()
+        _consume(peer, count)
         peer.end()
     assert "Publishers to queue" not in broker.log_text()
 
@@ -78,12 +83,7 @@ def test_a_flood_on_a_queue_with_the_limit_of_qpidd(make_broker: BrokerMaker) ->
         assert flood.is_alive()
         stopped_at = 1 + (80 << 20) // (100_006 + MESSAGE_OVERHEAD)  # header not counted
         assert stopped_at - 5 < now - capacity <= stopped_at
-        peer.subscribe("q", messages=100)
-        for number in range(count):
-            (delivery,) = peer.take(1)
-            assert int(delivery.body[:6]) == number
-            peer.accept([delivery])
-        peer.sync()
+        _consume(peer, count)
         assert peer.message_count("q") == 0
     flood.join()
 
