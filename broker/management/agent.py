@@ -83,9 +83,10 @@ class Agent:
         outbox = self._outbox = Outbox(broker, make_message)
         sender = Sender2(managed, outbox)
         self.name = sender.name
-        self._version_1 = Sender1(outbox) if settings.management_version_1 else None
+        sender_1 = Sender1(outbox, self.name if settings.management_version_2 else "")
+        self._version_1 = sender_1 if settings.management_version_1 else None
         self._version_2 = sender if settings.management_version_2 else None
-        self._requests_1 = qmf1.Requests(managed, self._registry, Sender1(outbox), self.turns, self._agents)
+        self._requests_1 = qmf1.Requests(managed, self._registry, sender_1, self.turns, self._agents)
         self._requests_2 = qmf2.Requests(managed, self._registry, sender, self.turns)
         self._publisher = Publisher(managed, self._registry, outbox, self._version_1, self._version_2, self.turns)
         self._events = EventPublisher(

@@ -6,9 +6,11 @@
     schema.package                      packages and classes of attached agents that are new
     agent.1.BANK                        to an attached agent
 
-Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`. As in
-qpidd, they have no application headers: `qmf.console` takes `qmf.agent` for the name of an agent of version 2, and
-drops its events and updates if it does not know that agent (`mgmt-qmf2=no`).
+Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`.
+
+`qmf.console` takes the header `qmf.agent` for the name of an agent of version 2, and drops events and updates that have
+it. That is right if the agent speaks version 2, too: the console gets them so, and would see everything twice. If it
+does not (`mgmt-qmf2=no`), the messages have no application headers, as those of qpidd.
 
 Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 """
@@ -24,7 +26,7 @@ from qstore.broker.management.qmf1.content import event_message
 from qstore.broker.model.message import NewMessage
 from qstore.formats.qmf.v1.messages import encode_message
 from qstore.formats.qmf.v1.types import QmfError
-from qstore.formats.values import EMPTY_MAP
+from qstore.formats.values import EMPTY_MAP, typed_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.events import EventClass, Timed
@@ -42,10 +44,12 @@ class Sender:
 
     Args:
         outbox: puts them on queues.
+        name: the agent's name in version 2; empty if it does not speak that.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, name: str) -> None:
         self._outbox = outbox
+        self._headers = typed_map({"qmf.agent": name}) if name else EMPTY_MAP
 
     def reply(self, reply_to: ReplyAddress | None, messages: Iterable[bytes]) -> None:
         """Send replies, if anybody waits for them."""
@@ -85,7 +89,7 @@ class Sender:
             self.publish(key, encode_message("h", 0, max(0, round(now * 1e9))))
 
     def _send(self, exchange: str, key: str, content: bytes, *, is_reply: bool = False) -> None:
-        new = NewMessage(key, EMPTY_MAP, content=content, exchange=exchange)
+        new = NewMessage(key, self._headers, content=content, exchange=exchange)
         self._outbox.send(new, is_reply=is_reply)
 
 
