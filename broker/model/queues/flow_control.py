@@ -121,8 +121,8 @@ def _pair(
 class StoppedQueues:
     """The stopped queues of one broker, and the lines of the log about those whose publishers wait.
 
-    A queue that is stopped for a moment, as flow control is meant, is no news: a stop is logged when it lasts
-    TOLD_AFTER, and stops of one queue at most once in TOLD_EVERY.
+    Flow control may stop a queue many times a second. So a stop is logged only when publishers have waited for
+    TOLD_AFTER seconds, and for one queue at most once in TOLD_EVERY seconds.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,8 @@ class FlowControl:
         thresholds: as above.
         is_stopped: whether it is on.
         stopped_count: how often it went on.
-        is_told: whether the log has told that it is on; `told_at`: when it last did.
+        is_told: whether the log has a line about the present stop.
+        told_at: when a stop was logged last.
     """
 
     __slots__ = (
@@ -179,7 +180,7 @@ class FlowControl:
         self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position of a message -> its transfer
 
     def must_be_told(self, now: float) -> bool:
-        """Whether publishers wait, and the log has not told it for long enough."""
+        """Whether publishers wait, and a line about that is due."""
         return bool(self._held) and not self.is_told and now - self.told_at >= TOLD_EVERY
 
     @property
