@@ -10,9 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -41,6 +42,28 @@ pytest_plugins = ["tests.support.scheduling", "tests.support.warm_up"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+STRICT: Final = "QSTORE_STRICT_SKIPS"
+"""With this in the environment, as in CI, a skip for a reason that is not among `REASONS` is a failure."""
+REASONS: Final = {
+    compiled.REASON: "a compiled function refused a test's own class or method, which is known only when it runs",
+    "it is compiled": "looks at the bytecode of functions",
+    "CPython's tests of its C API are not installed": "a matter of how Python was built",
+    r"runs on one of \d+ days: .*": "a run tests a part of what there is; the nightly run tests all",
+    "a large store|many messages": "only the nightly run has them",
+    "DAMAGE names no damage": "runs again a damage that a campaign has found; it is named by hand",
+    "a small file system cannot be mounted here|no file system can be mounted here|no ext4 can be mounted here"
+    "|needs a loop device|needs root, to mount a file system": "containers may not mount; power loss and full disks are"
+    " simulated in tests/faults as well",
+    "this system has no io_uring, or does not allow it": "a matter of the kernel; the helper process is tested",
+    "this file system does not distinguish allocated blocks from written ones": "a matter of the file system",
+    "only root can .*": "a run as another user; CI runs as root where programs are missing",
+    "another user may not run the interpreter or read the source": "a matter of where both are installed",
+    "there is no other address": "the machine has no network but the loopback interface",
+    "no field can hold it": "a damage that some formats cannot have; the others have it",
+}
+"""Reasons for which a test may be skipped in CI, as regular expressions, and why that is right."""
+_LEFT_OUT: Final = "left_out"  # what a worker of xdist tells the main process
+
 _GARBAGE: Final = (5000, 20, 20)
 """Thresholds of the garbage collector: with those of Python it takes some percent of the time of all tests."""
 
@@ -55,13 +78,74 @@ def pytest_configure(config: pytest.Config) -> None:
     profiles.choose_day(config.getoption("--seed-day"))
     if times := config.getoption("--examples"):
         profiles.multiply(times)
+    config.pluginmanager.register(Unrun(), "unrun")
 
 
 def pytest_report_header() -> str:
     return f"qstore: {kind_of_modules()}"
 
 
+class Unrun:
+    """The tests that are not run: those that are left out of a compiled run, and those that are skipped."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._skipped: dict[str, list[str]] = {}
+
+    @property
+    def refused(self) -> dict[str, list[str]]:
+        """Tests that were skipped for a reason that is not allowed, by reason."""
+        return {
+            reason: tests for reason, tests in self._skipped.items()
+            if not any(re.fullmatch(allowed, reason) for allowed in REASONS)
+        }  # fmt: skip
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._skip(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._skip(report)
+
+    def _skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        where = report.longrepr
+        reason = str(where[2] if isinstance(where, tuple) else where).removeprefix("Skipped: ")
+        self._skipped.setdefault(reason, []).append(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        told = getattr(session.config, "workeroutput", None)
+        if told is not None:
+            told[_LEFT_OUT] = self.left_out
+        elif os.environ.get(STRICT) and self.refused:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """All workers of xdist collect the same."""
+        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.left_out:
+            terminalreporter.line(f"{self.left_out} tests that replace compiled functions were left out")
+        if not os.environ.get(STRICT):
+            return
+        for reason, tests in self.refused.items():
+            terminalreporter.line(
+                f"ERROR: {len(tests)} skipped for a reason that tests/conftest.py does not allow: {reason}\n"
+                f"       {', '.join(tests[:5])}",
+                red=True,
+            )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if compiled.is_compiled:
+        left_out = [item for item in items if item.get_closest_marker("replaces") is not None]
+        unrun = config.pluginmanager.getplugin("unrun")
+        assert isinstance(unrun, Unrun)
+        unrun.left_out += len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("replaces") is None]
     if not config.getoption("--examples"):
         return
     functions = {item: getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None)) for item in items}

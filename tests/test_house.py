@@ -11,6 +11,9 @@ from typing import Final
 
 import pytest
 
+from tests.conftest import REASONS, Unrun
+from tests.support import compiled
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("formats", "store", "broker", "tools")
 PACKAGE = "qstore"
@@ -248,3 +251,42 @@ def test_the_check_itself_finds_layouts() -> None:
     source = "import struct\nX = 65536\nY = kind | 2 << 32\nZ = flags << 48"
     assert sorted(layouts(source)) == ["2 << 32", "65536", "flags << 48", "struct"]
     assert layouts("from formats.rhm.geometry import PAGE_SIZE\nX = 1 << 20") == []
+
+
+# ---- skips ----
+
+
+def test_ci_refuses_skips_for_want_of_a_program() -> None:
+    """The reasons that are allowed are few, and the programs of `.ci/run` are not among them."""
+    refused = (
+        "no Chromium on this machine (Debian: apt-get install chromium)",
+        "needs db5.3_recover: Debian's db5.3-util",
+        "Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)",
+        "pyspark not installed: pip install 'qstore[spark]'",
+        "node or npm is not on this machine",
+        "MIT Kerberos (krb5-kdc, krb5-admin-server, krb5-user) or the package gssapi is not installed",
+    )
+    allowed = (
+        "runs on one of 4 days: --hypothesis-profile nightly has all",
+        compiled.REASON,
+        "no ext4 can be mounted here",
+    )
+    unrun = Unrun()
+    for number, reason in enumerate((*refused, *allowed)):
+        report = pytest.TestReport(
+            f"test_{number}", ("", 0, ""), {}, "skipped", ("file.py", number, f"Skipped: {reason}"), "setup"
+        )
+        unrun.pytest_runtest_logreport(report)
+    assert unrun.refused == {reason: [f"test_{number}"] for number, reason in enumerate(refused)}
+    assert all(REASONS.values())
+
+
+def test_ci_installs_what_tests_need() -> None:
+    """Each program by which a test decides whether it is skipped is in the table of `.ci/run`."""
+    listed = {line.split()[0] for line in (ROOT / ".ci" / "run").read_text().split("PROGRAMS")[1].splitlines()[1:]}
+    asked = set()
+    for path in ROOT.glob("tests/**/test_*.py"):
+        asked |= set(re.findall(r'shutil\.which\("([^"]+)"\)', path.read_text()))
+    assert {"node", "npm", "openssl", "systemd-analyze"} <= asked
+    of_berkeley_db = {name for name in asked if name.startswith("db5.3_")}  # all in one package
+    assert asked - of_berkeley_db - listed == set()

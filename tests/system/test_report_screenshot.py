@@ -17,7 +17,7 @@ import pytest
 from qstore.tools.report.content import Finding, FindingKind, ReportContent
 from qstore.tools.report.page import render
 from tests.support.png import Picture, read_png
-from tests.support.report_content import content, full_queue, plain_queue
+from tests.support.report_content import content, full_queue, plain_queue, summed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(
@@ -58,8 +58,9 @@ def shot(tmp_path: Path, text: str, *options: str) -> Picture:
 def one_plot() -> ReportContent:
     """A report whose plots are in the first window, and that says something bad."""
     finding = Finding(FindingKind.CHECKSUM, 2)
-    report = dataclasses.replace(full_queue(seed=4), findings=())
-    return dataclasses.replace(content(report), inputs=(), findings=(finding,))
+    whole = content(dataclasses.replace(full_queue(seed=4), findings=()))
+    totals = dataclasses.replace(whole.totals, findings=summed(finding))
+    return dataclasses.replace(whole, inputs=(), findings=(finding,), totals=totals)
 
 
 @pytest.mark.parametrize(
