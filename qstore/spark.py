@@ -12,15 +12,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.data_source import QstoreDataSource, register
 from qstore.tools.spark.needed import SparkMissingError, use_this_python
 from qstore.tools.spark.pipeline.effects import NEEDED as OUTSTANDING_COLUMNS
 from qstore.tools.spark.pipeline.outstanding import outstanding
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = [
     "OUTSTANDING_COLUMNS",
@@ -30,9 +25,3 @@ __all__ = [
     "register",
     "use_this_python",
 ]
-
-
-def register(spark: SparkSession) -> SparkSession:
-    """Add the format "qstore" to a session, and return the session."""
-    spark.dataSource.register(QstoreDataSource)
-    return spark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.tools.spark.columns import TABLES, TYPES, OptionError, schema_text, table_columns
+from qstore.tools.spark.columns import TABLES, TYPES, OptionError, table_columns
 
 
 def test_each_column_of_a_table_has_its_own_name_a_type_and_a_meaning() -> None:
@@ -16,7 +16,6 @@ def test_each_column_of_a_table_has_its_own_name_a_type_and_a_meaning() -> None:
 
 def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
     assert [column.name for column in table_columns("records", " rid, queue ,body")] == ["rid", "queue", "body"]
-    assert schema_text(table_columns("records", "rid,headers")) == "`rid` bigint, `headers` map<string,string>"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
+
+from pyspark.errors import AnalysisException
+
 from tests.support.fixtures import StoreOpener
 from tests.support.profiles import only_on_its_day
 
@@ -156,3 +160,61 @@ def test_without_push_down_the_same_rows_come(spark: Any, open_fixture: StoreOpe
             assert frame.count() == 53
     finally:
         spark.conf.set(name, "true")
+
+
+def test_a_misspelt_option_is_refused_with_the_one_that_is_meant(spark: Any, open_fixture: StoreOpener) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+    for name, meant in (("colums", "columns"), ("querue", "queue"), ("split_byte", "split_bytes")):
+        with pytest.raises(Exception, match=f'there is no option "{name}"; did you mean "{meant}"'):
+            spark.read.format("qstore").option(name, "queue").load(path).count()
+    with pytest.raises(Exception, match="the options are path, paths, table"):
+        spark.read.format("qstore").option("xyz", "1").load(path).count()
+
+
+@pytest.mark.parametrize("table", ["records", "queues"])
+def test_a_path_that_does_not_exist_is_an_error_without_a_traceback(spark: Any, tmp_path: Path, table: str) -> None:
+    frame = spark.read.format("qstore").option("table", table).load(str(tmp_path / "nowhere"))
+    with pytest.raises(AnalysisException) as raised:
+        frame.count()
+    assert f"no input is a store: {tmp_path}/nowhere: no such" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_a_table_of_the_catalogue_can_be_read(spark: Any, open_fixture: StoreOpener, tmp_path: Path) -> None:
+    path = str(open_fixture("legacy-d-dtx").path)
+    names = ("all_records", "all_queues", "some_records")
+    (tmp_path / "a b").symlink_to(path)
+    try:
+        spark.sql(f"CREATE TABLE all_records USING qstore OPTIONS (path '{path}')")
+        spark.sql(f"CREATE TABLE all_queues USING qstore OPTIONS (table 'queues') LOCATION '{tmp_path}/a b'")
+        spark.sql(f"CREATE TABLE some_records USING qstore OPTIONS (path '{path}', columns 'type,rid', type 'enqueue')")
+        every = spark.read.format("qstore").load(path)
+        enqueues = every.where("type = 'enqueue'").count()
+        assert spark.table("all_records").count() == every.count()
+        assert spark.table("all_records").columns == every.columns
+        assert spark.sql("SELECT * FROM all_records WHERE type = 'enqueue'").count() == enqueues
+        assert spark.sql("SELECT * FROM all_records WITH (type = 'enqueue')").count() == enqueues
+        assert spark.table("all_records").count() == every.count()
+        assert {row.store for row in spark.table("all_queues").collect()} == {f"{tmp_path}/a b"}
+        assert spark.table("some_records").columns == ["type", "rid"]
+        assert spark.table("some_records").count() == enqueues
+        with pytest.raises(AnalysisException, match='did you mean "columns"'):
+            spark.sql(f"CREATE TABLE no_records USING qstore OPTIONS (path '{path}', colums 'rid')")
+    finally:
+        for name in names:
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_pushed_filters_are_in_the_plan(
+    spark: Any, open_fixture: StoreOpener, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+    spark.read.format("qstore").option("pushdown", "true").load(path).where("queue = 'a'").explain("formatted")
+    assert "PushedFilters: [EqualTo(queue,a)]" in capsys.readouterr().out
+
+
+def test_options_with_secrets_are_not_in_the_schema(spark: Any, open_fixture: StoreOpener) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+    frame = spark.read.format("qstore").option("storage_options", '{"secret": "s3cr3t"}').load(path)
+    assert path in frame.schema.json()
+    assert "s3cr3t" not in frame.schema.json()

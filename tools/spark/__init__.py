@@ -1,8 +1,8 @@
 """Stores as Spark tables: the data source "qstore".
 
-    from qstore.tools.spark.data_source import QstoreDataSource
+    from qstore.tools.spark.data_source import register
 
-    spark.dataSource.register(QstoreDataSource)
+    register(spark)
     records = spark.read.format("qstore").load("/var/lib/qpidd")
     queues = spark.read.format("qstore").option("table", "queues").load(["/fleet/*/qpidd"])
 
@@ -14,6 +14,7 @@ batches       records -> Arrow record batches; messages extracts their message f
 selection     which rows are read: options, and filters that Spark pushes down
 store_tables  the small tables, which are read store by store
 arrays        values -> Arrow arrays; headers decodes the headers of many records at once
+outcomes      the records of a whole journal -> the outcome of each, and the messages: the pipeline's work without Spark
 data_source   the interface to Spark
 pipeline/     the analysis, as functions of DataFrames
 analyze/      the work of `qstore-analyze`: the pipeline over a fleet, and its report

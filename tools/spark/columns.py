@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: Column types: name of the type -> its name in Spark's schemas.
-TYPES: Final = {
-    "string": "string",
-    "long": "bigint",
-    "int": "int",
-    "boolean": "boolean",
-    "binary": "binary",
-    "strings": "array<string>",
-    "map": "map<string,string>",
-}
+#: Column types: strings is an array of strings, map a map from strings to strings.
+TYPES: Final = ("string", "long", "int", "boolean", "binary", "strings", "map")
 
 
 class Column(NamedTuple):
@@ -25,7 +17,7 @@ class Column(NamedTuple):
 
     Attributes:
         name: its name.
-        type: a key of `TYPES`.
+        type: one of `TYPES`.
         doc: its definition.
     """
 
@@ -174,8 +166,3 @@ def table_columns(table: str, chosen: str | None = None) -> tuple[Column, ...]:
     if not names or len(set(names)) != len(names):
         raise OptionError(f'option columns: "{chosen}" names no column, or one of them twice')
     return tuple(by_name[name] for name in names)
-
-
-def schema_text(columns: tuple[Column, ...]) -> str:
-    """The schema of some columns, in Spark's syntax."""
-    return ", ".join(f"`{column.name}` {TYPES[column.type]}" for column in columns)

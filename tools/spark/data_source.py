@@ -1,10 +1,13 @@
 """The data source "qstore", called by Spark.
 
-    spark.dataSource.register(QstoreDataSource)
+    spark = register(SparkSession.builder.getOrCreate())
     spark.read.format("qstore").options(…).load(path, glob, URL or list of these)
 
-Options:
+    CREATE TABLE orders USING qstore OPTIONS (path '/var/lib/qpidd', queue 'orders')
 
+Options; a name that is not among them is an error:
+
+    path, paths      what to read, as in load(…); paths is a JSON list
     table            records (default), files, queues, exchanges, bindings, transactions
     columns          names, separated by commas: only these are read. Without message columns no message is decoded;
                      without `body` no body is copied
@@ -19,12 +22,17 @@ Options:
     rids             record ids and ranges of them: "7,100-200,300-"
     pushdown         true: filters on queue, type, rid and xid are pushed down; false by default
 
-The options queue, type, xid and rids select what is read, for every query on the result. Push-down makes Spark select
-by a query's own filters, if `spark.sql.python.filterPushdown.enabled` is set too; but Spark (seen in 4.3) stores the
+The options queue, type, xid and rids select what is read, for every query on the result, and so only that is read.
+Push-down makes Spark select by a query's own filters, which `explain("formatted")` shows; `register` enables it in the
+session (`spark.sql.python.filterPushdown.enabled`). But Spark (4.0 to 4.3, `PythonDataSourceV2.readInfo`) stores the
 pushed-down filters with the loaded DataFrame, not with its use: another query on the same DataFrame, with other filters
 or none, then silently gets the rows of the first filters only. The data source cannot detect which query it reads for.
 So push-down is off by default, and a DataFrame loaded with it must be used in one query, and once in that: load it
-again for the next.
+again for the next. A table of the catalogue is loaded for each query, so there only the second condition matters.
+
+Spark (seen in 4.3) does not hand the options of a table in its catalogue to a Python data source, only the table's
+schema. So the schema carries them, in the metadata of its first column, except `storage_options`, which may contain
+secrets: `SELECT … FROM orders WITH (storage_options = '…')` names them, and any other option, for one query.
 
 Damage has rows of type `damage`; an input that is not a store is a row of the table `files`, and an error only if no
 input is a store. Rows have positions (file, offset, position, flush), so that a reader can continue from an earlier
@@ -33,31 +41,88 @@ one.
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.tools.spark.needed import SparkMissingError, missing
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        BooleanType,
+        IntegerType,
+        LongType,
+        MapType,
+        StringType,
+        StructField,
+        StructType,
+    )
 except ImportError:
     raise SparkMissingError(missing() or "PySpark is older than 4.0: pip install 'qstore[spark]'") from None
 
+from qstore.store.inspect.layout import UnusableInputError
 from qstore.tools.spark.batches import BODY_LIMIT, read_stretch
-from qstore.tools.spark.columns import Column, OptionError, schema_text, table_columns
+from qstore.tools.spark.columns import Column, OptionError, table_columns
 from qstore.tools.spark.inputs import Input, named_inputs
 from qstore.tools.spark.plan import Stretch, partitions, stretches
 from qstore.tools.spark.selection import Selection, chosen, push
 from qstore.tools.spark.store_tables import read_store
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
 RECORDS: Final = "records"
+_OF_UNUSABLE: Final = "files"  # the table that lists inputs that are not stores
 _PLANNING: Final = "pyspark.sql.worker.plan_data_source_read"
 _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _TRUTH: Final = {"true": True, "false": False}
+
+
+OPTIONS: Final = (
+    "path", "paths", "table", "columns", "split_bytes", "body_limit", "fillers", "storage_options", "queue", "type",
+    "xid", "rids", "pushdown",
+)  # fmt: skip
+#: Types of `columns.TYPES` -> Spark's.
+_TYPES: Final = {
+    "string": StringType(), "long": LongType(), "int": IntegerType(), "boolean": BooleanType(), "binary": BinaryType(),
+    "strings": ArrayType(StringType()), "map": MapType(StringType(), StringType()),
+}  # fmt: skip
+_CARRIED: Final = "qstore"  # key of the metadata with the options of a table
+_PROVIDER: Final = "provider"  # a property that tables of the catalogue have
+_OPTION: Final = "option."  # prefix of their options
+_NOT_CARRIED: Final = "storage_options"
+_WORKERS: Final = "pyspark.sql.worker."
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"  # read by the handler of a worker's last exception
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Add the format "qstore" to a session, enable its option `pushdown` there, and return the session."""
+    spark.dataSource.register(QstoreDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    return spark
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Of an input or option that cannot be used, a user gets the reason without a traceback.
+
+    Spark ends a worker process after an exception, so the variable affects nothing else.
+    """
+    try:
+        yield
+    except (OptionError, UnusableInputError):
+        if any(name.startswith(_WORKERS) for name in sys.modules):
+            os.environ[_HIDE] = "1"
+        raise
 
 
 class QstoreDataSource(DataSource):
@@ -68,28 +133,59 @@ class QstoreDataSource(DataSource):
         """The format's name in Spark."""
         return "qstore"
 
-    def schema(self) -> str:
-        """The table's columns, or the chosen ones. Raises OptionError."""
-        return schema_text(self._columns())
+    def schema(self) -> StructType:
+        """The table's columns, or the chosen ones, and the options in their metadata. Raises OptionError."""
+        with _plainly():
+            options = self._options()
+            fields = [StructField(column.name, _TYPES[column.type]) for column in _columns(options)]
+            carried = {name: value for name, value in options.items() if name != _NOT_CARRIED}
+            fields[0].metadata = {_CARRIED: json.dumps(carried, sort_keys=True)}
+            return StructType(fields)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the table. Raises OptionError."""
-        columns = self._columns()
-        if schema.names != [column.name for column in columns]:
-            raise OptionError('select columns with the option columns; "qstore" does not accept a schema')
-        options = self._options()
-        table = options.get("table", RECORDS)
-        if table != RECORDS:
-            return _TableReader(options, columns, table)
-        filtering = _flag(options, "pushdown") and not _must_not_filter()
-        return (_FilteringReader if filtering else _RecordsReader)(options, columns)
+        with _plainly():
+            options = _carried(schema) | self._options()
+            columns = _columns(options)
+            if schema.names != [column.name for column in columns]:
+                raise OptionError('select columns with the option columns; "qstore" does not accept a schema')
+            table = options.get("table", RECORDS)
+            if table != RECORDS:
+                return _TableReader(options, columns, table)
+            filtering = _flag(options, "pushdown") and not _must_not_filter()
+            return (_FilteringReader if filtering else _RecordsReader)(options, columns)
 
     def _options(self) -> dict[str, str]:
-        return {str(name).lower(): str(value) for name, value in self.options.items()}
+        options = {str(name).lower(): str(value) for name, value in self.options.items()}
+        if _PROVIDER in options:
+            options = _of_catalogue(options)
+        for name in options:
+            if name not in OPTIONS:
+                similar = get_close_matches(name, OPTIONS, 1)
+                meant = f'; did you mean "{similar[0]}"?' if similar else f"; the options are {', '.join(OPTIONS)}"
+                raise OptionError(f'option {name}: there is no option "{name}"{meant}')
+        return options
 
-    def _columns(self) -> tuple[Column, ...]:
-        options = self._options()
-        return table_columns(options.get("table", RECORDS), options.get("columns"))
+
+def _of_catalogue(properties: Mapping[str, str]) -> dict[str, str]:
+    """The options of a table that is being created, of all its properties."""
+    options = {name.removeprefix(_OPTION): text for name, text in properties.items() if name.startswith(_OPTION)}
+    if "path" in properties:  # also of the clause LOCATION; Spark makes a URI of it
+        options["path"] = re.sub("^file:(//)?(?=/)", "", properties["path"])
+    return options
+
+
+def _columns(options: Mapping[str, str]) -> tuple[Column, ...]:
+    return table_columns(options.get("table", RECORDS), options.get("columns"))
+
+
+def _carried(schema: StructType) -> dict[str, str]:
+    """The options of a table of the catalogue; empty if there are none."""
+    text = (schema.fields[0].metadata or {}).get(_CARRIED) if schema.fields else None
+    try:
+        return {str(name): str(value) for name, value in json.loads(text or "{}").items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}
 
 
 class _RecordsReader(DataSourceReader):
@@ -105,8 +201,9 @@ class _RecordsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The partitions. Raises UnusableInputError."""
-        found = stretches(self._inputs, self._selection.queues, self._split_bytes)
-        return [InputPartition(packed) for packed in partitions(found, self._split_bytes)]
+        with _plainly():
+            found = stretches(self._inputs, self._selection.queues, self._split_bytes)
+            return [InputPartition(packed) for packed in partitions(found, self._split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one partition, as record batches."""
@@ -145,13 +242,20 @@ class _TableReader(DataSourceReader):
         self._table = table
 
     def partitions(self) -> list[InputPartition]:
-        """The stores."""
+        """The stores. Raises UnusableInputError."""
+        with _plainly():
+            if self._table != _OF_UNUSABLE and not any(map(_may_exist, self._inputs)):
+                raise UnusableInputError(f"no input is a store: {self._inputs[0].path}: no such file or directory")
         return [InputPartition(source) for source in self._inputs]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one store, as record batches."""
         source: Input = partition.value
         yield from read_store(source, self._table, self._columns, Selection())
+
+
+def _may_exist(source: Input) -> bool:
+    return source.is_remote or Path(source.path).exists()
 
 
 def _size(options: Mapping[str, str], name: str, default: int | None) -> int | None:
