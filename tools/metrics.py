@@ -43,9 +43,10 @@ METRICS: Final = {
     "peak_used": "largest value of used, as far as the journal shows",
     "peak_fill": "peak_used as a share of the limit",
     "near_threshold": "whether fill is 80 % or more; in sums: the number of queues",
-    "peak_near_threshold": "whether peak_fill is 80 % or more; in sums: the number of queues",
-    "large_enough": "whether the journal has at least the recommended size",
-    "too_small": "queues whose journals are smaller than recommended",
+    "peak_near_threshold": "queues whose journals came close to refusing enqueues; of one queue, whether its peak_fill "
+        "is 80 % or more",
+    "large_enough": "whether the journal has at least the recommended size and did not come near its limit",
+    "too_small": "queues whose journals are smaller than recommended, or came near their limit",
     # ---- findings ----
     "damage": "damaged places in stores, as counted by qstore-check",
     "checksum_failures": "damaged places that are records with a wrong checksum",

@@ -13,6 +13,14 @@ The recommended size is double the footprint: enqueues are refused when a journa
 reused in whole files (`threshold`). The journal then keeps the default number of files and uses the smallest file size
 that gives the recommended size; only if the largest file is too small are there more files.
 
+The footprint says what a depth needs if its records stand side by side. In a version-1 ring they need not: dequeued
+messages between them, and everything after one old message, take space too. So a journal that exists is never advised
+to become smaller than its use requires: if it is known how much was *in use* (`threshold`), the recommended size is
+also at least double that, or in version 2, where the limit is 80 % of the ring wherever the records are, as much as
+keeps that use below 80 % of the limit. The same use in the recommended ring is then not near its threshold: with eight
+files or more, double the bytes in use are at most 5 of 8 files, one of them for the beginning of the oldest record's
+file, of the 6.4 files that may be in use.
+
 Three points that the published text leaves open:
 
 - *Dequeue records.* The text lists their size but its examples omit them: when a queue is deepest nothing of it has
@@ -53,11 +61,12 @@ from qstore.formats.rhm.geometry import (
 from qstore.formats.rhm.records import Kind
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.records import MAX_XID_SIZE
-from qstore.store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
+from qstore.store.journal.write.threshold import NEAR_PERCENT, THRESHOLD_PERCENT, depth_held
 
 MAX_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
 DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)
 LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id
+_NOT_NEAR: Final = THRESHOLD_PERCENT * NEAR_PERCENT  # of a version-2 ring in use, in hundredths of a percent
 MAX_DEPTH: Final = 1 << 48  # messages: more than any journal holds
 
 
@@ -297,8 +306,9 @@ class JournalSize:
 
     Attributes:
         footprint: bytes of the messages.
-        recommended: bytes that the journal should have: double that; more only if the threshold of version 2, which
-            counts one block for each message's dequeue, would refuse the last of them (records of one block).
+        recommended: bytes that the journal should have: double that; more if the threshold of version 2, which counts
+            one block for each message's dequeue, would refuse the last of them (records of one block), or if the
+            bytes in use require it.
         choice: the files that provide it.
         held: minimum number of messages that these hold before enqueues are refused; None if none ever is.
     """
@@ -315,7 +325,12 @@ class JournalSize:
 
 
 def size_for(
-    profile: MessageProfile, depth: int, journal_format: JournalFormat, pool_file_size: int = DEFAULT_POOL_FILE_SIZE
+    profile: MessageProfile,
+    depth: int,
+    journal_format: JournalFormat,
+    pool_file_size: int = DEFAULT_POOL_FILE_SIZE,
+    *,
+    used: int = 0,
 ) -> JournalSize:
     """The journal for `depth` messages with a profile.
 
@@ -324,11 +339,13 @@ def size_for(
         depth: number of messages, 1 to `MAX_DEPTH`.
         journal_format: format of the journal.
         pool_file_size: linearstore: bytes of data in a file of its pool.
+        used: bytes that are, or were, in use in a journal with such messages, as its threshold counts them.
 
     Raises:
         JournalTooLargeError: no ring is large enough; the text states how many messages the largest is for.
     """
-    recommended = _recommended(profile, depth, journal_format)
+    in_use = _for_use(used, journal_format)
+    recommended = max(_recommended(profile, depth, journal_format), in_use)
     size = footprint(profile, depth, journal_format)
     if journal_format is JournalFormat.LINEAR:
         files = max(ceil(Fraction(recommended, pool_file_size)), 1)
@@ -336,12 +353,21 @@ def size_for(
     try:
         ring = ring_for(recommended)
     except JournalTooLargeError as error:
+        if in_use > MAX_RING:
+            raise
         possible = bisect_right(
             range(depth), MAX_RING, lo=1, key=lambda fewer: _recommended(profile, fewer, journal_format)
         )
         raise JournalTooLargeError(f"{error}, for {possible - 1:,} such messages") from None
     held = depth_held(ring.geometry, journal_format, record=profile.record, per_message=Fraction(size, depth))
     return JournalSize(size, recommended, ring, held)
+
+
+def _for_use(used: int, journal_format: JournalFormat) -> int:
+    """Bytes of a ring in which `used` bytes in use are not near the threshold."""
+    if journal_format is JournalFormat.LINEAR or not used:
+        return 0
+    return 2 * used if journal_format is JournalFormat.VERSION_1 else used * 10_000 // _NOT_NEAR + BLOCK_SIZE
 
 
 def _recommended(profile: MessageProfile, depth: int, journal_format: JournalFormat) -> int:

@@ -11,6 +11,11 @@ import pytest
 
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.offline import open_store
+from qstore.store.inspect.sizing import RingSize
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.write.threshold import Threshold, enqueue_limit
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.make import make_store
 from qstore.tools.size.queues import Wanted, size_queue
 from tests.spark.histories import SCHEMA, History, Row, row
 from tests.support.fixtures import StoreOpener
@@ -37,7 +42,7 @@ from qstore.tools.spark.pipeline.lifetimes import lifetimes, rates, waits
 from qstore.tools.spark.pipeline.messages import messages, messages_of
 from qstore.tools.spark.pipeline.prepared import prepared_transactions
 from qstore.tools.spark.pipeline.reconcile import reconcile
-from qstore.tools.spark.pipeline.sizing import sizing
+from qstore.tools.spark.pipeline.sizing import peak_use, sizing
 
 STORE = "/s"
 BLOCK = 128
@@ -217,6 +222,26 @@ def test_sizing_follows_the_published_formulas(spark: Any, open_fixture: StoreOp
             assert each.recommended_bytes == needed.recommended
             compared += 1
     assert compared
+
+
+def test_nearly_full_journals_are_advised_to_grow(spark: Any, tmp_path: Path) -> None:
+    """Of qpidd's journals everything after the oldest message is in use, and only half of that are live bytes."""
+    spec = FleetSpec(format=StoreFormat.LEGACYSTORE, queues=1, messages=4000, num_jfiles=8, jfile_size_pgs=14, seed=12)
+    path = str(tmp_path / make_store(spec, str(tmp_path), 1)["name"])
+    records = spark.read.format("qstore").option("columns", ",".join(NEEDED)).load(path)
+    queues = spark.read.format("qstore").option("table", "queues").load(path)
+    found = operations(records)
+    use = peak_use(messages_of(found), queues, found)
+    rows = sizing(messages_of(found), queues, records=records, use=use).collect()
+    near = [each for each in rows if each.peak_near_threshold]
+    assert any(2 * each.peak_bytes < each.capacity for each in near)  # the published formula alone is content with them
+    for each in rows:
+        advised = RingSize(each.num_jfiles, each.jfile_size_pgs)
+        assert each.large_enough == (advised.capacity <= each.capacity and each not in near)
+        assert each not in near or advised.capacity > each.capacity
+        limit = enqueue_limit(advised.geometry, JournalFormat.VERSION_1)
+        assert limit is not None
+        assert not Threshold(limit, each.peak_used).is_near
 
 
 def test_export_has_a_directory_for_each_store_and_queue(spark: Any, tmp_path: Path) -> None:

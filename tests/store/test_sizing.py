@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DEFAULT_FILES, MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry, padded
+from qstore.formats.rhm.records import TAIL_SIZE
 from qstore.store.inspect.sizing import (
     MAX_DEPTH,
     MAX_RING,
@@ -27,6 +30,11 @@ from qstore.store.inspect.sizing import (
     size_journal,
 )
 from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.write.step import JournalFullError
+from qstore.store.journal.write.threshold import Threshold, threshold
+from qstore.store.journal.write.version_1_writer import Version1Writer
+from tests.support.memory_ring import MemoryRing
+from tests.support.profiles import examples
 
 V1, V2, LINEAR = JournalFormat.VERSION_1, JournalFormat.VERSION_2, JournalFormat.LINEAR
 RINGS = st.sampled_from([V1, V2])
@@ -277,3 +285,180 @@ def test_the_recommended_journal_holds_the_recommended_size_and_the_depth(worklo
 def test_more_messages_never_need_less(journal_format: JournalFormat, depth: int, more: int) -> None:
     profile = MessageProfile(Fraction(500), Fraction(1, 3), 24, 7, count_dequeues=True)
     assert footprint(profile, depth, journal_format) <= footprint(profile, depth + more, journal_format)
+
+
+# ---- what was really in use ----
+
+
+class Step(NamedTuple):
+    """A step of a queue's history: what happens, to which message, in blocks, in which transaction."""
+
+    what: str
+    rid: int = 0
+    blocks: int = 0
+    xid: bytes = b""
+
+
+def enqueued(writer: Version1Writer, step: Step) -> None:
+    size = step.blocks * BLOCK_SIZE - rhm_overhead(step.xid)
+    writer.enqueue(step.rid, [bytes(size)], xid=step.xid)
+
+
+def rhm_overhead(xid: bytes) -> int:
+    return 32 + TAIL_SIZE + len(xid)
+
+
+def play(writer: Version1Writer, step: Step) -> None:
+    """Do one step. Raises JournalFullError."""
+    if step.what == "enqueue":
+        enqueued(writer, step)
+    elif step.what == "dequeue":
+        writer.dequeue(step.rid + (1 << 40), step.rid, xid=step.xid)
+    elif step.what == "commit":
+        writer.commit(step.rid, step.xid)
+    elif step.what == "abort":
+        writer.abort(step.rid, step.xid)
+    else:
+        while writer.next_flush() is not None:
+            writer.flushed()
+
+
+class Past:
+    """The life of a queue on a version-1 journal: what was done, what it used at most, the messages at most."""
+
+    def __init__(self, geometry: Geometry, rng: random.Random, steps: int) -> None:
+        self.geometry = geometry
+        self.steps: list[Step] = []
+        self.peak = Threshold(1, 0)
+        self.depth = 0
+        self.sizes: list[int] = []
+        self._writer = Version1Writer("q", geometry, page=4096, clock=lambda: 5)
+        self._places: dict[int, int] = {}  # of live records
+        self._open: dict[bytes, tuple[list[int], list[int]]] = {}
+        self._rid = 0
+        share, lag = 0.6, rng.choice((0.0, 0.2, 1.0))
+        for _ in range(steps):
+            if rng.random() < 0.03:
+                share = rng.choice((0.2, 0.5, 0.9))
+            self._step(rng, share, lag)
+
+    def _step(self, rng: random.Random, share: float, lag: float) -> None:
+        chance = rng.random()
+        xid = rng.choice((b"", b"", b"", b"one", b"two"))
+        held = {rid for came, went in self._open.values() for rid in (*came, *went)}
+        free = [rid for rid in self._places if rid not in held]
+        self._rid += 1
+        if chance < 0.1:
+            self._do(Step("flush"))
+        elif chance < 0.2 and self._open:
+            xid = rng.choice(list(self._open))
+            what = rng.choice(("commit", "commit", "abort"))
+            if self._do(Step(what, self._rid, 0, xid)):
+                came, went = self._open.pop(xid)
+                for rid in went if what == "commit" else came:
+                    del self._places[rid]
+        elif rng.random() < share:
+            blocks = rng.choice((1, 2, rng.randint(3, 40), 120))
+            begin = self._writer.position
+            if self._do(Step("enqueue", self._rid, blocks, xid)):
+                self._places[self._rid] = begin * BLOCK_SIZE
+                self.sizes.append(blocks * BLOCK_SIZE)
+                if xid:
+                    self._open.setdefault(xid, ([], []))[0].append(self._rid)
+        elif free:
+            rid = free[0] if rng.random() >= lag else rng.choice(free[-20:])
+            if self._do(Step("dequeue", rid, 0, xid)):
+                if xid:
+                    self._open.setdefault(xid, ([], []))[1].append(rid)
+                else:
+                    del self._places[rid]
+        self._measure()
+
+    def _do(self, step: Step) -> bool:
+        """Whether the journal took it: what was refused is not in the history."""
+        try:
+            play(self._writer, step)
+        except JournalFullError:
+            return False
+        self.steps.append(step)
+        return True
+
+    def _measure(self) -> None:
+        found = threshold(
+            self.geometry, V1, oldest=min(self._places.values(), default=None),
+            end=self._writer.position * BLOCK_SIZE, live=0, live_bytes=0,
+        )  # fmt: skip
+        assert found is not None
+        self.peak = max(self.peak, found, key=lambda each: each.used)
+        self.depth = max(self.depth, len(self._places))
+
+
+def advised(used: int, depth: int, sizes: list[int], journal_format: JournalFormat) -> RingSize:
+    profile = MessageProfile(Fraction(sum(sizes), len(sizes)))
+    choice = size_for(profile, max(depth, 1), journal_format, used=used).choice
+    assert isinstance(choice, RingSize)
+    return choice
+
+
+@examples(25)
+@given(st.integers(0, 1 << 32), st.integers(4, 9), st.integers(1, 9))
+def test_a_history_never_fills_the_advised_journal(seed: int, files: int, pages: int) -> None:
+    """Version 1: the oldest message holds back everything after it, so live bytes say little."""
+    past = Past(Geometry.from_pages(files, pages), random.Random(seed), 600)
+    choice = advised(past.peak.used, past.depth, past.sizes or [BLOCK_SIZE], V1)
+    writer = Version1Writer("q", choice.geometry, page=4096, clock=lambda: 5)
+    for step in past.steps:
+        play(writer, step)
+    if past.peak.is_near:
+        assert choice.capacity > past.geometry.capacity
+
+
+def test_a_journal_that_was_nearly_full_is_not_advised_to_shrink() -> None:
+    """7 files of 5 pages at 97.8 % of their limit, with messages that take half of that: 8 of 4 pages were advised."""
+    geometry = Geometry.from_pages(7, 5)
+    used = int(0.978 * (geometry.capacity - geometry.data_size * 7 // 5))
+    found = Threshold(geometry.capacity * 4 // 5, used)
+    assert found.is_near
+    footprint_only = advised(0, 820, [1152], V1)
+    assert footprint_only.capacity < geometry.capacity
+    choice = advised(used, 820, [1152], V1)
+    assert choice.capacity > geometry.capacity
+    limit = choice.capacity * 4 // 5
+    assert not Threshold(limit, used).is_near
+
+
+@examples(25)
+@given(st.integers(0, 1 << 32), st.integers(4, 9), st.integers(1, 3))
+def test_a_history_never_fills_the_advised_ring(seed: int, files: int, pages: int) -> None:
+    """Version 2: large messages at the peak, small ones otherwise, so the mean size says little."""
+    rng, geometry = random.Random(seed), Geometry.from_pages(files, pages)
+    ring, steps, used, depth, sizes = MemoryRing(geometry), [], 0, 0, []
+    live: dict[int, int] = {}
+    share = 0.5
+    for index in range(700):
+        if rng.random() < 0.03:
+            share = rng.choice((0.2, 0.5, 0.95))
+        if rng.random() < share:
+            blocks = rng.choice((1, 2, 60 if share > 0.9 else 3))
+            if ring.enqueue(blocks):
+                live[ring.rid] = blocks * BLOCK_SIZE
+                steps.append((index, ring.rid, blocks))
+                sizes.append(blocks * BLOCK_SIZE)
+        elif live:
+            rid = rng.choice(list(live))
+            ring.dequeue(rid)
+            del live[rid]
+            steps.append((index, rid, 0))
+        found = threshold(geometry, V2, oldest=None, end=0, live=len(live), live_bytes=sum(live.values()))
+        assert found is not None
+        used, depth = max(used, found.used), max(depth, len(live))
+    choice = advised(used, depth, sizes or [BLOCK_SIZE], V2)
+    again, rids = MemoryRing(choice.geometry), {}
+    for _, rid, blocks in steps:
+        if blocks:
+            assert again.enqueue(blocks)
+            rids[rid] = again.rid
+        else:
+            again.dequeue(rids.pop(rid))
+    limit = choice.capacity * 4 // 5
+    assert not Threshold(limit, used).is_near

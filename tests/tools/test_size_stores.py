@@ -53,10 +53,12 @@ def test_schema(qpidd_store: StoreFixture) -> None:
         else:
             assert line["near_threshold"] is False
             assert set(line["geometry"]) == {"num_jfiles", "jfile_size_pgs", "capacity"}
-            assert line["large_enough"] is (True if depth else None)
             if depth and not line["xid_share"]:
                 assert line["footprint"] == line["live_bytes"]
-                assert line["recommended_bytes"] == 2 * line["footprint"]
+                assert line["recommended_bytes"] == 2 * max(line["footprint"], line["used"])
+            fits = line["recommended_bytes"] <= line["capacity"] if depth else None
+            assert line["large_enough"] is fits
+            assert fits is not False or line["queue"] == "e.pinned"  # 52 % of it are held back by its oldest message
 
 
 def test_a_table_of_queues(qpidd_store: StoreFixture) -> None:
@@ -65,7 +67,8 @@ def test_a_table_of_queues(qpidd_store: StoreFixture) -> None:
     rows = shown.text.split("\n\n")[0].splitlines()[1:]
     for row, queue in zip(rows, queues(qpidd_store.path).values(), strict=True):
         assert row.startswith(queue["queue"])
-        assert row.endswith(("large enough", "no messages", "grows as needed"))
+        verdict = {True: "large enough", False: "too small", None: ("no messages", "grows as needed")}
+        assert row.endswith(verdict[queue["large_enough"]])
     assert shown.text.startswith("QUEUE")
 
 

@@ -63,10 +63,14 @@ class QueueSize:
 
     @property
     def large_enough(self) -> bool | None:
-        """Whether the present journal has at least the recommended size; None if unknown or not of fixed size."""
+        """Whether the present journal has at least the recommended size, and is not near its threshold.
+
+        None if unknown or not of fixed size.
+        """
         if self.journal is None or self.measurement is None or self.journal.format is JournalFormat.LINEAR:
             return None
-        if self.problem is not None:
+        threshold = self.measurement.threshold
+        if self.problem is not None or (threshold is not None and threshold.is_near):
             return False
         return None if self.needed is None else self.measurement.capacity >= self.needed.recommended
 
@@ -91,8 +95,9 @@ def size_queue(queue: RecoveredQueue, wanted: Wanted) -> QueueSize:
         transaction_depth=wanted.transaction_depth,
         count_dequeues=wanted.count_dequeues,
     )
+    used = 0 if measurement.threshold is None else measurement.threshold.used
     try:
-        needed = size_for(profile, depth, journal.format, journal.files.geometry.data_size)
+        needed = size_for(profile, depth, journal.format, journal.files.geometry.data_size, used=used)
     except JournalTooLargeError as error:
         return QueueSize(queue.name, journal, measurement, depth, problem=str(error))
     return QueueSize(queue.name, journal, measurement, depth, needed)

@@ -55,8 +55,9 @@ def operations(records: DataFrame, prepared_lists: DataFrame | None = None, also
 
     Returns:
         store, format, queue, journal, rid (of a dequeue that of its message), type, xid, moved, position, size, flush
-        and timestamp (null if the records have none), `also`, fate, time, branch. fate: null outside transactions, else
-        committed, aborted, committing, aborting, in-doubt, unprepared. branch: for operations in doubt.
+        and timestamp (null if the records have none), `also`, fate, time, branch, ended. fate: null outside
+        transactions, else committed, aborted, committing, aborting, in-doubt, unprepared. branch: for operations in
+        doubt. ended: the position of the commit or abort.
     """
     kind = sql.col("type")
     target = sql.when(kind == "dequeue", sql.col("dequeued_rid")).when(kind == "enqueue", sql.col("rid"))
@@ -85,8 +86,17 @@ def operations(records: DataFrame, prepared_lists: DataFrame | None = None, also
     return (
         found.join(sql.broadcast(decisions), ["store", "xid"], "left")
         .withColumn("fate", _fate())
-        .select(*narrow.columns, "fate", _time().alias("time"), _branch().alias("branch"))
+        .select(*narrow.columns, "fate", _time().alias("time"), _branch().alias("branch"), _ended().alias("ended"))
     )
+
+
+def known_operations(records: DataFrame, also: Sequence[str] = ()) -> DataFrame:
+    """As `operations`, from records that have the columns of their outcome (`tools.spark.outcomes`)."""
+    target = sql.when(sql.col("type") == "dequeue", sql.col("dequeued_rid")).otherwise(sql.col("rid"))
+    is_moved = sql.array_contains("flags", "moved").alias("moved")
+    passed = (*JOURNAL, target.alias("rid"), "type", "xid", is_moved, "position", "size", *_PASSED_ON, *also)
+    own = records.where(kind_is(*OPERATIONS) & (kept_here("queue") != PREPARED_LIST) & ~is_transient())
+    return own.select(*passed, "fate", "time", "branch", "ended")
 
 
 def effects(found: DataFrame) -> DataFrame:
@@ -152,6 +162,10 @@ def _time() -> Column:
         .when(fate == COMMITTED, sql.shiftright("end", 1))
         .when(fate.isin(COMMITTING, IN_DOUBT), sql.lit(AT_THE_END))
     )
+
+
+def _ended() -> Column:
+    return sql.shiftright("end", 1)
 
 
 def _branch() -> Column:
