@@ -170,7 +170,10 @@ def _analyzed(request: Request, master: str) -> Summary:
     from qstore.tools.spark.analyze.session import SparkFailedError, session
 
     try:
-        with session(master, small=request.is_small) as spark, spark_progress(spark) as stage:
+        with (
+            session(master, small=request.is_small, by_store=request.is_by_store) as spark,
+            spark_progress(spark) as stage,
+        ):
             return analyze(spark, request, stage)
     except SparkFailedError as error:
         raise UnusableRequestError(str(error)) from None
@@ -214,6 +217,7 @@ _COLUMNS: Final = (
     Column(label("peak_depth"), number=True, spare=True),
     Column(label("live_bytes"), number=True, spare=True),
     Column(label("peak_fill"), number=True),
+    Column("journal"),
     Column("recommended"),
 )
 
@@ -235,6 +239,8 @@ def show(console: Console, request: Request, summary: Summary) -> None:
 def _row(row: dict[str, Any]) -> list[str]:
     fill = row["peak_fill"]
     recommended = "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {plural(row['jfile_size_pgs'], 'page')}"
+    pages = int(row["pages"])
+    present = plural(row["files"], "file") if pages < row["pages"] else f"{row['files']} x {plural(pages, 'page')}"
     return [
         printable(row["queue"]),
         printable(row["store"]),
@@ -243,7 +249,8 @@ def _row(row: dict[str, Any]) -> list[str]:
         f"{row['peak_depth']:,}",
         human(row["live_bytes"]),
         "-" if fill is None else percent(fill),
-        recommended if row["pool_files"] is None else f"{row['pool_files']} files",
+        present,
+        recommended if row["pool_files"] is None else plural(row["pool_files"], "file"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def check_plots(spark: Any, analysis: Analysis) -> None:
     for queue in analysis.report.queues:
         messages = lives[queue.store, queue.queue]
         gone = [row.distance for row in messages if row.dequeued is not None]
-        assert _sizes(queue) == Counter(1 << (row["size"].bit_length() - 1) for row in messages)
+        _check_sizes(queue, [row["size"] for row in messages])
         assert queue.depth is not None
         assert queue.depth.axis is Axis.POSITION
         assert max(point.depth for point in queue.depth.points) == queue.peak_depth
@@ -81,9 +82,16 @@ def check_plots(spark: Any, analysis: Analysis) -> None:
     assert WaitUnit.BYTES in units
 
 
-def _sizes(queue: QueueReport) -> Counter[int]:
-    assert all(each.high == each.low * 2 for each in queue.sizes)
-    return Counter({each.low: each.messages for each in queue.sizes})
+def _check_sizes(queue: QueueReport, sizes: list[int]) -> None:
+    """Each message is in one bin; the bins have no gaps between them, and some messages at both ends."""
+    for each in queue.sizes:
+        assert each.messages == sum(each.low <= size < each.high for size in sizes)
+    assert sum(each.messages for each in queue.sizes) == len(sizes)
+    assert all(left.high == right.low for left, right in pairwise(queue.sizes))
+    if sizes:
+        assert queue.sizes[0].messages
+        assert queue.sizes[-1].messages
+        assert (len(queue.sizes) == 1) == (len(set(sizes)) == 1)
 
 
 def check_the_file(analysis: Analysis) -> None:

@@ -152,7 +152,7 @@ def test_the_report_says_what_the_summary_says(outputs: Outputs) -> None:
     assert found == {kind.metric: fields[kind.metric] for kind in FindingKind if fields.get(kind.metric)}
     assert {"damage", "transactions_in_doubt"} <= set(found)
     for kind, number in totals.findings.items():
-        assert f"{count(number)} {kind.label}" in outputs.page.text
+        assert kind.counted(number) in outputs.page.text
     for name in ("outstanding", "in_doubt", "queues", "records"):
         assert f"{label(name)}\n{count(fields[name])}\n" in outputs.page.text, name
     for name in ("live_bytes", "journal_bytes"):

@@ -261,3 +261,59 @@ def test_extreme_numbers_are_drawn_inside_of_the_picture(
             assert 0 <= float(attributes.get(key) or 0) <= 400
         for key in ("y", "y1", "y2", "cy"):
             assert 0 <= float(attributes.get(key) or 0) <= 220
+
+
+# ---- words, names and order ----
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_one_finding_is_told_in_the_singular(kind: FindingKind) -> None:
+    page = rendered(dataclasses.replace(plain_queue(), findings=(Finding(kind, 1),)))
+    one, many = kind.counted(1), kind.counted(2)
+    assert one.removeprefix("1 ") != many.removeprefix("2 ")
+    assert f"{one}." in page.text
+    assert f"1 {kind.plural}" not in page.text
+
+
+def test_the_examples_of_a_kind_are_those_of_all_queues() -> None:
+    """Of 80 transactions in doubt 20 are listed, and one that concerns two queues once."""
+    queues = []
+    for number in range(80):
+        example = Example(f"xid{number // 2:02}", "it would enqueue 2 messages and dequeue 0")
+        finding = Finding(FindingKind.IN_DOUBT, 1, (example,))
+        queues.append(dataclasses.replace(plain_queue("orders", f"/fleet/s{number:02}/qpidd"), findings=(finding,)))
+        queues.append(dataclasses.replace(plain_queue("bills", f"/fleet/s{number:02}/qpidd"), findings=(finding,)))
+    whole = content(*queues, plots=0)
+    totals = dataclasses.replace(whole.totals, findings={FindingKind.IN_DOUBT: 80})
+    page = Page(render(dataclasses.replace(whole, totals=totals)))
+    assert page.text.count("it would enqueue 2 messages") == 40
+    assert "80 transactions in doubt" in page.text
+    assert "the first 20" in page.text
+    assert "bills in s00/qpidd: it would enqueue 2 messages and dequeue 0; orders in s00/qpidd" in page.text
+
+
+def test_damage_is_open_and_comes_before_what_is_folded() -> None:
+    gaps = Finding(FindingKind.GAP, 20, tuple(Example(str(at), "3 missing") for at in range(20)))
+    damage = Finding(FindingKind.DAMAGE, 1, (Example("a.jdat", "bad tail"),))
+    whole = content(plain_queue())
+    totals = dataclasses.replace(whole.totals, findings=summed(gaps, damage))
+    page = Page(render(dataclasses.replace(whole, findings=(gaps, damage), totals=totals)))
+    assert page.text.index("bad tail") < page.text.index("3 missing")
+    opened = [attributes.get("open", "no") for name, attributes in page.elements if name == "details"]
+    assert opened == [None, "no"]
+
+
+def test_queues_of_one_name_are_told_apart_by_their_stores() -> None:
+    queues = [plain_queue("orders", f"/srv/fleet/{name}/qpidd") for name in ("alpha", "bravo")]
+    page = rendered(*queues)
+    for name in ("alpha/qpidd", "bravo/qpidd"):
+        assert page.within("bdi").count(name) == 4  # heading and path of the card, table of queues, of stores
+    assert "/srv/fleet/" in page.within("bdi")
+    assert "in" not in [text.strip() for text in rendered(plain_queue()).within("span")]
+
+
+def test_messages_of_equal_size_need_no_plot() -> None:
+    page = rendered(dataclasses.replace(plain_queue(), sizes=(SizeBin(1280, 1281, 5213),)))
+    assert "1.25 KiB" in page.within("strong")
+    assert "each of 5,213 messages" in page.text
+    assert [name for name, _ in page.elements if name == "svg"] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
@@ -10,7 +10,7 @@ from qstore.tools.metrics import METRICS, label
 from qstore.tools.report.charts import depth_chart, fill_meter, missing, size_chart, wait_chart
 from qstore.tools.report.content import JournalSize, QueueReport, Sizing
 from qstore.tools.report.findings import badge, finding_list
-from qstore.tools.report.markup import Markup, join, name_of, tag
+from qstore.tools.report.markup import Markup, join, name_of, store_name, tag
 from qstore.tools.report.ranking import near_limit, severity
 from qstore.tools.report.text import count, duration, rate, share, size_rate
 from qstore.tools.size.amounts import human
@@ -40,8 +40,16 @@ def journal_text(size: JournalSize) -> str:
     return f"{count(size.files)} × {each}, {human(size.files * size.file_size)}"
 
 
-def card(report: QueueReport, anchor: str) -> Markup:
-    """The card of a queue, linked by `#anchor`."""
+def card(report: QueueReport, anchor: str, tails: Mapping[str, str]) -> Markup:
+    """The card of a queue.
+
+    Args:
+        report: the queue.
+        anchor: its links are `#anchor`.
+        tails: store -> its short name; empty if there is only one.
+    """
+    tail = tails.get(report.store)
+    of = Markup() if tail is None else tag("span", " in ", name_of(tail), class_="of")
     depth = missing("the depth of the queue is unknown")
     plots = (
         depth_chart(report.depth) if report.depth else tag("figure", tag("figcaption", "Depth"), depth),
@@ -50,8 +58,8 @@ def card(report: QueueReport, anchor: str) -> Markup:
     )
     return tag(
         "article",
-        tag("header", tag("h3", name_of(report.queue)), badge(severity(report)),
-            tag("p", name_of(report.store), class_="store")),
+        tag("header", tag("h3", name_of(report.queue), of), badge(severity(report)),
+            tag("p", store_name(report.store, tails), class_="store")),
         tag("dl", *_figures(report), class_="tiles small"),
         tag("div", *plots, class_="plots"),
         _sizing(report) if report.sizing else Markup(),

@@ -12,10 +12,12 @@ from qstore.tools.report.markup import Markup, join, tag
 from qstore.tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
 from qstore.tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
 from qstore.tools.report.text import count, day, duration, moment, share, short, short_size
+from qstore.tools.size.amounts import human
 
 _BANDS: Final = 60  # points along a plot with a tooltip
 _LOG_FROM: Final = 50  # times the median: if the longest wait is at least this, the axis is logarithmic
 _NEARBY: Final = 1e-6  # of a position: width of the axis around a single one
+_WIDEST: Final = 48.0  # a bar, in the units of a plot
 _MIN: Final = 1e-9  # of the longest wait: smaller values are drawn at the left end
 
 
@@ -99,17 +101,24 @@ def _band_text(axis: Axis, group: Sequence[DepthPoint], end: float) -> str:
 
 
 def size_chart(bins: tuple[SizeBin, ...]) -> Markup:
-    """Number of messages by size; all bars have the same width, whatever the width of their bins."""
+    """Number of messages by size; all bars have the same width, whatever the width of their bins.
+
+    Messages that all have the same size need no plot.
+    """
     total = sum(entry.messages for entry in bins)
     if not total:
         return _figure("Message sizes", missing("no message was measured"))
+    if len(bins) == 1 and bins[0].high == bins[0].low + 1:
+        of = "the only message" if total == 1 else f"each of {plural(total, 'message')}"
+        return _figure("Message sizes", tag("p", tag("strong", human(bins[0].low)), of, class_="single"))
     up = upward(max(entry.messages for entry in bins), AREA.bottom, AREA.top)
     width = (AREA.right - AREA.left) / len(bins)
     edges = [*(short_size(entry.low) for entry in bins), short_size(bins[-1].high)]
     across = Scale(0, len(bins), AREA.left, AREA.right, tuple(Tick(index, label) for index, label in enumerate(edges)))
+    margin = max(1.0, (width - _WIDEST) / 2)
     bars = [
-        bar(AREA.left + index * width + 1, AREA.left + (index + 1) * width - 1, up.at(entry.messages), AREA.bottom,
-            _bin_text(entry, total))
+        bar(AREA.left + index * width + margin, AREA.left + (index + 1) * width - margin, up.at(entry.messages),
+            AREA.bottom, _bin_text(entry, total))
         for index, entry in enumerate(bins) if entry.messages
     ]  # fmt: skip
     most = max(bins, key=lambda entry: entry.messages)

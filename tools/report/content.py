@@ -16,8 +16,9 @@ from itertools import pairwise
 from math import isfinite
 from typing import Final, NamedTuple
 
+from qstore.formats.wording import plural
 from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
-from qstore.tools.metrics import METRICS, label
+from qstore.tools.metrics import METRICS
 
 MAX_QUEUES: Final = 10_000  # in the table; the totals may include more
 MAX_INPUTS: Final = 1_000
@@ -55,16 +56,17 @@ class Severity(Enum):
 
 
 class FindingKind(Enum):
-    """A kind of finding; `label` and `hint` are for people."""
+    """A kind of finding; the words and `hint` are for people."""
 
-    DAMAGE = ("damage", Severity.BAD)
-    CHECKSUM = ("checksum_failures", Severity.BAD)
-    MISSING = ("missing_messages", Severity.BAD)
-    TWICE = ("stored_twice", Severity.DOUBTFUL)
-    DUPLICATE = ("duplicates", Severity.DOUBTFUL)
-    GAP = ("gaps", Severity.NOTICE)
-    DANGLING = ("dangling_dequeues", Severity.DOUBTFUL)
-    IN_DOUBT = ("transactions_in_doubt", Severity.DOUBTFUL)
+    DAMAGE = ("damage", Severity.BAD, "damaged place", "damaged places")
+    CHECKSUM = ("checksum_failures", Severity.BAD, "checksum failure", "checksum failures")
+    MISSING = ("missing_messages", Severity.BAD, "missing message", "missing messages")
+    TWICE = ("stored_twice", Severity.DOUBTFUL, "message stored twice", "messages stored twice")
+    DUPLICATE = ("duplicates", Severity.DOUBTFUL, "duplicate", "duplicates")
+    NEARLY_FULL = ("peak_near_threshold", Severity.DOUBTFUL, "nearly full journal", "nearly full journals")
+    DANGLING = ("dangling_dequeues", Severity.DOUBTFUL, "dangling dequeue", "dangling dequeues")
+    IN_DOUBT = ("transactions_in_doubt", Severity.DOUBTFUL, "transaction in doubt", "transactions in doubt")
+    GAP = ("gaps", Severity.NOTICE, "gap in record ids", "gaps in record ids")
 
     @property
     def metric(self) -> str:
@@ -72,9 +74,13 @@ class FindingKind(Enum):
         return self.value[0]
 
     @property
-    def label(self) -> str:
-        """Its name, in the plural."""
-        return label(self.metric)
+    def plural(self) -> str:
+        """Its name in the plural: `damaged places`."""
+        return self.value[3]
+
+    def counted(self, number: int) -> str:
+        """A number of them: `1 damaged place`, `1,500 checksum failures`."""
+        return plural(number, self.value[2], self.value[3])
 
     @property
     def severity(self) -> Severity:
@@ -112,7 +118,7 @@ class Finding:
     examples: tuple[Example, ...] = ()
 
     def __post_init__(self) -> None:
-        _demand(self.count >= 1, f"a finding with {self.count} {self.kind.label}")
+        _demand(self.count >= 1, f"a finding with {self.count} {self.kind.plural}")
         _demand(len(self.examples) <= min(self.count, MAX_EXAMPLES), f"{len(self.examples)} examples are too many")
 
 

@@ -7,7 +7,8 @@ only the functions here and the page's own assets create. So no name from a stor
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Final
 
 from qstore.tools.console.text import visible
@@ -62,3 +63,22 @@ def join(parts: Iterable[str]) -> Markup:
 def name_of(text: str, **attributes: str) -> Markup:
     """A name from a store, isolated so that its writing direction does not affect the surrounding text."""
     return tag("bdi", text or "(no name)", **attributes)
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Of several paths those parts that follow the directory that they share; empty if there are fewer than two."""
+    every = sorted(set(paths))
+    if len(every) < 2:
+        return {}
+    parts = [path.split("/")[:-1] for path in every]
+    shared = sum(1 for _ in takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False)))
+    return {path: "/".join(path.split("/")[shared:]) for path in every}
+
+
+def store_name(path: str, tails: Mapping[str, str]) -> Markup:
+    """A store's path; the part that tells it from the other stores is emphasized."""
+    tail = tails.get(path, path)
+    directory = path[: len(path) - len(tail)]
+    if not directory or not tail:
+        return name_of(path)
+    return join((name_of(directory, class_="quiet"), tag("strong", name_of(tail))))

@@ -7,7 +7,7 @@ frame, no request, no form. Even if a name got past the escaping, it could not r
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from typing import Final
@@ -15,8 +15,8 @@ from typing import Final
 from qstore.formats.wording import plural
 from qstore.tools.report.cards import card, metric
 from qstore.tools.report.content import QueueReport, ReportContent
-from qstore.tools.report.findings import finding_list, finding_table, sums, verdict
-from qstore.tools.report.markup import Markup, join, tag
+from qstore.tools.report.findings import finding_list, finding_table, over_all_stores, sums, verdict
+from qstore.tools.report.markup import Markup, join, short_names, tag
 from qstore.tools.report.ranking import worst_first
 from qstore.tools.report.tables import input_table, queue_table
 from qstore.tools.report.text import count, moment
@@ -59,20 +59,23 @@ def _hash(asset: str) -> str:
 
 def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Markup]:
     listed = sums(content)
+    tails = short_names([*(report.store for report in content.queues), *(entry.path for entry in content.inputs)])
     yield _top(content)
     yield verdict(listed, empty=not content.totals.queues)
     yield tag("dl", *_totals(content), class_="tiles")
     if listed:
-        yield _section("Findings", finding_table(listed), finding_list(content.findings, opened=True))
+        yield _section(
+            "Findings", finding_table(listed), finding_list(over_all_stores(content, listed, tails), opened=True)
+        )
     drawn = ordered[: content.plots]
     anchors = [f"queue-{place}" for place in range(1, len(drawn) + 1)]
     if drawn:
         first = f"The first {plural(len(drawn), 'queue')} to examine"
         title = "Queues" if len(drawn) == len(ordered) else first
-        yield _section(title, _order(), *map(card, drawn, anchors))
-    yield _section("All queues", *_all_queues(content, ordered, anchors))
+        yield _section(title, _order(), *(card(*each, tails) for each in zip(drawn, anchors, strict=True)))
+    yield _section("All queues", *_all_queues(content, ordered, anchors, tails))
     if content.inputs:
-        yield _section("Stores", _inputs(content))
+        yield _section("Stores", _inputs(content, tails))
     if content.notes:
         yield _section("Notes", tag("ul", *(tag("li", note) for note in content.notes), class_="notes"))
 
@@ -108,7 +111,9 @@ def _order() -> Markup:
     return tag("p", text, class_="quiet")
 
 
-def _all_queues(content: ReportContent, ordered: list[QueueReport], anchors: list[str]) -> Iterator[Markup]:
+def _all_queues(
+    content: ReportContent, ordered: list[QueueReport], anchors: list[str], tails: Mapping[str, str]
+) -> Iterator[Markup]:
     if not ordered:
         yield tag("p", "No queue was found.", class_="quiet")
         return
@@ -124,11 +129,11 @@ def _all_queues(content: ReportContent, ordered: list[QueueReport], anchors: lis
         tag("span", id="shown", role="status", class_="quiet"),
         id="tools", hidden=True,
     )  # fmt: skip
-    yield queue_table(ordered, anchors)
+    yield queue_table(ordered, anchors, tails)
 
 
-def _inputs(content: ReportContent) -> Markup:
-    table = input_table(content.inputs)
+def _inputs(content: ReportContent, tails: Mapping[str, str]) -> Markup:
+    table = input_table(content.inputs, tails)
     left_out = content.totals.stores - len(content.inputs)
     if left_out > 0:
         table = join((table, tag("p", f"And {count(left_out)} more.", class_="quiet")))

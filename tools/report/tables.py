@@ -9,7 +9,7 @@ from qstore.tools.report.cards import UNKNOWN, journal_text
 from qstore.tools.report.charts import wait_text
 from qstore.tools.report.content import Input, QueueReport, Waits
 from qstore.tools.report.findings import badge, scrolled
-from qstore.tools.report.markup import Markup, name_of, tag
+from qstore.tools.report.markup import Markup, name_of, store_name, tag
 from qstore.tools.report.ranking import near_limit, severity
 from qstore.tools.report.text import count, rate, share
 from qstore.tools.size.amounts import human
@@ -74,41 +74,48 @@ _NUMBERS: Final[Mapping[str, Callable[[QueueReport], _Cell]]] = {
 }
 
 
-def queue_table(ordered: Sequence[QueueReport], anchors: Sequence[str]) -> Markup:
-    """All queues in the given order; the first ones link to their cards through `anchors`."""
+def queue_table(ordered: Sequence[QueueReport], anchors: Sequence[str], tails: Mapping[str, str]) -> Markup:
+    """All queues in the given order.
+
+    Args:
+        ordered: the queues.
+        anchors: of the cards of the first ones, which are linked.
+        tails: store -> its short name; empty if there is only one.
+    """
     heads = (
         *(tag("th", text, scope="col") for text in ("state", "queue", "store", "found")),
         *(tag("th", text, scope="col", class_="number") for text in _NUMBERS),
     )
     rows = (
-        _queue_row(report, anchors[place] if place < len(anchors) else None) for place, report in enumerate(ordered)
+        _queue_row(report, anchors[place] if place < len(anchors) else None, tails)
+        for place, report in enumerate(ordered)
     )
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), id="queues")
     return scrolled("all queues", table, "scroll tall")
 
 
-def _queue_row(report: QueueReport, anchor: str | None) -> Markup:
+def _queue_row(report: QueueReport, anchor: str | None, tails: Mapping[str, str]) -> Markup:
     worst = severity(report)
     level = 0 if worst is None else worst.value
     name = name_of(report.queue)
-    found = ", ".join(f"{count(finding.count)} {finding.kind.label}" for finding in report.findings)
+    found = ", ".join(finding.kind.counted(finding.count) for finding in report.findings)
     cells = (made(report) for made in _NUMBERS.values())
     return tag(
         "tr",
         tag("td", badge(worst), data_value=level),
         tag("th", name if anchor is None else tag("a", name, href=f"#{anchor}"), scope="row", class_="name"),
-        tag("td", name_of(report.store), class_="name store"),
+        tag("td", store_name(report.store, tails), class_="name store"),
         tag("td", found or UNKNOWN, class_="name found", data_value=sum(finding.count for finding in report.findings)),
         *(tag("td", cell.text, class_="number", data_value=f"{cell.value:.12g}") for cell in cells),
         data_severity=level,
     )
 
 
-def input_table(inputs: Iterable[Input]) -> Markup:
+def input_table(inputs: Iterable[Input], tails: Mapping[str, str]) -> Markup:
     """The stores that were read."""
     heads = (("store", None), ("format", None), ("queues", "number"), ("size", "number"))
     rows = (
-        tag("tr", tag("th", name_of(entry.path), scope="row", class_="name"), tag("td", entry.format),
+        tag("tr", tag("th", store_name(entry.path, tails), scope="row", class_="name"), tag("td", entry.format),
             tag("td", count(entry.queues), class_="number"), tag("td", human(entry.size), class_="number"))
         for entry in inputs
     )  # fmt: skip

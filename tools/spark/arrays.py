@@ -34,7 +34,7 @@ def array(kind: str, values: Sequence[Any]) -> Any:
     if kind == "string":
         return pa.array(_names(values), pa.string())
     if kind == "map":
-        return pa.array([None if value is None else text_map(value) for value in values], ARROW_TYPES["map"])
+        return _maps(values)
     if kind == "long":
         return _long(values)
     return pa.array(values, ARROW_TYPES[kind])
@@ -66,9 +66,21 @@ def _names(values: Sequence[str | None]) -> Sequence[str | None]:
     return values
 
 
-def text_map(value: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """The entries of a map: names escaped, values that are not text as JSON; null stays null."""
-    return [(escape_name(key), _text(entry)) for key, entry in value.items()]
+def _maps(values: Sequence[dict[str, Any] | None]) -> Any:
+    """Maps: names escaped, values that are not text as JSON; null stays null."""
+    offsets: list[int | None] = []
+    keys: list[str] = []
+    entries: list[Any] = []
+    for value in values:
+        offsets.append(None if value is None else len(keys))
+        if value:
+            keys.extend(value)
+            entries.extend(value.values())
+    offsets.append(len(keys))
+    texts = [entry if type(entry) is str and entry.isascii() else _text(entry) for entry in entries]
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(_names(keys), pa.string()), pa.array(texts, pa.string())
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -8,15 +8,17 @@ steps are not in the report.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.tools.report.cards import journal_text
 from qstore.tools.report.content import (
     DEFAULT_PLOTS,
+    MAX_EXAMPLES,
     MAX_INPUTS,
     MAX_QUEUES,
     Axis,
@@ -36,6 +38,8 @@ from qstore.tools.report.content import (
     WaitUnit,
 )
 from qstore.tools.report.ranking import worst_first
+from qstore.tools.report.text import share
+from qstore.tools.size.amounts import human
 from qstore.tools.spark.analyze.report_rows import (
     Key,
     counted_findings,
@@ -57,6 +61,9 @@ _NOTES: Final = (
 )
 _STEPS: Final = {"audit/depth": "audit", "sizing": "sizing"}
 
+#: Queues that have the same instance of a finding, as some transactions: so many more are read for the examples.
+_QUEUES_OF: Final = {kind: 4 if kind is FindingKind.IN_DOUBT else 1 for kind in FindingKind}
+
 _Findings = dict[Key, list[Finding]]
 
 
@@ -75,9 +82,9 @@ def report_content(
     counts = counted_findings(tables, made)
     found = _findings(counts, {})
     every = worst_first(_queue(row, found.get((row["store"], row["queue"]), [])) for row in queue_rows(tables, made))
-    drawn = {(queue.store, queue.queue) for queue in every[:DEFAULT_PLOTS]}
-    shown = _findings(counts, examples(tables, made, drawn))
-    plotted = _plotted(every[:DEFAULT_PLOTS], tables, made, shown)
+    shown = _findings(counts, examples(tables, made, _exemplary(every)))
+    every = [_with_findings(queue, shown.get((queue.store, queue.queue), [])) for queue in every]
+    plotted = _plotted(every[:DEFAULT_PLOTS], tables, made)
     missing = sorted({step for path, step in _STEPS.items() if path not in made})
     return ReportContent(
         title=_TITLE,
@@ -91,6 +98,18 @@ def report_content(
         findings=tuple(shown.get((None, None), [])),
         notes=(*_NOTES, *(f"The step {step} was omitted, so its results are missing here." for step in missing)),
     )
+
+
+def _exemplary(ordered: list[QueueReport]) -> set[Key]:
+    """The queues whose findings are read: those with plots, and for each kind the first ones that have it."""
+    keys: set[Key] = {(queue.store, queue.queue) for queue in ordered[:DEFAULT_PLOTS]}
+    counted = dict.fromkeys(FindingKind, 0)
+    for queue in ordered:
+        for finding in queue.findings:
+            if counted[finding.kind] < MAX_EXAMPLES * _QUEUES_OF[finding.kind]:
+                counted[finding.kind] += finding.count
+                keys.add((queue.store, queue.queue))
+    return keys
 
 
 def _totals(fields: Mapping[str, Any]) -> Totals:
@@ -117,9 +136,24 @@ def _queue(row: Row, findings: list[Finding]) -> QueueReport:
         peak_depth=None if row["peak"] is None else max(row["peak"], 0),
         seconds=span or None,
         waits=_waits(row),
-        sizing=_sizing(row),
-        findings=tuple(findings),
+        sizing=(sizing := _sizing(row)),
+        findings=(*findings, *_nearly_full(sizing, row)),
     )
+
+
+def _with_findings(queue: QueueReport, findings: list[Finding]) -> QueueReport:
+    """The queue with the examples of its findings; that of its journal it has already."""
+    own = (finding for finding in queue.findings if finding.kind is FindingKind.NEARLY_FULL)
+    return dataclasses.replace(queue, findings=(*findings, *own))
+
+
+def _nearly_full(sizing: Sizing | None, row: Row) -> Iterator[Finding]:
+    if sizing is None or sizing.fill is None or sizing.present is None or not row["peak_near_threshold"]:
+        return
+    advised = "" if sizing.advised is None else f"; advised: {journal_text(sizing.advised)}"
+    text = f"{share(sizing.fill)} of its limit of {human(row['limit'])} was in use{advised}"
+    where = f"journal of {journal_text(sizing.present)}"
+    yield Finding(FindingKind.NEARLY_FULL, 1, (Example(where, text),))
 
 
 def _waits(row: Row) -> Waits | None:
@@ -147,9 +181,7 @@ def _sizing(row: Row) -> Sizing | None:
 # ---- plots of the first queues ----
 
 
-def _plotted(
-    queues: list[QueueReport], tables: Tables, made: Mapping[str, DataFrame], found: _Findings
-) -> list[QueueReport]:
+def _plotted(queues: list[QueueReport], tables: Tables, made: Mapping[str, DataFrame]) -> list[QueueReport]:
     if not queues:
         return []
     keys = {(queue.store, queue.queue) for queue in queues}
@@ -158,13 +190,20 @@ def _plotted(
     plotted = []
     for queue in queues:
         key = (queue.store, queue.queue)
-        bins = tuple(SizeBin(row["low"], row["low"] * 2, row["messages"]) for row in sizes.get(key, []))
-        plotted.append(
-            dataclasses.replace(
-                queue, depth=_series(points.get(key, [])), sizes=bins, findings=tuple(found.get(key, []))
-            )
-        )
+        plotted.append(dataclasses.replace(queue, depth=_series(points.get(key, [])), sizes=_bins(sizes.get(key, []))))
     return plotted
+
+
+def _bins(rows: list[Row]) -> tuple[SizeBin, ...]:
+    """The bins, with those in between that have no messages."""
+    bins: list[SizeBin] = []
+    widths = {row["high"] - row["low"] for row in rows}
+    for row in rows:
+        while bins and bins[-1].high < row["low"]:
+            low = bins[-1].high
+            bins.append(SizeBin(low, low * 2 if len(widths) > 1 else low + min(widths), 0))
+        bins.append(SizeBin(row["low"], row["high"], row["messages"]))
+    return tuple(bins)
 
 
 def _by_queue(rows: Iterable[Row]) -> dict[Key, list[Row]]:

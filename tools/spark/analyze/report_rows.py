@@ -10,9 +10,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sql
 
-from qstore.tools.report.content import MAX_AT, MAX_EXAMPLES, Example, FindingKind
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.tools.report.content import MAX_EXAMPLES, Example, FindingKind
 from qstore.tools.spark.analyze.tables import Tables
-from qstore.tools.spark.pipeline.findings import damage, in_doubt_transactions
+from qstore.tools.spark.pipeline.findings import in_doubt_transactions
 from qstore.tools.spark.pipeline.messages import (
     IN_DOUBT_DEQUEUE,
     IN_DOUBT_ENQUEUE,
@@ -27,6 +28,8 @@ from qstore.tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 Key = tuple[str | None, str | None]
 
 _QUEUE: Final = ("store", "queue")
+_BINS: Final = 24  # of sizes that differ little
+_POWERS_FROM: Final = 16  # times the least size: from there on bins are powers of 2
 _SIZING: Final = (
     "files", "pages", "capacity", "limit", "peak_fill", "peak_near_threshold", "large_enough", "num_jfiles",
     "jfile_size_pgs",
@@ -58,19 +61,9 @@ def queue_rows(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
 
 def _records(tables: Tables) -> DataFrame:
     """Number of records of each kind, their bytes, and the first and last plausible timestamp."""
-    kind, stamp = sql.col("type"), sql.col("timestamp")
-    sound = sql.when(stamp.between(1, MAX_AT["time"]), stamp)
-    return (
-        tables.records.where("type != 'damage'")
-        .groupBy(*_QUEUE)
-        .agg(
-            sql.sum((kind == "enqueue").cast("bigint")).alias("enqueues"),
-            sql.sum((kind == "dequeue").cast("bigint")).alias("dequeues"),
-            sql.sum("size").alias("record_bytes"),
-            sql.min(sound).alias("first_timestamp"),
-            sql.max(sound).alias("last_timestamp"),
-        )
-    )
+    summed = [sql.sum(name).alias(name) for name in ("enqueues", "dequeues", "record_bytes")]
+    ends = sql.min("first_timestamp").alias("first_timestamp"), sql.max("last_timestamp").alias("last_timestamp")
+    return tables.totals.groupBy(*_QUEUE).agg(*summed, *ends)
 
 
 def _there(tables: Tables) -> DataFrame:
@@ -107,10 +100,24 @@ def depths(series: DataFrame, keys: Collection[Key]) -> DataFrame:
 
 
 def size_bins(tables: Tables, keys: Collection[Key]) -> DataFrame:
-    """Messages by record size: store, queue, low (a power of 2; the bin ends at twice that), messages."""
+    """Messages by record size: store, queue, low, high (bytes, exclusive), messages; bins without messages have no row.
+
+    Sizes that are all alike are one bin of one byte. Sizes that differ by less than `_POWERS_FROM` times have bins of
+    equal width in whole blocks, at most `_BINS`; others have powers of 2.
+    """
     sized = only(tables.messages, keys).where("state is not null and size > 0")
-    low = sql.expr("shiftleft(1L, length(bin(size)) - 1)")
-    return sized.groupBy(*_QUEUE, low.alias("low")).agg(sql.count("*").alias("messages")).orderBy(*_QUEUE, "low")
+    extent = sized.groupBy(*_QUEUE).agg(sql.min("size").alias("least"), sql.max("size").alias("most"))
+    blocks = sql.ceil((sql.col("most") - sql.col("least") + BLOCK_SIZE) / (BLOCK_SIZE * _BINS))
+    width = sql.when(sql.col("least") == sql.col("most"), sql.lit(1)).otherwise(blocks * BLOCK_SIZE)
+    is_narrow = sql.col("most") < sql.col("least") * _POWERS_FROM
+    extent = extent.withColumn("width", sql.when(is_narrow, width))
+    power = sql.expr("shiftleft(1L, length(bin(size)) - 1)")
+    step = sql.col("least") + sql.floor((sql.col("size") - sql.col("least")) / sql.col("width")) * sql.col("width")
+    low = sql.when(sql.col("width").isNull(), power).otherwise(step).cast("bigint")
+    binned = sized.join(sql.broadcast(extent), list(_QUEUE)).withColumn("low", low)
+    high = sql.col("low") + sql.coalesce("width", "low")
+    counted = binned.groupBy(*_QUEUE, "low", high.alias("high")).agg(sql.count("*").alias("messages"))
+    return counted.orderBy(*_QUEUE, "low")
 
 
 # ---- findings ----
@@ -137,7 +144,7 @@ def examples(
 
 def _owned(tables: Tables, made: Mapping[str, DataFrame]) -> DataFrame:
     """All findings: store, queue, kind, where, text."""
-    parts = [*_parts(made), _damage(damage(tables.records, tables.files)), _in_doubt(tables)]
+    parts = [*_parts(made), _damage(tables.damage), _in_doubt(tables)]
     known = sql.broadcast(tables.known_queues().withColumn("known", sql.lit(True)))
     found = reduce(DataFrame.unionByName, parts).join(known, list(_QUEUE), "left")
     owner = [sql.when(sql.col("known"), sql.col(name)).alias(name) for name in _QUEUE]
@@ -172,7 +179,7 @@ def _duplicates(rows: DataFrame) -> DataFrame:
 
 
 def _gaps(rows: DataFrame) -> DataFrame:
-    text = sql.format_string("%d missing between %d and %d", "missing", "after", "before")
+    text = sql.format_string("%,d missing between %d and %d", "missing", "after", "before")
     return _finding(rows.drop("queue"), FindingKind.GAP, sql.col("store"), text)
 
 
@@ -194,14 +201,15 @@ def _in_doubt(tables: Tables) -> DataFrame:
         )
     )
     rows = waiting.join(touched, ["store", "branch"], "left").fillna(0, ["enqueues", "dequeues"])
-    text = sql.format_string("it would enqueue %d messages and dequeue %d", "enqueues", "dequeues")
+    noun = sql.when(sql.col("enqueues") == 1, "message").otherwise("messages")
+    text = sql.format_string("it would enqueue %,d %s and dequeue %,d", "enqueues", noun, "dequeues")
     return _finding(rows, FindingKind.IN_DOUBT, sql.col("xid"), text)
 
 
 def _verdicts(rows: DataFrame) -> DataFrame:
     verdict = sql.col("verdict")
     kind = sql.when(verdict == TWICE, FindingKind.TWICE.name).otherwise(FindingKind.MISSING.name)
-    text = sql.format_string("%d expected, %d found", "left", "right")
+    text = sql.format_string("%,d expected, %,d found", "left", "right")
     wanted = rows.where(verdict.isin(MISSING, FEWER, TWICE))
     columns = [name for name in ("queue", "message_id") if name in rows.columns]
     where = sql.concat_ws(" ", *columns)

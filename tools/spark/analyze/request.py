@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from qstore.tools.spark.analyze.scale import is_small
+from qstore.tools.spark.analyze.scale import has_small_journals, is_small
 
 STEPS: Final = ("outstanding", "audit", "sizing", "export")
 SUMMARY: Final = "summary.json"
@@ -27,7 +28,7 @@ class UnusableRequestError(Exception):
     """The request cannot be fulfilled; the text says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     """The request.
 
@@ -66,6 +67,11 @@ class Request:
     def is_small(self) -> bool:
         """Whether the inputs are local and small enough for another way of processing (`scale`)."""
         return not self.is_remote and is_small(self.read)
+
+    @cached_property
+    def is_by_store(self) -> bool:
+        """Whether each store is read as a whole (`stores`): the results are local, and so are journals of that size."""
+        return not self.is_remote and has_small_journals(self.inputs)
 
     @property
     def read(self) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from qstore.tools.spark.analyze.java import JavaFailedError, java
-from qstore.tools.spark.analyze.scale import SMALL_JAVA, SMALL_SETTINGS
-from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.analyze.scale import BY_STORE_SETTINGS, SMALL_JAVA, SMALL_SETTINGS
+from qstore.tools.spark.data_source import register
 from qstore.tools.spark.needed import use_this_python
 
 LOCAL: Final = "local[*]"
@@ -39,18 +39,19 @@ class SparkFailedError(Exception):
 
 
 @contextmanager
-def session(master: str = LOCAL, *, small: bool = False) -> Iterator[SparkSession]:
+def session(master: str = LOCAL, *, small: bool = False, by_store: bool = False) -> Iterator[SparkSession]:
     """A session that supports the format "qstore"; it ends with the block.
 
     Args:
         master: a Spark master. On a cluster the workers need this package too.
         small: whether the amount of data is small (`scale`).
+        by_store: whether most of the work is done by tasks in Python (`stores`).
 
     Raises:
         SparkFailedError: it cannot be started, or something in the block fails in Spark.
     """
     try:
-        with _started(_settings(master, small=small)) as spark:
+        with _started(_settings(master, small=small, by_store=by_store)) as spark:
             yield spark
     except (PySparkException, Py4JError, JavaFailedError) as error:
         raise SparkFailedError(reason(error)) from None
@@ -74,17 +75,16 @@ def _started(settings: dict[str, str]) -> Iterator[SparkSession]:
             spark = builder.getOrCreate()
         signal.signal(signal.SIGINT, interrupt)  # PySpark's own handler asks Java to cancel, and may block
         spark.sparkContext.setLogLevel("OFF")
-        spark.dataSource.register(QstoreDataSource)
+        register(spark)
         yield spark
         spark.stop()  # skipped after an interruption or failure, because it would wait for running tasks
 
 
-def _settings(master: str, *, small: bool) -> dict[str, str]:
+def _settings(master: str, *, small: bool, by_store: bool) -> dict[str, str]:
     settings = {
         "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     }
     if not master.startswith("local"):
@@ -92,6 +92,9 @@ def _settings(master: str, *, small: bool) -> dict[str, str]:
     settings |= _LOCAL_SETTINGS
     if small:
         settings |= SMALL_SETTINGS
+    elif by_store:
+        settings |= BY_STORE_SETTINGS
+    if small or by_store:
         settings["spark.driver.extraJavaOptions"] += f" {SMALL_JAVA}"
     return settings
 

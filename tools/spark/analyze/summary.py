@@ -12,7 +12,7 @@ from pyspark.sql import functions as sql
 
 from qstore.tools.report.content import ReportContent
 from qstore.tools.spark.analyze.tables import Tables
-from qstore.tools.spark.pipeline.findings import damage, in_doubt_transactions
+from qstore.tools.spark.pipeline.findings import in_doubt_transactions
 from qstore.tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
 from qstore.tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 
@@ -29,8 +29,8 @@ _COUNTED: Final = {
 _LOSSES: Final = (MISSING, FEWER)
 _QUEUE_COLUMNS: Final = (
     "store", "format", "queue", "outstanding", "in_doubt", "depth", "peak_depth", "recorded", "mean_size", "live_bytes",
-    "capacity", "live_share", "limit", "used", "fill", "peak_fill", "near_threshold", "peak_near_threshold",
-    "num_jfiles", "jfile_size_pgs", "pool_files", "large_enough", "problem",
+    "files", "pages", "capacity", "live_share", "limit", "used", "fill", "peak_fill", "near_threshold",
+    "peak_near_threshold", "num_jfiles", "jfile_size_pgs", "pool_files", "large_enough", "problem",
 )  # fmt: skip
 
 
@@ -50,12 +50,11 @@ class Summary:
     def add_tables(self, tables: Tables) -> None:
         """Totals of the input, independent of the steps."""
         files = tables.files.where("kind = 'journal file' and size is not null")
-        found = damage(tables.records, tables.files)
         self._fields |= {
             "stores": tables.known_stores().count(),
             "queues": tables.known_queues().count(),
             **_row(files, files=sql.count("*"), journal_bytes=_sum("size")),
-            **_row(tables.records.where("type != 'damage'"), records=sql.count("*"), record_bytes=_sum("size")),
+            **_row(tables.totals, records=_sum("records"), record_bytes=_sum("record_bytes")),
             **_row(
                 tables.messages,
                 outstanding=count_of(is_outstanding()),
@@ -63,7 +62,7 @@ class Summary:
                 live_bytes=_sum(sql.when(is_live(), sql.col("size"))),
             ),
             "transactions_in_doubt": in_doubt_transactions(tables.prepared).count(),
-            **_row(found, damage=sql.count("*"), checksum_failures=count_of(sql.col("checksum"))),
+            **_row(tables.damage, damage=sql.count("*"), checksum_failures=count_of(sql.col("checksum"))),
         }
 
     def add_audit(self, name: str, rows: DataFrame) -> None:

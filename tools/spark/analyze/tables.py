@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.tools.spark.analyze.request import Request, UnusableRequestError
+from qstore.tools.report.content import MAX_AT
+from qstore.tools.spark.analyze.request import WORK, Request, UnusableRequestError
+from qstore.tools.spark.analyze.stores import (
+    AUDIT_TABLES,
+    INVENTORY,
+    OUTSTANDING_TABLE,
+    WORK_TABLES,
+    Job,
+    write_stores,
+)
 from qstore.tools.spark.arrays import arrow_schema
 from qstore.tools.spark.columns import TABLES, OptionError, table_columns
 from qstore.tools.spark.data_source import QstoreDataSource
+from qstore.tools.spark.inputs import named_inputs
 from qstore.tools.spark.pipeline.effects import NEEDED
 
 #: Message columns that are read in addition to those the pipeline needs.
 DETAILS: Final = ("exchange", "routing_key", "message_id", "timestamp", "body_length")
 _NARROW: Final = (*NEEDED, "file", "offset", "flush", "damage", "damage_kind", "consequence", *DETAILS)
+_TASKS: Final = 4  # for each processor
 _SEVERAL: Final = 8  # maximum number of files of a table with a row for each queue or finding
 
 
@@ -77,6 +90,9 @@ class Tables(NamedTuple):
         prepared: from `prepared_transactions`.
         found: from `operations`, for known queues.
         messages: from `messages_of`.
+        totals: from `record_totals`.
+        damage: from `damage`.
+        use: from `peak_use`; None if it has not been computed.
     """
 
     records: DataFrame
@@ -85,15 +101,40 @@ class Tables(NamedTuple):
     prepared: DataFrame
     found: DataFrame
     messages: DataFrame
+    totals: DataFrame
+    damage: DataFrame
+    use: DataFrame | None = None
 
     def known_stores(self) -> DataFrame:
         """The stores that could be read: a column store."""
         read = self.files.where("kind != 'unusable'").select("store")
-        return read.union(self.queues.select("store")).union(self.records.select("store")).distinct()
+        return read.union(self.queues.select("store")).union(self.totals.select("store")).distinct()
 
     def known_queues(self) -> DataFrame:
         """The queues in the catalogues of these stores: columns store and queue."""
         return self.queues.select("store", "queue").distinct()
+
+
+def record_totals(records: DataFrame) -> DataFrame:
+    """The records of each journal: what several steps need of them.
+
+    Returns:
+        store, queue, journal; records, record_bytes, enqueues, dequeues: their number and size; first_timestamp,
+        last_timestamp: of the plausible ones; end: position after the last one. Damage has a row, but is not counted.
+    """
+    kind, stamp = sql.col("type"), sql.col("timestamp")
+    is_record = kind != "damage"
+    sound = sql.when(is_record & stamp.between(1, MAX_AT["time"]), stamp)
+    size = sql.when(is_record, sql.col("size"))
+    return records.groupBy("store", "queue", "journal").agg(
+        sql.sum(is_record.cast("bigint")).alias("records"),
+        sql.coalesce(sql.sum(size), sql.lit(0)).alias("record_bytes"),
+        sql.sum((kind == "enqueue").cast("bigint")).alias("enqueues"),
+        sql.sum((kind == "dequeue").cast("bigint")).alias("dequeues"),
+        sql.min(sound).alias("first_timestamp"),
+        sql.max(sound).alias("last_timestamp"),
+        sql.max(sql.col("position") + size).alias("end"),
+    )
 
 
 class Results:
@@ -111,6 +152,49 @@ class Results:
         self._request = request
         self._single = single
         self.made: dict[str, DataFrame] = {}
+
+    def write_stores(self, spark: SparkSession) -> None:
+        """Write everything that is read by store (`stores`); results among it are in `made`.
+
+        Raises:
+            UnusableRequestError: no input is a store, or the results cannot be written.
+        """
+        request = self._request
+        audit = AUDIT_TABLES if "audit" in request.steps else ()
+        directories = {
+            **{table: request.path(WORK, table) for table in WORK_TABLES},
+            **{table: request.path(table) for table in INVENTORY},
+            **{table: request.path("audit", table) for table in audit},
+        }
+        if "outstanding" in request.steps and not request.bodies:
+            directories[OUTSTANDING_TABLE] = request.path("outstanding")
+        export = request.path("export") if "export" in request.steps else None
+        job = Job(directories, _NARROW, DETAILS, export, request.bodies)
+        try:
+            inputs = named_inputs({"paths": json.dumps(request.inputs)})
+        except OptionError as error:
+            raise UnusableRequestError(str(error)) from None
+        if self._single:
+            problems = list(write_stores(job, 0, inputs))
+        else:
+            context = spark.sparkContext
+            tasks = min(len(inputs), _TASKS * context.defaultParallelism)
+            works = context.parallelize(inputs, tasks)
+            problems = works.mapPartitionsWithIndex(partial(write_stores, job)).collect()
+        found = [each for each in problems if each is not None]
+        for each in found:
+            if each.is_fatal:
+                raise UnusableRequestError(each.reason)
+        if len(found) == len(inputs):
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            raise UnusableRequestError(f"{found[0].reason}{more}")
+        for table in audit:
+            self.made[f"audit/{table}"] = self.opened(spark, "audit", table)
+
+    def opened(self, spark: SparkSession, *names: str) -> DataFrame:
+        """A table that was written."""
+        rows = spark.read.parquet(self._request.path(*names))
+        return rows.coalesce(1) if self._single else rows
 
     def loaded(self, spark: SparkSession, load: Load, *names: str) -> DataFrame:
         """A table of stores. Small data are written at once.

@@ -7,12 +7,15 @@ whole: `store=data-qpidd-3f0a…/queue=orders-91bc…`. The full names are colum
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+_NOT_PLAIN: Final = re.compile("[^A-Za-z0-9_.]+")
 _SHOWN: Final = 40  # characters of the name
 _DIGEST: Final = 12  # characters of the digest: among a million names, the chance of a collision is 1 in 500
 #: The columns that name the directories.
@@ -35,6 +38,14 @@ def export(records: DataFrame, path: str, *, columns: Sequence[str] | None = Non
 def with_directories(rows: DataFrame) -> DataFrame:
     """Rows that have a store and a queue, with the names of their directories."""
     return rows.withColumns({DIRECTORIES[0]: directory("store"), DIRECTORIES[1]: directory("queue")})
+
+
+def directory_name(name: str | None) -> str:
+    """The same for a name itself."""
+    if name is None:
+        return "none"
+    end = _NOT_PLAIN.sub("-", name)[-_SHOWN:].lstrip("-.")
+    return f"{end}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGEST]}"
 
 
 def directory(name: str) -> Column:
