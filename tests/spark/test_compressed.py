@@ -36,6 +36,6 @@ def test_damaged_content_is_told_in_its_row(tmp_path: Path) -> None:
     assert [row["damage_kind"] for row in found] == ["content-damaged"] * 2
     assert [row["routing_key"] for row in found] == ["orders"] * 2
     assert "cannot be restored" in found[0]["damage"]
-    assert "the limit is 16777216" in found[1]["damage"]
+    assert "the limit is 16,777,216" in found[1]["damage"]
     without_bodies = records(path, "type,body_length,damage")
     assert [row["damage"] for row in without_bodies if row["damage"]] == [found[1]["damage"]]
