@@ -26,12 +26,11 @@ import orjson
 from rich.console import Console as Screen
 from rich.table import Table
 
-from qstore.broker.management.outbox import TOPIC
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.amqp_0_9_1.frames import encode_content
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.values import TypedMap, typed_map
 from tests.bench.basic_load import Peer
 from tests.support.management_console import Console
@@ -41,6 +40,7 @@ from tests.support.served import Served, client, served
 _GOAL: Final = 0.020
 """Seconds that a turn may take."""
 _MAX_FRAME: Final = 131_072
+_PATIENCE_SECONDS: Final = 12.0  # for one operation
 _AT_ONCE: Final = 1_000  # messages or bindings made before the loop goes on, while a scenario is prepared
 _REST: Final = 20  # iterations in which nothing changes: the loop is at rest
 
@@ -102,8 +102,9 @@ class Stage:
         await asyncio.sleep(0.05)
         loop.longest, began = 0.0, time.thread_time()
         await work()
-        while not until():
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while not until():
+                await asyncio.sleep(0.001)
         for _ in range(_REST):
             await asyncio.sleep(0.001)
         self.longest, self.total = loop.longest, time.thread_time() - began
@@ -134,7 +135,9 @@ class Stage:
             name, durable=self.durable, arguments=typed_map(arguments or {}), **more
         )
 
-    async def fill(self, name: str, *, basic: bool = True, properties: Properties | None = None, size: int = 16) -> Queue:
+    async def fill(
+        self, name: str, *, basic: bool = True, properties: Properties | None = None, size: int = 16
+    ) -> Queue:
         """Publish the messages to a queue."""
         queue = self.broker.queues[name]
         if basic:
@@ -604,9 +607,7 @@ async def _qmf_purge(stage: Stage) -> None:
     queue = await stage.queue("q")
     await stage.fill("q")
     console = await _console(stage)
-    await stage.measure(
-        lambda: console.do("purge", "queue:q", request=0, filter={}), lambda: queue.message_count == 0
-    )
+    await stage.measure(lambda: console.do("purge", "queue:q", request=0, filter={}), lambda: queue.message_count == 0)
 
 
 @_scenario("QMF queueMoveMessages")
@@ -678,9 +679,7 @@ async def _expire_consumer(stage: Stage) -> None:
 @_scenario("expiry of all into a dead-letter exchange, with a consumer")
 async def _expire_dead(stage: Stage) -> None:
     await _dead_letters(stage)
-    queue = await stage.fill(
-        "q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000")
-    )
+    queue = await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
     now = queue._clock()
     queue._clock = lambda: now + 3600.0
     peer = await stage.basic()

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from qstore.broker.management.methods import moving
-from qstore.broker.management.methods.moving import Selection
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.settlement import Selection
 from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map

@@ -319,6 +319,14 @@ class Queue(Admitting):
         for displacement in self.displacements:
             displacement.released(self, entry)
 
+    def returns_from(self, release: object, position: int) -> None:
+        """A release of many messages, in turns, goes on at this position: none from there on is delivered before.
+
+        At NO_LIMIT it is over.
+        """
+        self._barriers.returns_from(release, position)
+        self.is_ready()
+
     def put_back(self, entry: Entry) -> None:
         """Offer an available entry that may be before the cursor."""
         if not self._consumers.put_back(entry):
@@ -497,4 +505,4 @@ class Queue(Admitting):
     def is_unfinished(self) -> bool:
         """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
         is_behind = self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
-        return is_behind or self._consumers.declined >= MAX_DECLINED
+        return is_behind or self._consumers.declined >= MAX_DECLINED or self._barriers.is_returning

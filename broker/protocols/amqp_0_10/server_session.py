@@ -15,7 +15,7 @@ Source: AMQP 0-10.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -33,7 +33,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.model.settlement import AT_ONCE, release_in_turns, unsubscribe
 from qstore.broker.protocols.amqp_0_10.deliveries import Deliveries
 from qstore.broker.protocols.amqp_0_10.delivering import DeliveringConnection, DeliveringSession
 from qstore.broker.protocols.amqp_0_10.error_codes import code_of
@@ -243,11 +243,32 @@ class ServerSession(DeliveringSession[SessionConnection]):
                 self.completed_later(number)
             else:
                 self.fail_command(number, payload, error)
-            paused, self._paused = self._paused, []
-            for each in paused:  # more than one if other connections took the session over meanwhile
-                each.resume()
+            self._resume_paused()
 
         connection.run(work, done)
+
+    def do_in_turns(self, number: int, work: Iterator[None], payload: bytes = b"") -> None:
+        """Do a command's work in turns, with the connection's input paused: later ones see its effect.
+
+        The command is postponed, and the work completes it.
+        """
+        self.ledger.postpone(number)
+        if not self.tick.turns.do(self, self._guarded(number, work, payload)):
+            self.connection.pause()
+            self._paused.append(self.connection)
+
+    def _guarded(self, number: int, work: Iterator[None], payload: bytes) -> Iterator[None]:
+        try:
+            yield from work
+        except ModelError as error:
+            self.fail_command(number, payload, error)
+        finally:
+            self._resume_paused()
+
+    def _resume_paused(self) -> None:
+        paused, self._paused = self._paused, []
+        for each in paused:  # more than one if other connections took the session over meanwhile
+            each.resume()
 
     def completed_later(self, number: int) -> None:
         """Complete a postponed command."""
@@ -473,12 +494,19 @@ class ServerSession(DeliveringSession[SessionConnection]):
             self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
-        for delivery in self.deliveries.take_all():
-            if not delivery.subscription.queue.is_gone and delivery.entry.state == ACQUIRED:
-                delivery.subscription.queue.release(delivery.entry, is_redelivered=True)
+        turns = self.tick.turns
+        if len(self.deliveries.unsettled) > AT_ONCE or turns.has(self):  # what it has asked for before comes first
+            turns.do(self, self._give_back_in_turns())
+        else:
+            for queue, entry in self.deliveries.take_all():
+                if not queue.is_gone and entry.state == ACQUIRED:
+                    queue.release(entry, is_redelivered=True)
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
             self._disown(queue)
+
+    def _give_back_in_turns(self) -> Iterator[None]:
+        yield from release_in_turns(self.deliveries.take_all(), is_redelivered=True)
 
     def add_exclusive_queue(self, queue: Queue) -> None:
         """Make a queue exclusive to the session, which may have ended by now."""

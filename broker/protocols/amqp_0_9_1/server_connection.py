@@ -21,6 +21,7 @@ Source: AMQP 0-9-1, classes connection and channel; RabbitMQ, "Protocol extensio
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from qstore.broker.log.logs import log_of
@@ -359,8 +360,15 @@ class ServerConnection(SendingConnection):
         """The client closes a channel."""
         channel.end()
         self._assembler.drop(channel.number)
-        channel.send("channel.close-ok")
-        self.forget_channel(channel)
+        self.pause()
+        self._shared.broker.tick.turns.after(channel, partial(self._confirm_channel_closed, channel))
+
+    def _confirm_channel_closed(self, channel: Channel) -> None:
+        """A channel that the client closes has given back what it held."""
+        if self.phase is Phase.OPEN:
+            channel.send("channel.close-ok")
+            self.forget_channel(channel)
+        self.unpause()
 
     def forget_channel(self, channel: Channel) -> None:
         """As `SendingConnection.forget_channel`."""
