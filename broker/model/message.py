@@ -235,7 +235,7 @@ class Message(ABC):
 
     @property
     def likeness(self) -> Hashable:
-        """Messages for which this is equal become alike by `readdressed`, but for their bodies; None for none others."""
+        """Messages for which this is equal become alike by `readdressed`, but for their bodies; None if none does."""
         return None
 
     def readdressed_as(self, other: Message) -> Message:

@@ -359,17 +359,24 @@ class Selection:
         number: how many; 0 for all.
         selects: which; None for all.
         at_once: how many a portion has at most.
+        seconds: for how long it looks at messages, roughly.
 
     Attributes:
         is_over: whether there are no more.
     """
 
-    __slots__ = ("_at_once", "_end", "_last", "_left", "_passed_to", "_queue", "_selects", "is_over")
+    __slots__ = ("_at_once", "_end", "_last", "_left", "_passed_to", "_queue", "_seconds", "_selects", "is_over")
 
     def __init__(
-        self, queue: Queue, number: int = 0, selects: Callable[[Message], bool] | None = None, at_once: int = AT_ONCE
+        self,
+        queue: Queue,
+        number: int = 0,
+        selects: Callable[[Message], bool] | None = None,
+        at_once: int = AT_ONCE,
+        seconds: float = SECONDS_AT_ONCE,
     ) -> None:
-        self._queue, self._left, self._selects, self._at_once = queue, number or -1, selects, at_once
+        self._queue, self._left, self._selects = queue, number or -1, selects
+        self._at_once, self._seconds = at_once, seconds
         self._end = queue.next_position
         self._passed_to = 0  # all messages up to this position were looked at
         self._last: Entry | None = None  # the last of these that has stayed
@@ -378,7 +385,7 @@ class Selection:
     def portion(self) -> Iterator[Entry]:
         """The next messages, each to be acquired or left before the next one is asked for."""
         taken = looked_at = 0
-        until = time.monotonic() + SECONDS_AT_ONCE
+        until = time.monotonic() + self._seconds
         for entry in self._queue.order.since(self._last, self._passed_to):
             looked_at += 1
             if looked_at > 1 and (taken >= self._at_once or time.monotonic() >= until):

@@ -695,6 +695,8 @@ async def _expire_interval(stage: Stage) -> None:
     now = queue._clock()
     queue._clock = lambda: now + 3600.0
 
+    stage.broker.clock = queue._clock
+
     async def work() -> None:
         stage.broker.expire()
 

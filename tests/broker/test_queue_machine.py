@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
-from qstore.broker.model.queues.expiry import expire_head
+from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
@@ -372,7 +372,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def expire_head(self) -> None:
-        due = expire_head(self.queue, self.now)
+        due, _ = expire_heads(self.queue, self.now)
         left = {entry.position for entry in self.queue.entries()}
         for place in [place for place in self.items if place not in left]:
             assert self.items[place].state == WAITING

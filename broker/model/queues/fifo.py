@@ -86,9 +86,13 @@ class Fifo:
             else:
                 yield part
 
-    def parts(self) -> Iterator[Entry]:
-        """As iteration, but with stretches in place of their entries. If others are removed too, some come again."""
-        entry = self._head.next
+    def parts(self, after: Entry | None = None) -> Iterator[Entry]:
+        """As iteration, but with stretches in place of their entries. If others are removed too, some come again.
+
+        Args:
+            after: begin behind this one, if it is on the queue still; it is not a stretch.
+        """
+        entry = self._head.next if after is None or after.state in (GONE, FOLDED) else after.next
         while entry.state != END:
             following = entry.next
             yield entry
@@ -217,6 +221,10 @@ class Fifo:
             entry = entry.next
         self._cursor = entry
         return entry
+
+    def heads(self) -> Sequence[Entry]:
+        """The entries that may be next for a consumer, as far as that is known; they need not be available."""
+        return (self.oldest(),)
 
     def put_back(self, entry: Entry) -> None:
         """An entry is available again: move the cursor back to it, if it is past it."""

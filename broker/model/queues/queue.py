@@ -30,7 +30,7 @@ from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
-from qstore.broker.model.queues.expiry import expire
+from qstore.broker.model.queues.expiry import expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.queues.per_consumer import PerConsumerOrder
@@ -357,7 +357,7 @@ class Queue(Admitting):
 
     def expire(self) -> int:
         """Remove available messages that have expired. Returns how many."""
-        return expire(self, self._clock())
+        return sum(expire_in_turns((self,), self._clock()))
 
     def drop_expired(self, entry: Entry) -> None:
         """Remove an available message that has expired, or move it to the dead-letter exchange."""
@@ -368,6 +368,11 @@ class Queue(Admitting):
             else:
                 self.dead_letter.expire(self, entry)
             self.counters.expired += 1
+
+    def _drop_offered(self, entry: Entry) -> None:
+        """A message that is about to be delivered has expired: one `dispatch` drops so many as can be declined."""
+        self._consumers.declined += 1
+        self.drop_expired(entry)
 
     # ---- consumers ----
 
@@ -454,7 +459,7 @@ class Queue(Admitting):
     def dispatch(self) -> None:
         """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call.
 
-        If very many messages are declined, it ends, and continues in the next tick (`is_unfinished`).
+        If very many messages are declined or have expired, it ends, and continues in the next tick (`is_unfinished`).
         """
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
@@ -464,9 +469,9 @@ class Queue(Admitting):
         if consumers.has_backlog or self._chooser is not None:
             try:
                 if self._chooser is not None:
-                    self._chooser.distribute(consumers, limit, self._clock, self.drop_expired, awaits)
+                    self._chooser.distribute(consumers, limit, self._clock, self._drop_offered, awaits)
                     limit = 0
-                elif not consumers.offer_backlog(self._clock, self.drop_expired, awaits):
+                elif not consumers.offer_backlog(self._clock, self._drop_offered, awaits):
                     limit = 0
             finally:
                 self._acquired += consumers.taken
@@ -476,7 +481,9 @@ class Queue(Admitting):
                 break
             expires_at = entry.message.expires_at
             if expires_at and expires_at <= self._clock():
-                self.drop_expired(entry)
+                self._drop_offered(entry)
+                if consumers.declined >= MAX_DECLINED:
+                    break
                 continue
             if awaits is not None and awaits(entry):
                 order.put_back(entry)
@@ -495,6 +502,7 @@ class Queue(Admitting):
                 elif consumers.declined >= MAX_DECLINED:
                     break
         if consumers.declined >= MAX_DECLINED:
+            self._tick.ready.pop(self, None)  # not in this tick: what was dropped has made it ready
             self._tick.dispatch_later(self)
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
