@@ -241,6 +241,15 @@ class Fifo:
         del entry.next, entry.previous  # a reference to the entry would keep all later entries alive
         return following
 
+    def dissolve(self, at_once: int) -> Iterator[None]:
+        """Remove all entries of a queue that is gone, as work in turns: so many in each."""
+        count, head = 0, self._head
+        while (entry := head.next).state != END:
+            self.remove(entry)
+            count += 1
+            if not count % at_once:
+                yield
+
     # ---- stretches ----
 
     def fold(self, entries: Sequence[Entry], stretch: Entry) -> None:

@@ -53,6 +53,9 @@ _LOG: Final = log_of("Protocol")
 _FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame reserved for its frame header, with some to spare
 
 
+COST_OF_MESSAGE: Final = 64
+"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
+
 MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
 
@@ -324,7 +327,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
     def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
         """Record a delivery."""
         connection = self.connection
-        connection.room -= size
+        connection.room -= size + COST_OF_MESSAGE
         self.tick.outputs[connection] = None
         self.deliveries.add(number, subscription, entry, size)
         if subscription.acquires and not subscription.is_accepting:
