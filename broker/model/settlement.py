@@ -263,35 +263,42 @@ def release_in_turns(acquired: Iterator[tuple[Queue, Entry]], *, is_redelivered:
     The messages of each queue return in their order, and until the last of them has returned, none that follows one of
     those left is delivered.
     """
-    runs: dict[Queue, list[list[Entry]]] = {}
-    while portion := list(islice(acquired, AT_ONCE)):
-        entries: dict[Queue, list[Entry]] = {}
-        for queue, entry in portion:
-            entries.setdefault(queue, []).append(entry)
-        for queue, run in entries.items():
-            run.sort(key=_position)
-            of_queue = runs.setdefault(queue, [])
-            if of_queue and of_queue[-1][-1].position < run[0].position:  # most often, so that there is one run
-                of_queue[-1] += run
-            else:
-                of_queue.append(run)
-        yield
-    for queue, of_queue in runs.items():
-        yield from _return(queue, merge(*of_queue, key=_position), is_redelivered)
-
-
-def _return(queue: Queue, entries: Iterator[Entry], is_redelivered: bool) -> Iterator[None]:
-    """Make the messages of one queue available again, which are in order."""
     this = object()
+    runs: dict[Queue, list[list[Entry]]] = {}
+    first: dict[Queue, int] = {}
     try:
-        while not queue.is_gone and (portion := list(islice(entries, AT_ONCE))):
-            queue.returns_from(this, portion[-1].position + 1)
-            for entry in portion:
-                queue.release(entry, is_redelivered=is_redelivered)
+        while portion := list(islice(acquired, AT_ONCE)):
+            entries: dict[Queue, list[Entry]] = {}
+            for queue, entry in portion:
+                entries.setdefault(queue, []).append(entry)
+            for queue, run in entries.items():
+                run.sort(key=_position)
+                of_queue = runs.setdefault(queue, [])
+                if of_queue and of_queue[-1][-1].position < run[0].position:  # most often, so that there is one run
+                    of_queue[-1] += run
+                else:
+                    of_queue.append(run)
+                if run[0].position < first.get(queue, NO_LIMIT):
+                    first[queue] = run[0].position
+                    _goes_on(queue, this, run[0].position)
             yield
+        for queue, of_queue in runs.items():
+            returning = merge(*of_queue, key=_position)
+            while not queue.is_gone and (back := list(islice(returning, AT_ONCE))):
+                _goes_on(queue, this, back[-1].position + 1)
+                for entry in back:
+                    queue.release(entry, is_redelivered=is_redelivered)
+                yield
+            _goes_on(queue, this, NO_LIMIT)
+            del first[queue]
     finally:
-        if not queue.is_gone:
-            queue.returns_from(this, NO_LIMIT)
+        for queue in first:
+            _goes_on(queue, this, NO_LIMIT)
+
+
+def _goes_on(queue: Queue, release: object, position: int) -> None:
+    if not queue.is_gone:
+        queue.returns_from(release, position)
 
 
 def subscribe(
