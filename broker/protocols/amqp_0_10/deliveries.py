@@ -181,22 +181,25 @@ class Deliveries:
         """Forget which deliveries were accepted in the transaction."""
         self._accepted.clear()
 
-    def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
-        """Acquire browsed messages. Returns the ranges of those that could be acquired."""
-        acquired: list[tuple[int, int]] = []
-        for number in list(_numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)):
-            if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
-                break
-            delivery = self.browsed[number]
-            queue = delivery.subscription.queue
-            if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
-                continue
-            self.unsettled[number] = self.browsed.pop(number)
-            if acquired and acquired[-1][1] == number - 1:
-                acquired[-1] = (acquired[-1][0], number)
-            else:
-                acquired.append((number, number))
-        return acquired
+    def acquire(
+        self, ranges: Iterable[tuple[int, int]] | None, near: int, acquired: list[tuple[int, int]]
+    ) -> Iterator[None]:
+        """Acquire browsed messages, as work in turns; the ranges of those that could be acquired go into a list."""
+        numbers = _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)
+        while portion := list(islice(numbers, AT_ONCE)):
+            for number in portion:
+                if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
+                    return
+                delivery = self.browsed[number]
+                queue = delivery.subscription.queue
+                if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
+                    continue
+                self.unsettled[number] = self.browsed.pop(number)
+                if acquired and acquired[-1][1] == number - 1:
+                    acquired[-1] = (acquired[-1][0], number)
+                else:
+                    acquired.append((number, number))
+            yield
 
     def take_all(self) -> Iterator[tuple[Queue, Entry]]:
         """Remove all deliveries, and return the queues and entries of those that are unsettled."""

@@ -147,8 +147,19 @@ def _take_back(session: ServerSession, values: _Values) -> Iterator[tuple[Queue,
 
 
 def _acquire(session: ServerSession, number: int, values: _Values) -> None:
-    acquired = session.deliveries.acquire(values["transfers"], session.sent)
+    work = _acquiring(session, number, values)
+    if len(session.deliveries.browsed) > AT_ONCE:
+        session.do_in_turns(number, work)
+    else:
+        for _ in work:
+            pass
+
+
+def _acquiring(session: ServerSession, number: int, values: _Values) -> Iterator[None]:
+    acquired: list[tuple[int, int]] = []
+    yield from session.deliveries.acquire(values["transfers"], session.sent, acquired)
     session.send_result(number, encode_result("message.acquire", transfers=wrap_ranges(acquired)))
+    session.completed_later(number)
 
 
 # ---- subscriptions ----

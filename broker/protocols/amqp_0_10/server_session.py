@@ -260,6 +260,14 @@ class ServerSession(DeliveringSession[SessionConnection]):
             self.connection.pause()
             self._paused.append(self.connection)
 
+    def wait_for(self, owner: object) -> None:
+        """Pause the connection's input while there is work of this owner in turns."""
+        turns = self.tick.turns
+        if turns.has(owner):
+            self.connection.pause()
+            self._paused.append(self.connection)
+            turns.after(owner, self._resume_paused)
+
     def _guarded(self, number: int, work: Iterator[None], payload: bytes) -> Iterator[None]:
         try:
             yield from work
