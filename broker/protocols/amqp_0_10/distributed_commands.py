@@ -107,12 +107,7 @@ def _rollback(session: ServerSession, number: int, values: _Values) -> None:
     _finish(session, number, branch, branch.roll_back)
 
 
-def _finish(
-    session: ServerSession,
-    number: int,
-    branch: Branch,
-    act: Callable[[Callable[[Status, ModelError | None], None]], None],
-) -> None:
+def _finish(session: ServerSession, number: int, branch: Branch, act: Callable[[Done], None]) -> None:
     """Prepare, commit or roll back; the result is sent, and the command completed, when that is done."""
     session.ledger.postpone(number)
 
