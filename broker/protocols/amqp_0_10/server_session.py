@@ -320,6 +320,11 @@ class ServerSession(DeliveringSession[SessionConnection]):
         error = ResourceLimitExceededError(f"the message is larger than {limit} bytes")
         self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
+    def stalled(self) -> None:
+        """The sender of a message has stalled, and what has come of it was discarded."""
+        error = ResourceLimitExceededError("a message was begun, and its sender has stalled")
+        self.fail_command(self.received, MESSAGE_TRANSFER, error)
+
     def stream_began(self) -> None:
         """A command is sent as a stream: no message is sent before its end."""
         self.can_send = False

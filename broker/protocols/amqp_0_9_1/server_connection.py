@@ -309,6 +309,13 @@ class ServerConnection(SendingConnection):
             text = f"the message has {size} bytes; the limit is {limit}, and that of all incomplete messages together"
             self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
 
+    def stalled(self, channel: int, size: int) -> None:
+        """As `Receiver.stalled`."""
+        found = self.channels.get(channel)
+        if found is not None and found.is_open:
+            text = f"a message of {size} bytes was begun, and its sender has stalled"
+            self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
+
     # ---- methods of the connection ----
 
     def _do_own_method(self, channel: int, payload: bytes) -> None:
@@ -484,7 +491,9 @@ class ServerConnection(SendingConnection):
     # ---- time ----
 
     def on_timer(self, now: float) -> None:
-        """Check heartbeats, and whether a closing connection is overdue."""
+        """Check heartbeats, incomplete messages, and whether a closing connection is overdue."""
+        if self._assembler.pending_bytes or self._assembler.is_paused:
+            self._assembler.on_timer(now)
         if self._has_received or not self._last_received:
             self._last_received, self._has_received = now, False
         if self._has_sent or not self._last_sent:
