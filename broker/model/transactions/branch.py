@@ -312,7 +312,7 @@ class Branch:
             done(Status.OK, self._unknown(error))
             return
         effects = self._effects
-        work = effects.complete(is_late=True) if commits else effects.undo(releases=True)
+        work = effects.complete_in_turns(is_late=True) if commits else effects.undo(releases=True)
         self._finish(effects, work, partial(self._is_over, done, Status.OK))
 
     def recover(self, effects: Effects) -> None:

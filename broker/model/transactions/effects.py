@@ -36,28 +36,32 @@ class Effects:
         """Whether they are completed or undone in turns."""
         return len(self.accepted) + sum(map(len, self.published.values())) > AT_ONCE
 
-    def complete(self, *, is_late: bool = False) -> Iterator[None]:
+    def complete(self) -> None:
+        """The transaction is committed, and has few effects. As work in turns, this costs it 7 % more."""
+        for queue, entries in self.published.items():
+            if not queue.is_gone:
+                queue.commit(entries)
+        _remove(self.accepted)
+
+    def complete_in_turns(self, *, is_late: bool = False) -> Iterator[None]:
         """The transaction is committed; `is_late` if later messages may have been delivered already."""
         for queue, entries in self.published.items():
             for begin in range(0, len(entries), AT_ONCE):
                 if queue.is_gone:
                     break
-                portion = entries[begin : begin + AT_ONCE] if len(entries) > AT_ONCE else entries
-                queue.commit(portion)
+                committed = entries[begin : begin + AT_ONCE]
+                queue.commit(committed)
                 if is_late:
-                    for entry in portion:
+                    for entry in committed:
                         if entry.state == AVAILABLE:
                             queue.put_back(entry)
                 yield
         accepted = self.accepted
         accepted.reverse()
         while accepted:
-            portion_of_accepted = accepted[: -AT_ONCE - 1 : -1]
+            removed = accepted[: -AT_ONCE - 1 : -1]
             del accepted[-AT_ONCE:]  # freed in turns, too
-            for queue, entry in portion_of_accepted:
-                if not queue.is_gone:
-                    queue.counters.txn_dequeued(entry.message.size)
-                    queue.remove(entry)
+            _remove(removed)
             yield
 
     def undo(self, *, releases: bool, leaves_stored: bool = False) -> Iterator[None]:
@@ -79,3 +83,10 @@ class Effects:
             yield
         if releases:  # those that are acquired now
             yield from release_in_turns(iter(accepted), is_redelivered=True)
+
+
+def _remove(accepted: list[tuple[Queue, Entry]]) -> None:
+    for queue, entry in accepted:
+        if not queue.is_gone:
+            queue.counters.txn_dequeued(entry.message.size)
+            queue.remove(entry)

@@ -132,24 +132,31 @@ class _Outcome:
 
     def known(self, error: Exception | None) -> None:
         """It is committed, or is not."""
-        work = self._finish(error)
-        if self._effects.are_many:
-            self._tick.turns.do(self, work)
+        effects = self._effects
+        if effects.are_many:
+            self._tick.turns.do(self, self._finish(error))
+        elif error is None:
+            effects.complete()
+            self._end(None)
         else:
-            for _ in work:
+            for _ in self._finish(error):
                 pass
 
     def _finish(self, error: Exception | None) -> Iterator[None]:
-        failure = yield from _end(self._effects, self._store, error)
+        self._end((yield from _finished(self._effects, self._store, error)))
+
+    def _end(self, failure: ModelError | None) -> None:
         for queue, barrier in self._barriers:
             queue.lower(barrier)
         self._done(failure)
 
 
-def _end(effects: Effects, store: Store | None, error: Exception | None) -> Generator[None, None, ModelError | None]:
+def _finished(
+    effects: Effects, store: Store | None, error: Exception | None
+) -> Generator[None, None, ModelError | None]:
     """The store has committed a transaction, or has failed to. Returns the error for the client."""
     if error is None:
-        yield from effects.complete()
+        yield from effects.complete_in_turns()
         return None
     if store is not None and isinstance(error, store.full_error):
         yield from effects.undo(releases=True)
