@@ -27,6 +27,7 @@ from rich.console import Console as Screen
 from rich.table import Table
 
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.selectors.selector import compile_selector
 from qstore.formats.amqp_0_9_1.frames import encode_content
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
@@ -784,6 +785,7 @@ async def _headers(stage: Stage) -> None:
 async def _selector(stage: Stage) -> None:
     await stage.queue("q")
     await stage.fill("q", basic=False)
+    compile_selector("color = 'red'")  # the grammar is loaded for the first one
     peer = await stage.peer()
     stage.drain(peer.socket)
     await stage.measure(

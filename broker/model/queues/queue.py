@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
@@ -447,10 +447,14 @@ class Queue(Admitting):
         deletion.ended(is_deleted=True)
         return list(deletion.consumers)
 
+    def do_in_turns(self, work: Iterator[None]) -> None:
+        """Do work of the queue in turns of the event loop (`tick.Turns`)."""
+        self._tick.turns.do(self, work)
+
     def dissolve(self) -> None:
         """It is gone: free its messages, in turns if they are many."""
         if self.message_count > MAX_FREED:
-            self._tick.turns.do(self, self._order.dissolve(MAX_FREED))
+            self.do_in_turns(self._order.dissolve(MAX_FREED))
 
     def undo_deletion(self) -> None:
         """The store could not delete the queue: it can be used again, with the consumers that are left."""
