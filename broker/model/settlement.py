@@ -242,12 +242,15 @@ def _settle_in_turns(
     all_begun = pending.expect()
     while portion := list(islice(acquired, at_once)):
         part = pending.expect()
+        failure: ModelError | None = None
         try:
             settled = settle(portion, part)
-        except ModelError:
-            release(portion, is_redelivered=True)  # of those that are still acquired
+        except ModelError as error:
+            failure = error.with_traceback(None)
+        if failure is not None:
+            release(portion, is_redelivered=True)  # those that are still acquired
             yield from release_in_turns(acquired, is_redelivered=True)
-            raise
+            raise failure
         if settled is Settled.SYNCED:
             tick.when_synced(part)
         elif settled is Settled.NOW:
