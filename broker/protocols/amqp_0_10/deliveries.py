@@ -60,11 +60,12 @@ class Deliveries:
         browsed: number of the transfer -> browsed delivery.
     """
 
-    __slots__ = ("_accepted", "_runs", "browsed", "unsettled")
+    __slots__ = ("_accepted", "_browsed_in_order", "_runs", "browsed", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
         self.browsed: dict[int, Delivery] = {}
+        self._browsed_in_order: deque[int] = deque()  # with some that are gone
         self._accepted: set[int] = set()  # keys of `unsettled`, to be settled at commit
         self._runs: deque[_Run] = deque()
 
@@ -72,8 +73,9 @@ class Deliveries:
         """Record a delivery."""
         if not subscription.acquires:
             self.browsed[number] = Delivery(subscription, entry)
-            if len(self.browsed) > MAX_BROWSED:
-                del self.browsed[next(iter(self.browsed))]
+            self._browsed_in_order.append(number)
+            if len(self._browsed_in_order) > MAX_BROWSED:
+                self._forget_oldest()
         elif subscription.is_accepting:
             self.unsettled[number] = Delivery(subscription, entry)
         if not subscription.is_windowed and subscription.acquires:
@@ -90,6 +92,14 @@ class Deliveries:
                 run.last = number
                 return
         runs.append(_Run(number, subscription, size, subscription.epoch))
+
+    def _forget_oldest(self) -> None:
+        """Forget browsed deliveries beyond the limit; the order is kept apart, as to find a dictionary's first is slow."""
+        order, browsed = self._browsed_in_order, self.browsed
+        while order and (len(browsed) > MAX_BROWSED or order[0] not in browsed):
+            browsed.pop(order.popleft(), None)
+        if len(order) > 2 * MAX_BROWSED:  # many behind the oldest are gone
+            self._browsed_in_order = deque(browsed)
 
     # ---- completion by the client ----
 
@@ -157,11 +167,11 @@ class Deliveries:
                 delivery = self.unsettled[number]
                 yield delivery.subscription.queue, delivery.entry
 
-    def are_many(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
-        """Whether so many deliveries may be settled with these ranges that it is done in turns."""
-        if len(self.unsettled) <= AT_ONCE:
+    def are_more(self, count: int, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
+        """Whether more deliveries than that may be settled with these ranges."""
+        if len(self.unsettled) <= count:
             return False
-        return sum(last - first + 1 for first, last in unwrap_ranges(ranges or (), near)) > AT_ONCE
+        return sum(last - first + 1 for first, last in unwrap_ranges(ranges or (), near)) > count
 
     def commit(self) -> dict[int, Delivery]:
         """Remove and return the deliveries accepted in the transaction, by number."""
@@ -205,6 +215,7 @@ class Deliveries:
         """Remove all deliveries, and return the queues and entries of those that are unsettled."""
         unsettled, self.unsettled = self.unsettled, {}
         self.browsed.clear()
+        self._browsed_in_order.clear()
         self._accepted.clear()
         self._runs.clear()
         for delivery in drained(unsettled):

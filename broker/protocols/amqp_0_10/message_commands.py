@@ -34,6 +34,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector
 from qstore.broker.model.settlement import (
     AT_ONCE,
+    MOVED_AT_ONCE,
     Settled,
     accept,
     accept_in_turns,
@@ -71,14 +72,14 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
     transfers, near = values["transfers"], session.sent
     if transaction is not None:
         take = deliveries.accept_at_commit if session.branches is None else deliveries.settle
-        if deliveries.are_many(transfers, near):
+        if deliveries.are_more(AT_ONCE, transfers, near):
             session.do_in_turns(number, _accept_at_commit(session, number, transaction, take(transfers, near)))
             return
         for queue, entry in take(transfers, near):
             transaction.accept(queue, entry)
         return
     acquired, done = deliveries.settle(transfers, near), partial(_settled, session, number)
-    if deliveries.are_many(transfers, near):
+    if deliveries.are_more(AT_ONCE, transfers, near):
         session.do_in_turns(number, accept_in_turns(session.tick, acquired, done))
     else:
         _complete(session, number, accept(session.tick, acquired, done))
@@ -97,14 +98,10 @@ def _accept_at_commit(
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
     acquired, done = _take_back(session, values), partial(_settled, session, number)
-    if _are_many(session, values):
+    if session.deliveries.are_more(MOVED_AT_ONCE, values["transfers"], session.sent):
         session.do_in_turns(number, reject_in_turns(session.broker, acquired, done))
     else:
         _complete(session, number, reject(session.broker, acquired, done))
-
-
-def _are_many(session: ServerSession, values: _Values) -> bool:
-    return session.deliveries.are_many(values["transfers"], session.sent)
 
 
 def _complete(session: ServerSession, number: int, settled: Settled) -> None:
@@ -125,7 +122,7 @@ def _settled(session: ServerSession, number: int, error: Exception | None) -> No
 
 def _release(session: ServerSession, number: int, values: _Values) -> None:
     acquired, is_redelivered = _take_back(session, values), bool(values["set_redelivered"])
-    if _are_many(session, values):
+    if session.deliveries.are_more(AT_ONCE, values["transfers"], session.sent):
         session.do_in_turns(number, _release_in_turns(session, number, acquired, is_redelivered=is_redelivered))
     else:
         release(acquired, is_redelivered=is_redelivered)

@@ -218,7 +218,8 @@ def commit(channel: Channel) -> None:
     def done(error: ModelError | None) -> None:
         if error is not None:
             channel.txn_rejects += 1
-            release(_taken({tag: delivery for tag, (delivery, _) in refused.items()}), is_redelivered=True)
+            of_refused = _counted((delivery for delivery, _ in refused.values()), {})
+            channel.broker.tick.turns.do(channel, release_in_turns(of_refused, is_redelivered=True))
             connection.fail(channel, error)
         else:
             _committed(channel, returns, settled, refused)

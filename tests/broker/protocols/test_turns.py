@@ -14,6 +14,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import Client, World, header
 
@@ -300,6 +301,19 @@ def test_a_range_is_settled_in_turns_and_then_completed(world: World, command: s
     assert max(changes) <= AT_ONCE
     assert depths(world)["q"] == left
     client.sync()
+    assert number in done(client)
+
+
+def test_a_range_is_rejected_into_a_dead_letter_exchange_in_turns(world: World) -> None:
+    client = world.open_client()
+    client.declare("dead")
+    client.declare("q", arguments=typed_map(TO_DEAD))
+    client.publish("q", *(b"%d" % number for number in range(300)), delivery_mode=1)
+    client.subscribe("q")
+    number = client.sent[1]
+    changes = turns_of(world, lambda: client.command("message.reject", transfers=((0, 299),)))
+    assert max(changes) <= MOVED_AT_ONCE
+    assert depths(world) == {"q": (0, 0), "dead": (300, 300)}
     assert number in done(client)
 
 
