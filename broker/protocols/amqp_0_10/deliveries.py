@@ -94,7 +94,7 @@ class Deliveries:
         runs.append(_Run(number, subscription, size, subscription.epoch))
 
     def _forget_oldest(self) -> None:
-        """Forget browsed deliveries beyond the limit; the order is kept apart, as to find a dictionary's first is slow."""
+        """Forget browsed deliveries beyond the limit. Finding the first of a dictionary is slow after deletions."""
         order, browsed = self._browsed_in_order, self.browsed
         while order and (len(browsed) > MAX_BROWSED or order[0] not in browsed):
             browsed.pop(order.popleft(), None)
