@@ -5,7 +5,8 @@
 A broker runs in this process on an event loop that measures each of its iterations, in processor time of its thread,
 so that other processes and the clients, which are threads, do not count. For every operation the table has the longest
 iteration and the processor time of the whole, until nothing is left to do and the loop comes to rest. The goal is that
-no turn takes more than 20 ms, whatever the number.
+no turn takes more than 20 ms, whatever the number. Transactions miss it: the store writes the records of one in one go.
+A collection of garbage counts as part of the turn in which it happens: 45 ms with 100,000 messages in memory.
 """
 
 from __future__ import annotations
