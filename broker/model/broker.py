@@ -7,7 +7,7 @@ objects and messages; `recover` loads them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
-from qstore.broker.model.queues.expiry import Expiries
+from qstore.broker.model.queues.expiry import Expiries, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
@@ -252,8 +252,18 @@ class Broker:
         self._watches.stopped.look(self.monotonic())
 
     def expire(self) -> int:
-        """Remove expired messages from all queues. Returns how many."""
-        return sum(queue.expire() for queue in self.queues.values())
+        """Remove expired messages from all queues, in turns. Returns how many the first of them has removed."""
+        turns, removed = self.tick.turns, 0
+
+        def work() -> Iterator[None]:
+            nonlocal removed
+            for count in expire_in_turns(list(self.queues.values()), self.clock()):
+                removed += count
+                yield
+
+        if not turns.has(self.expiries):  # otherwise the last time has not ended
+            turns.do(self.expiries, work())
+        return removed
 
     def recover(self, restore: RestoreMessage, progress: TellProgress | None = None) -> None:
         """Load exchanges, queues, bindings and messages from the store.

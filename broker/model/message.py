@@ -11,7 +11,7 @@ decoded only on demand. The result is cached (`converted`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -232,6 +232,22 @@ class Message(ABC):
             HeaderTooLargeError: its header would be too large.
             InvalidArgumentError: its form cannot be changed.
         """
+
+    @property
+    def likeness(self) -> Hashable:
+        """Messages for which this is equal become alike by `readdressed`, but for their bodies; None if none does."""
+        return None
+
+    def readdressed_as(self, other: Message) -> Message:
+        """As `readdressed`, for which a message with an equal `likeness` has become `other`.
+
+        Messages of one publisher often have equal headers, which are decoded and encoded once then.
+        """
+        raise NotImplementedError(f"{other!r} is of another kind")
+
+    def bodiless(self) -> Message:
+        """A copy of the message without its body, to be kept for `readdressed_as`."""
+        raise NotImplementedError(f"{self!r} is like no other")
 
     @abstractmethod
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:

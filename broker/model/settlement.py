@@ -7,6 +7,10 @@
                 is exclusive where one consumer at a time is active
     purge       waiting messages are dequeued
 
+Many messages are settled in turns (`tick.Turns`): each of these rules has a form that is work for that. It keeps all
+that the other form promises: what is reported as done is done, for all of them; what is released returns to its place
+in the queue, and no later message overtakes it.
+
 Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. Until that is on the
 disk, a crash would bring them back, so accept and reject of stored messages wait: for the move, or while the store is
 deleting the queue. If the deletion fails, they are dequeued.
@@ -16,26 +20,44 @@ Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from qstore.broker.model.arguments import PRIORITY, Of, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
+from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.consumer import Consumer
 from qstore.broker.model.queues.deletion import Deletion
-from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.message import Message
     from qstore.broker.model.tick import Tick
 
 Done = Callable[[Exception | None], None]
+
+
+AT_ONCE: Final = 1000
+"""Messages that are accepted, released or dropped in one turn: about a millisecond."""
+
+MOVED_AT_ONCE: Final = 100
+"""Messages that move to another queue in one turn, likewise."""
+
+SECONDS_AT_ONCE: Final = 0.005
+"""Seconds for which messages are looked at in one turn where each may have to be read from the disk."""
+
+_position = attrgetter("position")
 
 
 class Settled(Enum):
@@ -177,6 +199,108 @@ def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) ->
             queue.release(entry, is_redelivered=is_redelivered)
 
 
+# ---- many messages, in turns ----
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def drained(values: dict[_Key, _Value]) -> Iterator[_Value]:
+    """Take the values out, the first ones first: what is not needed any more is freed in turns, too."""
+    while keys := list(islice(values, AT_ONCE)):
+        for key in keys:
+            yield values.pop(key)
+
+
+def accept_in_turns(tick: Tick, acquired: Iterator[tuple[Queue, Entry]], done: Done) -> Iterator[None]:
+    """As `accept`, as work in turns; `done` is called in any case.
+
+    Raises:
+        InternalError: a journal cannot be written; this message and those after it are available again.
+    """
+    return _settle_in_turns(tick, acquired, done, AT_ONCE, lambda portion, part: accept(tick, portion, part))
+
+
+def reject_in_turns(broker: Broker, acquired: Iterator[tuple[Queue, Entry]], done: Done) -> Iterator[None]:
+    """As `reject`, as work in turns; `done` is called in any case."""
+    return _settle_in_turns(
+        broker.tick, acquired, done, MOVED_AT_ONCE, lambda portion, part: reject(broker, portion, part)
+    )
+
+
+def _settle_in_turns(
+    tick: Tick,
+    acquired: Iterator[tuple[Queue, Entry]],
+    done: Done,
+    at_once: int,
+    settle: Callable[[list[tuple[Queue, Entry]], Done], Settled],
+) -> Iterator[None]:
+    pending = _Pending(done)
+    all_begun = pending.expect()
+    while portion := list(islice(acquired, at_once)):
+        part = pending.expect()
+        failure: ModelError | None = None
+        try:
+            settled = settle(portion, part)
+        except ModelError as error:
+            failure = error.with_traceback(None)
+        if failure is not None:
+            release(portion, is_redelivered=True)  # those that are still acquired
+            yield from release_in_turns(acquired, is_redelivered=True)
+            raise failure
+        if settled is Settled.SYNCED:
+            tick.when_synced(part)
+        elif settled is Settled.NOW:
+            part(None)
+        yield
+    pending.settled()
+    all_begun(None)
+
+
+def release_in_turns(acquired: Iterator[tuple[Queue, Entry]], *, is_redelivered: bool) -> Iterator[None]:
+    """As `release`, as work in turns.
+
+    The messages of each queue return in their order, and until the last of them has returned, none that follows one of
+    those left is delivered.
+    """
+    this = object()
+    runs: dict[Queue, list[list[Entry]]] = {}
+    first: dict[Queue, int] = {}
+    try:
+        while portion := list(islice(acquired, AT_ONCE)):
+            entries: dict[Queue, list[Entry]] = {}
+            for queue, entry in portion:
+                entries.setdefault(queue, []).append(entry)
+            for queue, run in entries.items():
+                run.sort(key=_position)
+                of_queue = runs.setdefault(queue, [])
+                if of_queue and of_queue[-1][-1].position < run[0].position:  # most often, so that there is one run
+                    of_queue[-1] += run
+                else:
+                    of_queue.append(run)
+                if run[0].position < first.get(queue, NO_LIMIT):
+                    first[queue] = run[0].position
+                    _goes_on(queue, this, run[0].position)
+            yield
+        for queue, of_queue in runs.items():
+            returning = merge(*of_queue, key=_position)
+            while not queue.is_gone and (back := list(islice(returning, AT_ONCE))):
+                _goes_on(queue, this, back[-1].position + 1)
+                for entry in back:
+                    queue.release(entry, is_redelivered=is_redelivered)
+                yield
+            _goes_on(queue, this, NO_LIMIT)
+            del first[queue]
+    finally:
+        for queue in first:
+            _goes_on(queue, this, NO_LIMIT)
+
+
+def _goes_on(queue: Queue, release: object, position: int) -> None:
+    if not queue.is_gone:
+        queue.returns_from(release, position)
+
+
 def subscribe(
     broker: Broker,
     caller: Caller,
@@ -233,13 +357,109 @@ def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer
     broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
 
 
-def purge(broker: Broker, caller: Caller, queue: Queue, max_messages: int = 0) -> tuple[int, Settled]:
-    """Remove at most `max_messages` waiting messages; 0 for all. Returns how many, and NOW or SYNCED.
+# ---- what waits on a queue ----
+
+
+class Selection:
+    """So many of the messages that are available now, or all if it is 0, in portions.
+
+    Others may take messages between two portions; each begins where the last one has ended.
+
+    Args:
+        queue: the queue.
+        number: how many; 0 for all.
+        selects: which; None for all.
+        at_once: how many a portion has at most.
+        seconds: for how long it looks at messages, roughly.
+
+    Attributes:
+        is_over: whether there are no more.
+    """
+
+    __slots__ = ("_at_once", "_end", "_last", "_left", "_passed_to", "_queue", "_seconds", "_selects", "is_over")
+
+    def __init__(
+        self,
+        queue: Queue,
+        number: int = 0,
+        selects: Callable[[Message], bool] | None = None,
+        at_once: int = AT_ONCE,
+        seconds: float = SECONDS_AT_ONCE,
+    ) -> None:
+        self._queue, self._left, self._selects = queue, number or -1, selects
+        self._at_once, self._seconds = at_once, seconds
+        self._end = queue.next_position
+        self._passed_to = 0  # all messages up to this position were looked at
+        self._last: Entry | None = None  # the last of these that has stayed
+        self.is_over = False
+
+    def portion(self) -> Iterator[Entry]:
+        """The next messages, each to be acquired or left before the next one is asked for."""
+        taken = looked_at = 0
+        until = time.monotonic() + self._seconds
+        for entry in self._queue.order.since(self._last, self._passed_to):
+            looked_at += 1
+            if looked_at > 1 and (taken >= self._at_once or time.monotonic() >= until):
+                return
+            if entry.position >= self._end or self._left == 0 or self._queue.is_deleted:
+                break
+            if entry.position <= self._passed_to:
+                continue  # it comes again
+            self._passed_to = entry.position
+            if entry.state == AVAILABLE and (self._selects is None or self._selects(entry.message)):
+                taken += 1
+                yield entry
+                self._left -= entry.state != AVAILABLE
+            if entry.state in (AVAILABLE, ACQUIRED):
+                self._last = entry
+        self.is_over = True
+
+
+def purge(
+    broker: Broker, caller: Caller, queue: Queue, done: Callable[[int, Exception | None], None]
+) -> Iterator[None] | None:
+    """Remove all messages that wait now. Returns the work, for many messages: the caller does it in turns.
+
+    Args:
+        broker: the model.
+        caller: the caller.
+        queue: the queue.
+        done: called with their number when they are gone for good, or with the error for which some are not.
 
     Raises:
         UnauthorizedError: the caller may not purge the queue.
         InternalError: a journal cannot be written.
     """
     broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
-    count, is_written = queue.purge(max_messages)
-    return count, Settled.SYNCED if is_written else Settled.NOW
+    if queue.message_count > AT_ONCE:
+        return _purge_in_turns(broker.tick, queue, done)
+    count, is_written = queue.purge()
+    if is_written:
+        broker.tick.when_synced(lambda error: done(count, error))
+    else:
+        done(count, None)
+    return None
+
+
+def _purge_in_turns(tick: Tick, queue: Queue, done: Callable[[int, Exception | None], None]) -> Iterator[None]:
+    selection, count, is_written = Selection(queue), 0, False
+    while not selection.is_over:
+        try:
+            count, is_written = _purge_portion(queue, selection, count, is_written)
+        except ModelError as error:
+            done(count, error)
+            return
+        yield
+    if is_written:
+        tick.when_synced(lambda error: done(count, error))
+    else:
+        done(count, None)
+
+
+def _purge_portion(queue: Queue, selection: Selection, count: int, is_written: bool) -> tuple[int, bool]:
+    for entry in selection.portion():
+        if queue.acquire(entry, is_consumed=False):
+            is_written = queue.dequeue(entry) or is_written
+            queue.counters.purged += 1
+            count += 1
+    return count, is_written

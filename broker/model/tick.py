@@ -20,11 +20,15 @@ Records that no peer waits for linger: removals of messages that were delivered 
 without asking for completion. They ride on the next flush that covers all their journals, or are flushed when they have
 waited for `LINGER` seconds, at most twice as long: so the next message does not wait for a sync that no peer needs.
 Commands that wait for lingering records are completed once those are synced, like all others.
+
+Work whose size a peer chooses, such as the rejection of all that it has, is done in turns (`Turns`): one portion in
+each iteration of the event loop, with a whole tick between two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -98,6 +102,97 @@ class Output(Protocol):
         """Write the output to the socket."""
 
 
+class Turns:
+    """Work in portions: one of them in each iteration of the event loop, whatever their number.
+
+    A piece of work is an iterator that has done one more portion whenever it yields. Pieces of one owner, such as a
+    channel, are done one after the other, so that what an owner asks for later sees the effect of what it has asked for
+    before; those of several owners share the iterations. A portion is some milliseconds at most: the constants that
+    limit portions stand beside the work.
+
+    Args:
+        call_soon: schedules a function to run in the next iteration.
+
+    Attributes:
+        portions: how many were done so far.
+    """
+
+    __slots__ = ("_call_soon", "_is_scheduled", "_work", "portions")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+        self._call_soon = call_soon
+        self._is_scheduled = False
+        self._work: dict[object, deque[Iterator[object]]] = {}  # owner -> pieces, in order; the first owner is next
+        self.portions = 0
+
+    def __len__(self) -> int:
+        """How many owners have work under way."""
+        return len(self._work)
+
+    def has(self, owner: object) -> bool:
+        """Whether the owner has work under way."""
+        return owner in self._work
+
+    def do(self, owner: object, work: Iterator[object]) -> bool:
+        """Do work, the first portion at once unless the owner has other work under way.
+
+        Returns:
+            Whether it is done.
+
+        Raises:
+            What the first portion raises. Then the work is over.
+        """
+        pieces = self._work.get(owner)
+        if pieces is not None:
+            pieces.append(work)
+            return False
+        pieces = self._work[owner] = deque((work,))
+        self._continue(owner, pieces)
+        return not pieces or pieces[0] is not work
+
+    def after(self, owner: object, function: Callable[[], None]) -> None:
+        """Call a function when the work of an owner is done: at once if it has none under way."""
+        pieces = self._work.get(owner)
+        if pieces is None:
+            function()
+        else:
+            pieces.append(_calling(function))
+
+    def _go(self) -> None:
+        self._is_scheduled = False
+        for owner, pieces in self._work.items():
+            self._continue(owner, pieces)
+            return
+
+    def _continue(self, owner: object, pieces: deque[Iterator[object]]) -> None:
+        """Do one portion of an owner's first piece of work; the other owners are next."""
+        is_over = True
+        try:
+            for _ in pieces[0]:
+                is_over = False
+                break
+        finally:
+            self.portions += 1
+            if is_over:
+                pieces.popleft()
+            del self._work[owner]
+            if pieces:
+                self._work[owner] = pieces
+            if self._work:
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._call_soon(self._go)
+            self._is_scheduled = True  # not before: the event loop may have no memory for it
+
+
+def _calling(function: Callable[[], None]) -> Iterator[None]:
+    """A piece of work that is one call."""
+    function()
+    yield from ()
+
+
 class _Batch:
     """The work that waits for one flush."""
 
@@ -165,6 +260,7 @@ class Tick:
         is_idle: returns whether the event loop has nothing else to do, so that a flush may block.
         ended: called when a tick has ended and nothing waits for the disk.
         is_urgent: a peer waits for everything written so far, including lingering records.
+        turns: work whose size a peer chooses.
     """
 
     def __init__(
@@ -176,6 +272,7 @@ class Tick:
     ) -> None:
         self._call_soon, self._call_later, self._store = call_soon, call_later, store
         self._memory = memory or MemoryCeiling(0, lambda: 0)
+        self.turns = Turns(call_soon)
         self._is_scheduled = False
         self._is_ending = False
         self._later: list[Callable[[Exception | None], None]] = []
@@ -266,7 +363,11 @@ class Tick:
 
         It does not block the event loop then: the next ones do not wait for it either.
         """
-        return any(queue.is_early for queue in self.written) and self.is_idle()
+        return any(queue.is_early for queue in self.written) and self._is_at_rest()
+
+    def _is_at_rest(self) -> bool:
+        """Whether the event loop has nothing else to do, work in turns included."""
+        return not self.turns and self.is_idle()
 
     def _answer_awaited(self) -> None:
         """Answer peers that wait, before messages are delivered: they go on while that is done."""
@@ -307,7 +408,7 @@ class Tick:
             for callback in later:
                 callback(None)
             if is_awaited and self._store is not None:
-                self._store.flush((), _ignore, is_idle=self.is_idle())  # the outcome of a distributed transaction
+                self._store.flush((), _ignore, is_idle=self._is_at_rest())  # the outcome of a distributed transaction
             return
         assert self._store is not None
         barriers = [(queue, queue.raise_barrier()) for queue in self.written]
@@ -315,11 +416,11 @@ class Tick:
         flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
         self.journals.clear()
         if not flushed and not held:
-            self._store.flush((), _ignore, is_idle=may_block and self.is_idle())  # only of transactions
+            self._store.flush((), _ignore, is_idle=may_block and self._is_at_rest())  # only of transactions
             return
         self.flushes_under_way += 1
         batch = _Batch(self, self._store, barriers, held, later)
-        self._store.flush(flushed, batch.done, is_idle=may_block and self.is_idle())
+        self._store.flush(flushed, batch.done, is_idle=may_block and self._is_at_rest())
 
     def _start_timer(self) -> None:
         if not self._has_timer:

@@ -240,6 +240,8 @@ class Server:
         while connections or refused:
             await asyncio.sleep(0)  # `connection_lost` runs in the next iteration, and may start more work
         self.protocols.close()
+        while self.broker.tick.turns:  # what clients have asked for before they were disconnected
+            await asyncio.sleep(0)
         await self.work.finish()
         await self.broker.topology.finish()
         self.broker.tick.end()

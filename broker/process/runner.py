@@ -223,7 +223,8 @@ class Runner:
         _call_soon(loop, ended.set)
 
     def _progress(self) -> int:
-        return self._steps + (0 if self._store is None else self._store.progress)
+        turns = 0 if self._server is None else self._server.broker.tick.turns.portions
+        return self._steps + turns + (0 if self._store is None else self._store.progress)
 
     def _begin_shutdown(self) -> None:
         if self._loop_watchdog is not None:

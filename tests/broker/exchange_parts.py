@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.route import Route
+from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import TypedMap, typed_map
 
@@ -37,6 +37,14 @@ class FakeMessage:
 def fake_queues(names: str) -> Any:
     """One for each letter."""
     return [FakeQueue(name) for name in names]
+
+
+def unbind_queue(exchange: Exchange, queue: Any) -> list[Binding]:
+    """Remove all bindings of a queue, and return them."""
+    bindings = exchange.bindings_of(queue)
+    for binding in bindings:
+        exchange.remove(binding)
+    return bindings
 
 
 def routed(exchange: Exchange, key: str = "", headers: Mapping[str, object] | None = None) -> str:

@@ -942,6 +942,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     # removed
     "management/methods/moving.py:purge": "PURGE",
     "model/settlement.py:purge": "PURGE",
+    "model/settlement.py:_purge_portion": "PURGE, before the first portion",
     "model/settlement.py:accept": "CONSUME",
     "model/replication/replica.py:dequeue": "PURGE",
     "model/replication/replica.py:receive": "PURGE",

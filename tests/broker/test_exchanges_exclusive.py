@@ -14,7 +14,7 @@ from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.formats.values import EMPTY_MAP, typed_map
-from tests.broker.exchange_parts import fake_queues, routed
+from tests.broker.exchange_parts import fake_queues, routed, unbind_queue
 
 ALONE = typed_map({EXCLUSIVE_BINDING: 1})
 
@@ -87,7 +87,7 @@ def test_a_queue_that_comes_back_takes_nobodys_place() -> None:
     a, b = fake_queues("ab")
     exchange.bind(a, "k", ALONE)
     exchange.bind(b, "k")
-    for binding in exchange.unbind_queue(a):
+    for binding in unbind_queue(exchange, a):
         exchange.add(binding)
     assert routed(exchange, "k") == "ab"
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
+from qstore.broker.model.exchanges.criteria import comparable
 from qstore.broker.model.exchanges.exchange import BoundResult
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.formats.values import TypedMap, typed_map
@@ -180,3 +181,21 @@ class TestBindings:
     def test_keys_are_not_asked(self) -> None:
         with pytest.raises(AssertionError, match="does not route by key"):
             HeadersExchange("h").find("k")
+
+
+def test_a_message_is_matched_only_against_bindings_that_want_its_headers() -> None:
+    exchange = HeadersExchange("h")
+    queues = fake_queues("abc")
+    for number in range(300):
+        exchange.bind(queues[0], f"{number}", asks("all", kind="order", number=number))
+        exchange.bind(queues[1], f"{number}", asks("any", number=number, other=number))
+    exchange.bind(queues[2], "present", asks("any", kind=None))
+    exchange.bind(queues[2], "everything", asks("all"))
+    headers = {"kind": comparable("order"), "number": comparable(7)}
+    assert len(exchange.candidates(headers)) <= 5
+    assert routed(exchange, headers={"kind": "order", "number": 7}) == "abc"
+    assert routed(exchange, headers={"other": 8}) == "bc"
+    for binding in list(exchange.bindings):
+        exchange.remove(binding)
+    assert not exchange.candidates(headers)
+    assert routed(exchange, headers={"kind": "order", "number": 7}) == ""

@@ -239,6 +239,7 @@ def test_what_cannot_be_read_back_is_not_delivered_and_can_be_purged(caplog: pyt
             await client(peer.subscribe, "q")
             deliveries = await client(peer.take_all)
             await client(peer.accept, deliveries, sync=True)
+            await client(peer.sync)
             numbers = [int(delivery.body[:6]) for delivery in deliveries]
             queue = found.broker.queues["q"]
             lost = 5000 - len(numbers)

@@ -19,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
-from qstore.broker.model.queues.expiry import expire_head
+from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
 from tests.broker.wired_broker import PlainMessage
@@ -372,7 +373,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def expire_head(self) -> None:
-        due = expire_head(self.queue, self.now)
+        due, _ = expire_heads(self.queue, self.now)
         left = {entry.position for entry in self.queue.entries()}
         for place in [place for place in self.items if place not in left]:
             assert self.items[place].state == WAITING
@@ -384,7 +385,12 @@ class QueueMachine(RuleBasedStateMachine):
         if head is None or any(item.state == UNCOMMITTED and item.place < head.place for item in self.items.values()):
             return
         assert not self.is_expired(head)
-        assert due in (0.0, head.expires_at) or self.queue.residency is not None
+        if isinstance(self.queue.order, PerConsumerOrder):
+            ends = [each.message.expires_at for each in self.queue.order.heads() if each.message.expires_at]
+            assert due == min(ends, default=0.0)
+            assert not due or due > self.now
+        else:
+            assert due in (0.0, head.expires_at) or self.queue.residency is not None
 
     # ---- at any time ----
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.management.methods import moving
-from qstore.broker.management.methods.moving import Selection
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.settlement import Selection
 from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
@@ -218,7 +217,6 @@ async def done(act: Callable[[Callable[[Status, ModelError | None], None]], None
 
 def test_a_filter_passes_each_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many portions its walk is in, and whether messages are in memory or not, which does not change."""
-    monkeypatch.setattr(moving, "_SECONDS_AT_ONCE", 0.0)  # one message at once
     count, passed = 600, 0
     since, load = Fifo.since, QueueJournal.load
     loads: list[int] = []
@@ -243,7 +241,8 @@ def test_a_filter_passes_each_message_once(tmp_path: Path, monkeypatch: pytest.M
             residency.relieve(1 << 30, is_urgent=True)
             memory = queue.memory
             await publish(world, count, 100)
-            selection = Selection(queue, 0, lambda message: message.whole().body.endswith(b"7"))  # type: ignore[attr-defined]
+            ends = lambda message: message.whole().body.endswith(b"7")  # noqa: E731
+            selection = Selection(queue, 0, ends, seconds=0.0)  # one message at once
             found: list[bytes] = []
             while not selection.is_over:
                 for entry in selection.portion():

@@ -99,8 +99,9 @@ def _not_locked(self: Queue, entry: Entry) -> None:
     """A recovered message that a branch removes is available."""
 
 
-def _nothing_undone(self: Effects, *, releases: bool) -> None:
+def _nothing_undone(self: Effects, *, releases: bool, leaves_stored: bool = False) -> Iterator[None]:
     """A branch that is rolled back keeps what it has."""
+    return iter(())
 
 
 def _one_after_the_other(self: Transactions, xid: bytes, enqueues: Any, dequeues: Any, done: Any) -> list[int]:

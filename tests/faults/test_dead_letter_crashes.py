@@ -15,6 +15,7 @@ import pytest
 from qstore.broker.model.dead_letters import DeadLetters, QueueDeadLetter
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import AT_ONCE
 from qstore.formats.amqp_0_10.commands import decode_command
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
@@ -86,6 +87,68 @@ def left_after(reason: str, seed: int) -> tuple[list[int], list[int], int, int]:
     kept, dead = found_after(disk, seed, "q", "dead")
     process.discard()
     return kept, dead, stored, published
+
+
+class RejecterOfAll(ClientSession):
+    """A client that takes so many messages, and rejects them all with one command, in turns of the event loop."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(b"rejecter", 0, None)
+        self._count, self._taken, self.number = count, 0, -1
+        self.is_done = False
+
+    def on_attached(self) -> None:
+        subscribe(self, "q", acquire_mode=0, credit=UNLIMITED)
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+        self.begin_command()
+        self._taken += 1
+        if self._taken == self._count:
+            self.number = self.send("message.reject", transfers=((0, self._count - 1),))
+
+    def on_peer_completed(self, first: int, last: int) -> None:
+        self.is_done = self.is_done or first <= self.number <= last
+
+
+def rejected_until(seed: int) -> tuple[list[int], list[int], int, bool]:
+    """The power fails while many messages are rejected: what is where, how many there were, and if it was done."""
+    chance, disk, count = random.Random(seed), SimulatedDisk(seed), AT_ONCE + chance_of(seed)
+    process = BrokerProcess(disk, random.Random(seed), lambda: START, lambda: None)
+    process.store.geometry = Geometry(12, 1 << 20)
+    publisher = Publisher(process, in_transactions=False)
+    publisher.send("queue.declare", queue="dead", durable=True)
+    publisher.send("queue.declare", queue="q", durable=True, arguments=typed_map(TO_DEAD))
+    for _ in range(count):
+        publisher.publish()
+    process.settle()
+    assert publisher.stored == count
+    rejecter = RejecterOfAll(count)
+    wire = process.connect(OneSession(rejecter))
+    while rejecter.number < 0:
+        wire.carry()
+        process.tick()
+        process.collect()
+    for _ in range(chance.randrange(40)):
+        chance.choice([process.tick, process.tick, process.collect, wire.carry])()
+    is_done = rejecter.is_done
+    disk.crash(power_loss=True)
+    kept, dead = found_after(disk, 0, "q", "dead")
+    process.discard()
+    return kept, dead, count, is_done
+
+
+def chance_of(seed: int) -> int:
+    """More messages than are rejected in one turn."""
+    return 100 + seed % 7 * 50
+
+
+@pytest.mark.parametrize("seed", seeds_of_the_day(4))
+def test_messages_rejected_in_turns_are_at_one_place_or_both(seed: int) -> None:
+    kept, dead, count, is_done = rejected_until(seed)
+    assert {*kept, *dead} == set(range(count))
+    assert kept == sorted(kept)
+    if is_done:
+        assert not kept
 
 
 def check_all(reason: str, seeds: Iterable[int]) -> int:

@@ -13,8 +13,6 @@ Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods.arguments import Wants, count, flag, text, wants
@@ -22,7 +20,7 @@ from qstore.broker.management.methods.waiting import Waiting
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.queues.entry import AVAILABLE
+from qstore.broker.model.settlement import MOVED_AT_ONCE, Selection
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.values import STR16, TypedValue
 
@@ -32,11 +30,8 @@ if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.alternate import Alternate
-    from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.queues.queue import Queue
 
-_AT_ONCE: Final = 100  # messages that are moved before others are served
-_SECONDS_AT_ONCE: Final = 0.005  # that messages are looked at before others are served: some are read from the disk
 _TRACE: Final = "x-qpid.trace"
 _NO_TRACE: Final = TypedValue(STR16, "")
 
@@ -120,7 +115,7 @@ async def _move_all(
     Raises:
         ModelError: one could not be moved; those before it were.
     """
-    router, waiting, selection = managed.broker.router, Waiting(), Selection(queue, number, selects)
+    router, waiting, selection = managed.broker.router, Waiting(), Selection(queue, number, selects, MOVED_AT_ONCE)
     failures: list[ModelError] = []
     authorization = managed.broker.authorization
     while not selection.is_over and not failures:
@@ -148,46 +143,3 @@ async def _move_all(
 
 def _without_trace(message: Message) -> Message:
     return message.with_headers({_TRACE: _NO_TRACE}) if message.header_text(_TRACE) else message
-
-
-class Selection:
-    """So many of the messages that are available now, or all if it is 0, in portions.
-
-    Others may take messages between two portions; each begins where the last one has ended.
-
-    Args:
-        queue: the queue.
-        number: how many; 0 for all.
-        selects: which; None for all.
-
-    Attributes:
-        is_over: whether there are no more.
-    """
-
-    def __init__(self, queue: Queue, number: int, selects: Wants | None) -> None:
-        self._queue, self._left, self._selects = queue, number or -1, selects
-        self._end = queue.next_position
-        self._passed_to = 0  # all messages up to this position were looked at
-        self._last: Entry | None = None  # the last of these that has stayed
-        self.is_over = False
-
-    def portion(self) -> Iterator[Entry]:
-        """The next messages, each to be acquired or left before the next one is asked for."""
-        taken = looked_at = 0
-        until = time.monotonic() + _SECONDS_AT_ONCE
-        for entry in self._queue.order.since(self._last, self._passed_to):
-            if entry.state != AVAILABLE or entry.position <= self._passed_to:
-                continue
-            if looked_at and (taken >= _AT_ONCE or time.monotonic() >= until):
-                return
-            if entry.position >= self._end or self._left == 0 or self._queue.is_deleted:
-                break
-            looked_at += 1
-            self._passed_to = entry.position
-            if self._selects is None or self._selects(entry.message):
-                taken += 1
-                yield entry
-                self._left -= entry.state != AVAILABLE
-            if entry.state == AVAILABLE:
-                self._last = entry
-        self.is_over = True

@@ -27,7 +27,8 @@ from qstore.broker.model.errors import InternalError
 from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
 _IGNORED: Final = "x-"
-_PRESENT: Final = ("NoneType", None)
+PRESENT: Final = ("NoneType", None)
+"""The wanted value of a header that only has to be present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Criteria:
         """Whether a message with these headers matches; their values are in the form of `comparable`."""
         for name, wanted in self.headers.items():
             found = headers.get(name)
-            is_match = found is not None and wanted in (_PRESENT, found)
+            is_match = found is not None and wanted in (PRESENT, found)
             if is_match is not self.is_all:
                 return is_match
         return self.is_all

@@ -329,17 +329,13 @@ class Exchange(ABC):
             self.remove(binding)
         return binding
 
-    def unbind_queue(self, queue: Queue) -> list[Binding]:
-        """Remove all bindings of a queue, and return them."""
-        bindings = self.bindings_of(queue)
-        for binding in bindings:
-            self.remove(binding)
-        return bindings
+    @property
+    def bound_queues(self) -> list[Queue]:
+        """The queues that are bound to it."""
+        return list(self._by_queue)
 
     def delete(self) -> None:
-        """Mark it as deleted, and remove all its bindings."""
-        for queue in list(self._by_queue):
-            self.unbind_queue(queue)
+        """Mark it as deleted: it has no bindings left."""
         self.is_deleted = True
 
     def bind_exchange(self, binding: ExchangeBinding) -> None:

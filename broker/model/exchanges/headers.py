@@ -1,17 +1,20 @@
 """The headers exchange: routes to queues whose bindings match the message's headers.
 
 The criteria are in the bindings' arguments; `criteria` defines how they match. The binding key matches nothing; it only
-distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored. Every message
-is matched against every binding. Source: AMQP 0-10, class exchange, type headers.
+distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored.
+
+A message is matched only against bindings that want one of its headers: a binding for all of several headers is found
+by the one that the fewest others are found by, a binding for any of them by each. So the cost of a message does not
+grow with the bindings that want something else. Source: AMQP 0-10, class exchange, type headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
+from qstore.broker.model.exchanges.criteria import PRESENT, Criteria, comparable, parse_criteria
 from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
@@ -28,7 +31,7 @@ class HeadersExchange(Exchange):
     type_name: ClassVar[str] = "headers"
     is_keyed: ClassVar[bool] = False
 
-    __slots__ = ("_criteria", "_found")
+    __slots__ = ("_count", "_criteria", "_found", "_numbers", "_unconditional", "_wanting")
 
     def __init__(
         self,
@@ -41,6 +44,10 @@ class HeadersExchange(Exchange):
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._criteria: dict[Binding, Criteria] = {}
+        self._numbers: dict[Binding, int] = {}  # in order of creation
+        self._count = 0
+        self._wanting: dict[tuple[str, Hashable], dict[Binding, None]] = {}  # header and value -> bindings found by it
+        self._unconditional: dict[Binding, None] = {}
         self._found: dict[tuple[Binding, ...], Route] = {}  # by matching bindings
 
     # ---- routing ----
@@ -60,10 +67,20 @@ class HeadersExchange(Exchange):
         first: dict[Queue, Binding] = {}
         if self._criteria:
             found = headers()
-            for binding, criteria in self._criteria.items():
-                if binding.queue not in first and criteria.match(found):
+            for binding in sorted(self.candidates(found), key=self._numbers.__getitem__):
+                if binding.queue not in first and self._criteria[binding].match(found):
                     first[binding.queue] = binding
         return first.values()
+
+    def candidates(self, headers: Mapping[str, Hashable]) -> Collection[Binding]:
+        """The bindings that may match a message with these headers."""
+        candidates, wanting = dict(self._unconditional), self._wanting
+        for name, value in headers.items():
+            for wanted in {value, PRESENT}:
+                bindings = wanting.get((name, wanted))
+                if bindings:
+                    candidates |= bindings
+        return candidates
 
     def _remember(self, bindings: tuple[Binding, ...]) -> Route:
         if not bindings:
@@ -104,11 +121,29 @@ class HeadersExchange(Exchange):
 
     def _add(self, binding: Binding) -> None:
         super()._add(binding)
-        self._criteria[binding] = parse_criteria(binding.arguments)
+        criteria = self._criteria[binding] = parse_criteria(binding.arguments)
+        self._count += 1
+        self._numbers[binding] = self._count
+        wanting = self._wanting
+        found_by = list(criteria.headers.items())
+        if criteria.is_all and found_by:
+            found_by = [min(found_by, key=lambda each: len(wanting.get(each, ())))]
+        elif criteria.is_all:
+            self._unconditional[binding] = None
+        for each in found_by:
+            wanting.setdefault(each, {})[binding] = None
 
     def _remove(self, binding: Binding) -> None:
         super()._remove(binding)
-        del self._criteria[binding]
+        criteria = self._criteria.pop(binding)
+        del self._numbers[binding]
+        self._unconditional.pop(binding, None)
+        for each in criteria.headers.items():
+            bindings = self._wanting.get(each)
+            if bindings is not None and binding in bindings:
+                del bindings[binding]
+                if not bindings:
+                    del self._wanting[each]
 
     def is_equivalent(self, binding: Binding, arguments: TypedMap) -> bool:
         """Whether a binding has the same criteria as these arguments."""

@@ -2,6 +2,7 @@
 
     held       written messages whose flush has not begun: nothing is delivered from the first of them on
     barrier    held messages get a barrier when their flush begins; it is lowered when they are on the disk
+    returning  many messages are being released, in turns: none that follows the first of those left may overtake it
 
 Barriers are ordered by position, and may be lowered in any order: a transaction also waits for flushes of other
 journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
@@ -39,10 +40,11 @@ class Barriers:
         limit: the first position that must not be delivered yet.
     """
 
-    __slots__ = ("_held_from", "_raised", "limit")
+    __slots__ = ("_held_from", "_raised", "_returning", "limit")
 
     def __init__(self) -> None:
         self.limit = self._held_from = NO_LIMIT
+        self._returning: dict[object, int] = {}  # release -> the first position that is not released yet
         self._raised: list[Barrier] = []  # few at a time: as many as flushes are under way
 
     def hold(self, position: int) -> None:
@@ -80,4 +82,22 @@ class Barriers:
         raised = self._raised
         while raised and raised[0].is_open:
             raised.pop(0)
-        self.limit = min(raised[0].first, self._held_from) if raised else self._held_from
+        self._find_limit()
+
+    def _find_limit(self) -> None:
+        raised, returning = self._raised, self._returning
+        limit = min(raised[0].first, self._held_from) if raised else self._held_from
+        self.limit = min(limit, *returning.values()) if returning else limit
+
+    def returns_from(self, release: object, position: int) -> None:
+        """A release of many messages goes on at this position; at NO_LIMIT it is over."""
+        if position == NO_LIMIT:
+            self._returning.pop(release, None)
+        else:
+            self._returning[release] = position
+        self._find_limit()
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether a release of many messages is under way."""
+        return bool(self._returning)

@@ -24,8 +24,10 @@ class Displacing(Protocol):
     Attributes:
         counters: count displaced messages.
         uncommitted, uncommitted_bytes: messages on the queue whose transaction is not committed yet.
+        is_deleted: as of `Queue`.
     """
 
+    is_deleted: bool
     counters: QueueCounters
     uncommitted: int
     uncommitted_bytes: int
@@ -43,6 +45,9 @@ class Displacing(Protocol):
 
     def is_browsed(self, entry: Entry) -> bool:
         """Whether a browser has seen the message, or passed it."""
+
+    def do_in_turns(self, work: Iterator[None]) -> None:
+        """Do work in turns of the event loop."""
 
     def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
         """Acquire an entry."""

@@ -1,12 +1,16 @@
 """Messages whose time is over: when they leave their queue.
 
-    at the head    within milliseconds, also without consumers. The head is the first message that nobody has; one that
-                   expires later may have others behind it that expire earlier, which stay until it is gone
-    elsewhere      when a consumer reaches them, or at the purge interval (`expire`)
+    at the head    within milliseconds, also without consumers. The head is the first message that nobody has, of a
+                   priority queue that of each level, and with groups that of each group; one that expires later may
+                   have others behind it that expire earlier, which stay until it is gone
+    elsewhere      when a consumer reaches them, or at the purge interval (`expire_in_turns`)
+
+Either way a turn of the event loop removes so many that it takes some milliseconds, whatever their number.
 
 There is one timer for a broker, for the queue whose head expires first. A queue is looked at when it was dispatched:
 one whose head does not expire costs nothing else. Of messages that selectors have passed over, and of those behind many
-that consumers hold on priority and group queues, the head is not known: they leave at the purge interval.
+that consumers hold on priority and group queues, or behind many of other groups, the head is not known: they leave at
+the purge interval.
 
 A time of 0 is for consumers that wait for the message: it is over when they have been offered it, in the same tick or,
 if it is stored, after its flush (`NO_TIME`, `NO_TIME_STORED`).
@@ -16,13 +20,13 @@ Source: RabbitMQ, "Time-To-Live and Expiration".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qstore.broker.model.queues.entry import AVAILABLE, OUT
+from qstore.broker.model.queues.entry import AVAILABLE, GONE, OUT
 from qstore.broker.model.residency.stretch import Stretch
 
 if TYPE_CHECKING:
@@ -37,8 +41,10 @@ NO_TIME_STORED: Final = 0.1
 """Seconds that a message may be on a queue if its time is 0."""
 
 MAX_AT_ONCE: Final = 1000
-MAX_MOVED_AT_ONCE: Final = 200
-"""Messages of one queue that leave in one go, roughly; that move to a dead-letter exchange: some milliseconds."""
+"""Messages that leave in one turn, roughly: some milliseconds."""
+
+_COST_OF_MOVE: Final = 5  # of a message that moves to a dead-letter exchange, relative to one that leaves only
+_COST_OF_QUEUE: Final = 5  # of looking at one
 
 _MAX_WAIT: Final = 60.0  # seconds: the clock may be set
 _SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
@@ -132,60 +138,97 @@ class Expiries:
         if timer != self._timer or self._call_later is None:  # another one was started since
             return
         self._timer_at = inf
-        heap, now = self._heap, self._clock()
-        due: list[Expiring] = []
-        while heap and heap[0][0] <= now:
+        heap, now, left = self._heap, self._clock(), MAX_AT_ONCE
+        while heap and heap[0][0] <= now and left > 0:
             queue = self._queues.pop(heappop(heap)[1], None)
-            if queue is not None:
-                queue.expiry_due, queue.expiry_number = 0.0, 0
-                due.append(queue)
-        for queue in due:
+            if queue is None:
+                continue
+            queue.expiry_due, queue.expiry_number = 0.0, 0
             if not queue.is_deleted:
-                at = expire_head(queue, now)
+                at, spent = expire_heads(queue, now, left)
+                left -= spent + _COST_OF_QUEUE
                 if at:
                     self._watch(queue, at)
         self._start_timer()
 
 
 def next_expiry(order: Fifo) -> float:
-    """When the head of a queue expires, in seconds since 1970; 0.0 if it does not."""
-    head = order.oldest()
-    if head.state == AVAILABLE:
-        return head.message.expires_at
-    return head.first_expiry if isinstance(head, Stretch) else 0.0
+    """When a head of a queue expires, in seconds since 1970; 0.0 if none does."""
+    first = 0.0
+    for head in order.heads():
+        if head.state == AVAILABLE:
+            due = head.message.expires_at
+        else:
+            due = head.first_expiry if isinstance(head, Stretch) else 0.0
+        if due and (not first or due < first):
+            first = due
+    return first
 
 
-def expire_head(queue: Expiring, now: float) -> float:
-    """Remove messages from the head of a queue that have expired. Returns when to look again; 0.0 for never."""
-    order, removed = queue.order, 0
-    most = MAX_AT_ONCE if queue.dead_letter is None else MAX_MOVED_AT_ONCE
+def expire_heads(queue: Expiring, now: float, most: int = MAX_AT_ONCE) -> tuple[float, int]:
+    """Remove messages from the heads of a queue that have expired.
+
+    Args:
+        queue: the queue.
+        now: seconds since 1970.
+        most: how much that may cost, roughly: as many messages, or fewer if they move.
+
+    Returns:
+        When to look again, 0.0 for never; and what it has cost.
+    """
+    order, spent = queue.order, 0
+    cost = 1 if queue.dead_letter is None else _COST_OF_MOVE
     while True:
         due = next_expiry(order)
-        if not 0 < due <= now or removed >= most:
+        if not 0 < due <= now or spent >= most:
             break
-        head, before = order.oldest(), removed
-        for entry in order.within(head) if head.state == OUT else (head,):
-            if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
-                queue.drop_expired(entry)
-                removed += 1
-        if removed == before:  # it is not as it was noted
+        before = spent
+        for head in order.heads():
+            for entry in order.within(head) if head.state == OUT else (head,):
+                if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
+                    queue.drop_expired(entry)
+                    spent += cost
+        if spent == before:  # it is not as it was noted
             due = 0.0
             break
-    if removed:
+    if spent:
         queue.is_ready()
-    return due
+    return due, spent
 
 
-def expire(queue: Expiring, now: float) -> int:
-    """Remove all available messages that have expired. Returns how many."""
-    removed, order = 0, queue.order
-    for part in order.parts():
-        if isinstance(part, Stretch) and not 0 < part.first_expiry <= now:
-            continue
-        for entry in order.within(part) if part.state == OUT else (part,):
-            if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
-                queue.drop_expired(entry)
-                removed += 1
-    if removed:
-        queue.is_ready()
-    return removed
+def expire_in_turns(queues: Iterable[Expiring], now: float) -> Iterator[int]:
+    """Remove all available messages that have expired, as work in turns. Yields how many, for each turn."""
+    left, removed = MAX_AT_ONCE, 0
+    for queue in queues:
+        order, cost = queue.order, 1 if queue.dead_letter is None else _COST_OF_MOVE
+        last: Entry | None = None  # the last that has stayed, up to the position that was looked at
+        passed_to, is_over = 0, False
+        left -= _COST_OF_QUEUE
+        while not is_over:
+            is_over, before = True, removed
+            for part in () if queue.is_deleted else order.parts(last):
+                if left <= 0:
+                    is_over = False
+                    break
+                if part.position <= passed_to:
+                    continue
+                left -= 1
+                passed_to = part.position
+                if part.state != OUT:
+                    if part.state == AVAILABLE and 0 < part.message.expires_at <= now:
+                        queue.drop_expired(part)
+                        removed += 1
+                        left -= cost
+                    last = last if part.state == GONE else part
+                elif isinstance(part, Stretch) and 0 < part.first_expiry <= now:
+                    for entry in order.within(part):
+                        if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
+                            queue.drop_expired(entry)
+                            removed += 1
+                            left -= cost
+            if removed > before:
+                queue.is_ready()
+            if left <= 0:
+                yield removed
+                left, removed = MAX_AT_ONCE, 0
+    yield removed

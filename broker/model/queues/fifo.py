@@ -86,9 +86,13 @@ class Fifo:
             else:
                 yield part
 
-    def parts(self) -> Iterator[Entry]:
-        """As iteration, but with stretches in place of their entries. If others are removed too, some come again."""
-        entry = self._head.next
+    def parts(self, after: Entry | None = None) -> Iterator[Entry]:
+        """As iteration, but with stretches in place of their entries. If others are removed too, some come again.
+
+        Args:
+            after: begin behind this one, if it is on the queue still; it is not a stretch.
+        """
+        entry = self._head.next if after is None or after.state in (GONE, FOLDED) else after.next
         while entry.state != END:
             following = entry.next
             yield entry
@@ -218,6 +222,10 @@ class Fifo:
         self._cursor = entry
         return entry
 
+    def heads(self) -> Sequence[Entry]:
+        """The entries that may be next for a consumer, as far as that is known; they need not be available."""
+        return (self.oldest(),)
+
     def put_back(self, entry: Entry) -> None:
         """An entry is available again: move the cursor back to it, if it is past it."""
         if entry.position < self._cursor.position:
@@ -232,6 +240,15 @@ class Fifo:
             self._cursor = following
         del entry.next, entry.previous  # a reference to the entry would keep all later entries alive
         return following
+
+    def dissolve(self, at_once: int) -> Iterator[None]:
+        """Remove all entries of a queue that is gone, as work in turns: so many in each."""
+        count, head = 0, self._head
+        while (entry := head.next).state != END:
+            self.remove(entry)
+            count += 1
+            if not count % at_once:
+                yield
 
     # ---- stretches ----
 

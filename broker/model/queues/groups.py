@@ -28,13 +28,13 @@ Sources: Qpid C++ Broker Book, 1.11; qpidd, MessageGroupManager.cpp (behaviour).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.entry import AVAILABLE, END, Entry
-from qstore.broker.model.queues.per_consumer import MAX_SPARE_KINDS, PerConsumerOrder
+from qstore.broker.model.queues.per_consumer import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -309,6 +309,19 @@ class GroupOrder(PerConsumerOrder):
             pool.discard(group)
         del self._groups[group.name]
         group.dissolve()
+
+    def heads(self) -> Sequence[Entry]:
+        """As `PerConsumerOrder.heads`: the first of each group."""
+        found: dict[Group, Entry] = {}
+        entry = self.first
+        for _ in range(MAX_PASSED if self._has_expiring else 0):
+            if entry.state >= END:
+                break
+            assert isinstance(entry, GroupEntry)
+            if entry.state == AVAILABLE:
+                found.setdefault(entry.group, entry)
+            entry = entry.next
+        return list(found.values())
 
     # ---- owners ----
 

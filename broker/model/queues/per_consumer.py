@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.fifo import Fifo
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
 
-_MAX_PASSED: Final = 100
+MAX_PASSED: Final = 100
+"""Entries that are passed in search for one that is available."""
 
 MAX_SPARE_KINDS: Final = 16
 """Kinds of consumers that an order remembers beyond those that the queue has: each costs time for every message."""
@@ -33,10 +34,11 @@ class PerConsumerOrder(Fifo, ABC):
         end: the end entry.
     """
 
-    __slots__ = ()
+    __slots__ = ("_has_expiring",)
 
     def __init__(self, end: Entry) -> None:
         super().__init__()
+        self._has_expiring = False
         self._end = self._cursor = end
         self._head.next, end.previous = end, self._head
 
@@ -49,16 +51,16 @@ class PerConsumerOrder(Fifo, ABC):
         entry.rid = rid
         entry.state = AVAILABLE
         self._end = end
+        if message.expires_at:
+            self._has_expiring = True
         return entry
 
-    def oldest(self) -> Entry:
-        """As of `Fifo`; it is known if not very many before it are not available."""
-        entry = self.first
-        for _ in range(_MAX_PASSED):
-            if entry.state == AVAILABLE or entry.state >= END:
-                break
-            entry = entry.next
-        return entry
+    @abstractmethod
+    def heads(self) -> Sequence[Entry]:
+        """As of `Fifo`: available ones, if not very many before them are not available.
+
+        There are none as long as no message has come that expires: they are looked for after each `distribute`.
+        """
 
     @abstractmethod
     def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
 from qstore.broker.model.queues.fair_share import FairShare
-from qstore.broker.model.queues.per_consumer import MAX_SPARE_KINDS, PerConsumerOrder
+from qstore.broker.model.queues.per_consumer import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -227,6 +227,23 @@ class PriorityOrder(PerConsumerOrder):
         """As `Fifo.after`: of the same level."""
         assert isinstance(entry, LevelEntry)
         return entry.newer
+
+    def heads(self) -> Sequence[Entry]:
+        """As `PerConsumerOrder.heads`: the first of each level."""
+        found: list[Entry] = []
+        occupied = self._occupied if self._has_expiring else 0
+        while occupied:
+            lowest = occupied & -occupied
+            occupied ^= lowest
+            entry = self._levels[lowest.bit_length() - 1].head.newer
+            for _ in range(MAX_PASSED):
+                if entry.state == AVAILABLE:
+                    found.append(entry)
+                    break
+                if entry.state >= END:
+                    break
+                entry = entry.newer
+        return found
 
     def by_turn(self, entries: list[Entry]) -> Iterable[list[Entry]]:
         """As `Fifo.by_turn`: those of each level."""

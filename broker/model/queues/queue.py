@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.queues.admission import Admitting
@@ -30,7 +30,7 @@ from qstore.broker.model.queues.consumer import TAKEN
 from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
 from qstore.broker.model.queues.deletion import Deletion
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
-from qstore.broker.model.queues.expiry import expire
+from qstore.broker.model.queues.expiry import expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.queues.per_consumer import PerConsumerOrder
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
+
+
+MAX_FREED: Final = 2000
+"""Messages that are freed in one turn: about a millisecond."""
 
 
 class Queue(Admitting):
@@ -321,6 +325,14 @@ class Queue(Admitting):
         for displacement in self.displacements:
             displacement.released(self, entry)
 
+    def returns_from(self, release: object, position: int) -> None:
+        """A release of many messages, in turns, goes on at this position: none from there on is delivered before.
+
+        At NO_LIMIT it is over.
+        """
+        self._barriers.returns_from(release, position)
+        self.is_ready()
+
     def put_back(self, entry: Entry) -> None:
         """Offer an available entry that may be before the cursor."""
         if not self._consumers.put_back(entry):
@@ -351,7 +363,7 @@ class Queue(Admitting):
 
     def expire(self) -> int:
         """Remove available messages that have expired. Returns how many."""
-        return expire(self, self._clock())
+        return sum(expire_in_turns((self,), self._clock()))
 
     def drop_expired(self, entry: Entry) -> None:
         """Remove an available message that has expired, or move it to the dead-letter exchange."""
@@ -362,6 +374,11 @@ class Queue(Admitting):
             else:
                 self.dead_letter.expire(self, entry)
             self.counters.expired += 1
+
+    def _drop_offered(self, entry: Entry) -> None:
+        """A message that is about to be delivered has expired: one `dispatch` drops so many as can be declined."""
+        self._consumers.declined += 1
+        self.drop_expired(entry)
 
     # ---- consumers ----
 
@@ -432,6 +449,15 @@ class Queue(Admitting):
         deletion.ended(is_deleted=True)
         return list(deletion.consumers)
 
+    def do_in_turns(self, work: Iterator[None]) -> None:
+        """Do work of the queue in turns of the event loop (`tick.Turns`)."""
+        self._tick.turns.do(self, work)
+
+    def dissolve(self) -> None:
+        """It is gone: free its messages, in turns if they are many."""
+        if self.message_count > MAX_FREED:
+            self.do_in_turns(self._order.dissolve(MAX_FREED))
+
     def undo_deletion(self) -> None:
         """The store could not delete the queue: it can be used again, with the consumers that are left."""
         deletion, self.deletion = self.deletion, None
@@ -448,7 +474,7 @@ class Queue(Admitting):
     def dispatch(self) -> None:
         """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call.
 
-        If very many messages are declined, it ends, and continues in the next tick (`is_unfinished`).
+        If very many messages are declined or have expired, it ends, and continues in the next tick (`is_unfinished`).
         """
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
@@ -458,9 +484,9 @@ class Queue(Admitting):
         if consumers.has_backlog or self._chooser is not None:
             try:
                 if self._chooser is not None:
-                    self._chooser.distribute(consumers, limit, self._clock, self.drop_expired, awaits)
+                    self._chooser.distribute(consumers, limit, self._clock, self._drop_offered, awaits)
                     limit = 0
-                elif not consumers.offer_backlog(self._clock, self.drop_expired, awaits):
+                elif not consumers.offer_backlog(self._clock, self._drop_offered, awaits):
                     limit = 0
             finally:
                 self._acquired += consumers.taken
@@ -470,7 +496,9 @@ class Queue(Admitting):
                 break
             expires_at = entry.message.expires_at
             if expires_at and expires_at <= self._clock():
-                self.drop_expired(entry)
+                self._drop_offered(entry)
+                if consumers.declined >= MAX_DECLINED:
+                    break
                 continue
             if awaits is not None and awaits(entry):
                 order.put_back(entry)
@@ -489,6 +517,7 @@ class Queue(Admitting):
                 elif consumers.declined >= MAX_DECLINED:
                     break
         if consumers.declined >= MAX_DECLINED:
+            self._tick.ready.pop(self, None)  # not in this tick: what was dropped has made it ready
             self._tick.dispatch_later(self)
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
@@ -499,4 +528,4 @@ class Queue(Admitting):
     def is_unfinished(self) -> bool:
         """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
         is_behind = self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
-        return is_behind or self._consumers.declined >= MAX_DECLINED
+        return is_behind or self._consumers.declined >= MAX_DECLINED or self._barriers.is_returning

@@ -17,8 +17,8 @@ Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3; qpidd, Lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.queues.displacement import Displacement, Displacing
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.depth import Depth
     from qstore.broker.model.queues.fifo import Fifo
+
+
+MAX_AT_ONCE: Final = 250
+"""Messages that one arriving message displaces in one turn: some milliseconds if they move elsewhere."""
 
 
 class RingLimit(Limit):
@@ -81,24 +85,45 @@ class Ring(Displacement):
             room there.
     """
 
-    __slots__ = ("_divert", "_is_diverting", "_leaving", "_leaving_bytes", "_limit", "_order")
+    __slots__ = ("_divert", "_is_diverting", "_is_shrinking", "_leaving", "_leaving_bytes", "_limit", "_order")
 
     def __init__(self, limit: RingLimit, order: Fifo, divert: Callable[[Any, Entry], bool]) -> None:
         self._limit, self._order, self._divert = limit, order, divert
-        self._is_diverting = False
+        self._is_diverting = self._is_shrinking = False
         self._leaving: dict[Entry, None] = {}  # diverted, and still on the queue
         self._leaving_bytes = 0
 
     def recovered(self, queue: Displacing) -> None:
         """Displace messages until the queue is within its limit, but for what is not committed yet, or leaves it."""
-        while self._limit.is_exceeded(
-            queue.message_count - queue.uncommitted - len(self._leaving),
-            queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
-        ):
+        while self._displaces(queue, MAX_AT_ONCE):
+            pass
+
+    def arrived(self, queue: Displacing, entry: Entry) -> None:  # noqa: ARG002
+        """As `recovered`; if one message displaces very many, the others go in turns."""
+        if self._displaces(queue, MAX_AT_ONCE) and not self._is_shrinking:
+            self._is_shrinking = True
+            queue.do_in_turns(self._shrink(queue))
+
+    def _shrink(self, queue: Displacing) -> Iterator[None]:
+        is_unfinished = True
+        while is_unfinished and not queue.is_deleted:
+            yield
+            is_unfinished = not queue.is_deleted and self._displaces(queue, MAX_AT_ONCE)
+        self._is_shrinking = False
+
+    def _displaces(self, queue: Displacing, most: int) -> bool:
+        """Displace at most so many messages. Returns whether that was not enough."""
+        for _ in range(most):
+            if not self._limit.is_exceeded(
+                queue.message_count - queue.uncommitted - len(self._leaving),
+                queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
+            ):
+                return False
             first = self._order.first_to_discard()
             if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
-                return
+                return False
             queue.counters.discarded += 1
+        return True
 
     def _is_diverted(self, queue: Displacing, entry: Entry) -> bool:
         """Move a message to the alternate exchange; False if it stays acquired."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError, ModelError, NotFoundError
-from qstore.broker.model.events import BindingRemoved
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
@@ -31,8 +30,6 @@ from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.caller import Caller
-    from qstore.broker.model.events import Events
     from qstore.broker.model.router import Router
     from qstore.broker.model.tick import Tick
 
@@ -108,12 +105,6 @@ class BindingMaker:
                 replaced.queue.name,
                 error,
             )
-
-
-def bindings_removed(events: Events, exchange: Exchange, bindings: Iterable[Binding], caller: Caller) -> None:
-    """Tell that bindings have ended without being asked for."""
-    for each in bindings:
-        events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
 
 def recover_bindings(store: Store, exchanges: Mapping[str, Exchange], queues: Mapping[int, Queue]) -> None:

@@ -1,6 +1,6 @@
 """Deleting a queue.
 
-    1. it leaves the broker's queues and all exchanges: no message is routed to it any more
+    1. it leaves the broker's queues and, in portions, all exchanges: then no message is routed to it any more
     2. its messages, including those that consumers hold, move to the alternate exchange: each is stored there before it
        leaves the queue; unroutable ones are dropped
     3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more, and who
@@ -8,14 +8,15 @@
     4. the store deletes it with its journal and bindings: this is the commit point
     5. its consumers are notified
 
-If 2 or 4 fails, everything is restored, except that messages already moved stay moved. If 4 is cancelled, nothing is
-restored: the store may still be deleting the queue, and its journal may not be appended to.
+What is left of its messages in memory is freed in turns (`Queue.dissolve`). If 2 or 4 fails, everything is restored,
+except that messages already moved stay moved. If 4 is cancelled, nothing is restored: the store may still be deleting
+the queue, and its journal may not be appended to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 #: Messages moved before yielding to other work.
 MOVED_AT_ONCE: Final = 1000
+
+
+#: Bindings created or removed before yielding to other work: about a millisecond.
+BINDINGS_AT_ONCE: Final = 500
 
 
 class QueueRemoval:
@@ -71,8 +76,9 @@ class QueueRemoval:
             InternalError: the store fails.
         """
         self.leaves(queue)
-        left = self._unroute(queue)
+        left: dict[Exchange, list[Binding]] = {}
         try:
+            await self._unroute(queue, left)
             if queue.alternate is not None:
                 await self._move_messages(queue, queue.alternate)
             await self._delete(queue)
@@ -81,18 +87,22 @@ class QueueRemoval:
                 self._restore(queue, left)
             raise
         del self.leaving[queue]
+        queue.dissolve()
         self.abandoned += queue.message_count
         self.deleted = sum_of((self.deleted, queue.totals.emptied()))
         return left
 
     # ---- exchanges ----
 
-    def _unroute(self, queue: Queue) -> dict[Exchange, list[Binding]]:
+    async def _unroute(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
+        """Take the queue out of all exchanges, and add its bindings to `left`."""
         self.leaving[queue] = None
         del self._queues[queue.name]
         self._default.forget(queue.name)
-        left = ((exchange, exchange.unbind_queue(queue)) for exchange in self._exchanges.values())
-        return {exchange: bindings for exchange, bindings in left if bindings}
+        for exchange in list(self._exchanges.values()):
+            bindings = await unbind_all(exchange, queue)
+            if bindings:
+                left[exchange] = bindings
 
     def _restore(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
         del self.leaving[queue]
@@ -155,6 +165,22 @@ class QueueRemoval:
             raise
         for consumer in queue.end_deletion():
             consumer.queue_deleted()
+
+
+async def unbind_all(exchange: Exchange, queue: Queue) -> list[Binding]:
+    """Remove all bindings of a queue to an exchange, in portions, and return them."""
+    bindings = exchange.bindings_of(queue)
+    async for binding in in_portions(bindings):
+        exchange.remove(binding)
+    return bindings
+
+
+async def in_portions(bindings: Iterable[Binding]) -> AsyncIterator[Binding]:
+    """The same bindings; others are served after each portion."""
+    for number, binding in enumerate(bindings, 1):
+        yield binding
+        if not number % BINDINGS_AT_ONCE:
+            await asyncio.sleep(0)
 
 
 def _without_traceback(error: Exception) -> ModelError:

@@ -37,13 +37,21 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from qstore.broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
+from qstore.broker.model.events import (
+    Bind,
+    BindingRemoved,
+    ExchangeDeclare,
+    ExchangeDelete,
+    QueueDeclare,
+    QueueDelete,
+    Unbind,
+)
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, with_internal
 from qstore.broker.model.exchanges.onward import refresh
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.topology.bindings import BindingMaker, bindings_removed
+from qstore.broker.model.topology.bindings import BindingMaker
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
@@ -57,7 +65,7 @@ from qstore.broker.model.topology.checks import (
     find_exchange,
     owner_of,
 )
-from qstore.broker.model.topology.deletion import QueueRemoval
+from qstore.broker.model.topology.deletion import QueueRemoval, in_portions, unbind_all
 from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
 from qstore.broker.model.topology.serial_executor import serialized
 from qstore.broker.model.topology.topology_storage import TopologyStorage
@@ -308,7 +316,7 @@ class Topology:
         self.awaiting.pop(queue, None)
         self._quotas.queue_deleted(queue.creator)
         for exchange, bindings in left.items():
-            bindings_removed(self._events, exchange, bindings, caller)
+            await self._tell_removed(exchange, bindings, caller)
         self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name), caller)
         self._idle_queues.forget(queue)
         for exchange in left:
@@ -447,13 +455,18 @@ class Topology:
             if user.alternate is exchange:
                 user.alternate = None
                 self.awaiting[user] = exchange.name
-        bindings = list(exchange.bindings)
         sources = self._bound_exchanges.ended(others, caller)
+        for queue in exchange.bound_queues:
+            await self._tell_removed(exchange, await unbind_all(exchange, queue), caller)
         exchange.delete()
-        bindings_removed(self._events, exchange, bindings, caller)
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
         for source in sources:
             await self._delete_if_unbound(source)
+
+    async def _tell_removed(self, exchange: Exchange, bindings: list[Binding], caller: Caller) -> None:
+        """Tell that bindings have ended without being asked for, in portions."""
+        async for each in in_portions(bindings):
+            self._events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
@@ -529,7 +542,7 @@ class Topology:
         if binding is not None:
             host, user = caller.remote_host, caller.user
             self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments), caller)
-            bindings_removed(self._events, exchange, replaced, caller)
+            await self._tell_removed(exchange, replaced, caller)
         return binding
 
     @serialized

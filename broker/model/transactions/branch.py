@@ -28,7 +28,7 @@ Sources: AMQP 0-10, class dtx; X/Open, Distributed Transaction Processing: The X
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.errors import IllegalStateError, InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.local import LocalTransaction
-from qstore.broker.model.transactions.planned import Planned
+from qstore.broker.model.transactions.planned import Leaving, Planned
 
 if TYPE_CHECKING:
     from qstore.broker.model.router import Router
@@ -159,7 +159,28 @@ class Branch:
             done(self.status, None)
             return
         self._require(State.ACTIVE)
-        planned, effects = Planned(self.work, self._router), Effects()
+        if self.work.accepts_many:
+            self.state = State.PREPARING
+            self._tick.turns.do(self, self._prepare_in_turns(done))
+        else:
+            self._prepare(Planned(self.work, self._router), done)
+
+    def _prepare_in_turns(self, done: Done) -> Iterator[None]:
+        """As `_prepare`, of a branch that accepts many messages."""
+        leaving = Leaving(self.work, self._router)
+        try:
+            yield from leaving.mark()
+            self._prepare(Planned(self.work, self._router, leaving), done)
+        except ModelError as error:
+            failure = error.with_traceback(None)
+        else:
+            return
+        yield from leaving.undo()
+        self.state = State.ACTIVE
+        done(Status.OK, failure)
+
+    def _prepare(self, planned: Planned, done: Done) -> None:
+        effects = Effects()
         rids = None
         if self._store is not None:
             rids = planned.write(self._store, self._tick, partial(self._written, effects, done), self.xid, self.user)
@@ -177,13 +198,24 @@ class Branch:
             self._is_prepared()
             done(Status.OK, None)
         elif isinstance(error, self._store.full_error):
-            effects.undo(releases=False)
-            self._effects, self.state = Effects(), State.ACTIVE
-            done(Status.OK, ResourceLimitExceededError(str(error)))
+            self._finish(effects, effects.undo(releases=False), partial(self._is_active_again, done, error))
         else:
-            effects.leave()
             self.state = State.UNKNOWN
-            done(Status.OK, self._unknown(error))
+            work = effects.undo(releases=True, leaves_stored=True)
+            self._finish(effects, work, lambda: done(Status.OK, self._unknown(error)))
+
+    def _finish(self, effects: Effects, work: Iterator[None], then: Callable[[], None]) -> None:
+        """Complete or undo effects, in turns if they are many, and go on then."""
+        if effects.are_many:
+            self._tick.turns.do(self, work)
+        else:
+            for _ in work:
+                pass
+        self._tick.turns.after(self, then)
+
+    def _is_active_again(self, done: Done, error: Exception) -> None:
+        self._effects, self.state = Effects(), State.ACTIVE
+        done(Status.OK, ResourceLimitExceededError(str(error)))
 
     def _is_prepared(self) -> None:
         self.state = State.PREPARED
@@ -228,7 +260,11 @@ class Branch:
         if self.state is not State.DOOMED:
             self._require(State.ACTIVE)
         status = Status.TIMED_OUT if self._has_timed_out else Status.OK
+        self.state = State.ENDING
         self.work.discard()
+        self._tick.turns.after(self.work, partial(self._is_over, done, status))
+
+    def _is_over(self, done: Done, status: Status) -> None:
         self._ended(self)
         done(status, None)
 
@@ -242,6 +278,9 @@ class Branch:
                 self.state = State.UNKNOWN
             done(Status.OK, error)
 
+        if self.work.accepts_many:
+            self._tick.turns.do(self, self.work.commit_in_turns(committed))
+            return
         try:
             self.work.commit(committed)
         except ModelError:
@@ -274,12 +313,9 @@ class Branch:
             self.state = State.UNKNOWN
             done(Status.OK, self._unknown(error))
             return
-        if commits:
-            self._effects.complete(is_late=True)
-        else:
-            self._effects.undo(releases=True)
-        self._ended(self)
-        done(Status.OK, None)
+        effects = self._effects
+        work = effects.complete_in_turns(is_late=True) if commits else effects.undo(releases=True)
+        self._finish(effects, work, partial(self._is_over, done, Status.OK))
 
     def recover(self, effects: Effects) -> None:
         """The store has it as prepared, with these effects."""

@@ -11,14 +11,15 @@ start determines the outcome; for messages that are not stored, the transaction 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import release, release_in_turns
 from qstore.broker.model.transactions.effects import Effects
-from qstore.broker.model.transactions.planned import Planned, Rids
+from qstore.broker.model.transactions.planned import Leaving, Planned, Rids
 from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
@@ -57,12 +58,47 @@ class LocalTransaction(Work):
         Raises:
             ModelError: it cannot be committed, and nothing was changed.
         """
-        planned = Planned(self, self._router)
+        self._commit(Planned(self, self._router), done)
+
+    def _commit(self, planned: Planned, done: Done) -> None:
         outcome = _Outcome(self._store, self._tick, done)
         rids = self._write(planned, outcome.told)
         outcome.begin(planned, rids)
         if rids is None:
             outcome.known(None)
+
+    def commit_in_turns(self, done: Done) -> Iterator[None]:
+        """As `commit`, of a transaction that accepts many messages; `done` is called in any case.
+
+        If it cannot be committed, the accepted messages are available again. The work is over when the commit is
+        written: what follows is not part of it.
+        """
+        leaving = Leaving(self, self._router)
+        try:
+            yield from leaving.mark()
+            self._commit(Planned(self, self._router, leaving), done)
+        except ModelError as error:
+            failure = error.with_traceback(None)
+        else:
+            return
+        yield from leaving.undo()
+        yield from self._release_in_turns()
+        done(failure)
+
+    def _release_in_turns(self) -> Iterator[None]:
+        """Accepted messages are available again, and marked as redelivered."""
+        accepted = self.accepted
+        self.clear()
+        yield from release_in_turns(((queue, entry) for entry, queue in accepted.items()), is_redelivered=True)
+
+    def discard(self) -> None:
+        """Discard all of it: accepted messages are available again, and marked as redelivered."""
+        if self.accepts_many:
+            self._tick.turns.do(self, self._release_in_turns())
+            return
+        accepted = self.accepted
+        self.clear()
+        release(((queue, entry) for entry, queue in accepted.items()), is_redelivered=True)
 
     def _write(self, planned: Planned, told: StoreDone) -> Rids | None:
         """Write the records of durable queues. Returns and raises as `Planned.write`."""
@@ -96,19 +132,34 @@ class _Outcome:
 
     def known(self, error: Exception | None) -> None:
         """It is committed, or is not."""
-        failure = commit_once(self._effects, self._store, error)
+        effects = self._effects
+        if effects.are_many:
+            self._tick.turns.do(self, self._finish(error))
+        elif error is None:
+            effects.complete()
+            self._end(None)
+        else:
+            for _ in self._finish(error):
+                pass
+
+    def _finish(self, error: Exception | None) -> Iterator[None]:
+        self._end((yield from _finished(self._effects, self._store, error)))
+
+    def _end(self, failure: ModelError | None) -> None:
         for queue, barrier in self._barriers:
             queue.lower(barrier)
         self._done(failure)
 
 
-def commit_once(effects: Effects, store: Store | None, error: Exception | None) -> ModelError | None:
+def _finished(
+    effects: Effects, store: Store | None, error: Exception | None
+) -> Generator[None, None, ModelError | None]:
     """The store has committed a transaction, or has failed to. Returns the error for the client."""
     if error is None:
-        effects.complete()
+        yield from effects.complete_in_turns()
         return None
     if store is not None and isinstance(error, store.full_error):
-        effects.undo(releases=True)
+        yield from effects.undo(releases=True)
         return ResourceLimitExceededError(str(error))
-    effects.leave()
+    yield from effects.undo(releases=True, leaves_stored=True)
     return InternalError(f"the outcome of the transaction is unknown: {error}")

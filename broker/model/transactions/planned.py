@@ -1,17 +1,20 @@
 """What a transaction is about to do: checked as a whole, then written to the store, then begun on the queues.
 
-A transaction that is refused has changed nothing.
+A transaction that is refused has changed nothing. Where one accepts very many messages, they are marked as leaving in
+turns before that (`Leaving`), so that what has to happen in one step does not look at each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qstore.broker.model.errors import InternalError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.message import Message, StoredForm
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import AT_ONCE
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.work import Work
 
@@ -27,12 +30,79 @@ Rids: TypeAlias = dict[Queue, list[int]]
 """For each queue the record ids of the messages that it gets, 0 for each that is not stored."""
 
 
+class Leaving:
+    """The accepted messages of a transaction that are marked before it is planned: nobody else can settle them.
+
+    They are taken out of its work, so that nothing has to be freed at once.
+
+    Args:
+        work: the work of the transaction.
+        router: of the broker.
+
+    Attributes:
+        accepted: those that are on a queue.
+        dequeues: of these, those that are stored.
+    """
+
+    __slots__ = ("_queues", "_router", "_work", "accepted", "dequeues")
+
+    def __init__(self, work: Work, router: Router) -> None:
+        self._work, self._router = work, router
+        self._queues: dict[Queue, bool] = {}  # -> whether stored messages of it are accepted
+        self.accepted: list[tuple[Queue, Entry]] = []
+        self.dequeues: Dequeues = []
+
+    def mark(self) -> Iterator[None]:
+        """Mark them, in turns.
+
+        Raises:
+            ResourceDeletedError: a queue with accepted messages is being deleted. Some may be marked.
+        """
+        accepted, router = self._work.accepted, self._router
+        while entries := list(islice(accepted, AT_ONCE)):
+            for entry in entries:
+                queue = accepted[entry]
+                _check_deletion(entry, queue, router)
+                del accepted[entry]
+                if queue.is_deleted or entry.state not in (ACQUIRED, MOVING):
+                    continue
+                entry.state = LEAVING
+                self.accepted.append((queue, entry))
+                if entry.rid:
+                    self.dequeues.append((queue.journal, entry.rid))
+                    self._queues[queue] = True
+                else:
+                    self._queues.setdefault(queue, False)
+            yield
+
+    def undo(self) -> Iterator[None]:
+        """The transaction cannot be committed: they are acquired, as before, and part of its work again."""
+        while self.accepted:
+            for queue, entry in self.accepted[-AT_ONCE:]:
+                if not queue.is_gone:
+                    entry.state = ACQUIRED
+                    self._work.accepted[entry] = queue
+            del self.accepted[-AT_ONCE:]
+            yield
+
+    def check(self) -> None:
+        """Look again at the queues: the transaction is planned now. Raises as `mark`."""
+        deleted = [queue for queue in self._queues if queue.is_deleted]
+        for queue in deleted:
+            if queue.deletion is not None and self._queues[queue]:
+                raise _is_deleted(queue)
+        if deleted:
+            self.accepted = [each for each in self.accepted if not each[0].is_deleted]
+            self.dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
+
+
 class Planned:
     """What one transaction is about to do.
 
     Args:
         work: its work.
         router: of the broker.
+        leaving: its accepted messages, if they are marked already.
 
     Attributes:
         published: for each queue the messages that it gets, in order.
@@ -44,23 +114,29 @@ class Planned:
         InvalidArgumentError: an exchange numbers messages, and cannot decode the headers of one.
     """
 
-    __slots__ = ("_work", "accepted", "published")
+    __slots__ = ("_leaving", "_work", "accepted", "published")
 
-    def __init__(self, work: Work, router: Router) -> None:
+    def __init__(self, work: Work, router: Router, leaving: Leaving | None = None) -> None:
         for place, sent in work.sent.items():
             work.messages[place] = sent.number(work.messages[place])
         self._work = work
         self.published = _by_queue(work.messages, work.routes)
-        self.accepted = [
-            (queue, entry)
-            for entry, queue in work.accepted.items()
-            if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
-        ]
+        self._leaving = leaving
+        if leaving is not None:
+            leaving.check()
+            self.accepted = leaving.accepted
+        else:
+            self.accepted = [
+                (queue, entry)
+                for entry, queue in work.accepted.items()
+                if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
+            ]
         for queue, messages in self.published.items():
             if queue.limit is not None:
                 queue.check_room_for(len(messages), sum([message.size for message in messages]))
-        if work.accepted:
-            _check_deletions(work.accepted, router)
+        if leaving is None:
+            for entry, queue in work.accepted.items():
+                _check_deletion(entry, queue, router)
 
     def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None, user: str = "") -> Rids | None:
         """Write the records of durable queues: commit them, or prepare the branch `xid`, even if it has no records.
@@ -85,7 +161,10 @@ class Planned:
                 forms = [message.stored_form() for message in messages if queue.stores(message)]
                 if forms:
                     enqueues.append((queue.journal, forms))
-        dequeues: Dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
+        if self._leaving is not None:
+            dequeues = self._leaving.dequeues
+        else:
+            dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
         if xid is None and not enqueues and not dequeues:
             return None
         try:
@@ -136,8 +215,9 @@ class Planned:
             for number, message in enumerate(messages):
                 entries.append(queue.add_uncommitted(message, of_queue[number] if of_queue else 0))
             queue.watch.update(queue)
-        for _, entry in self.accepted:
-            entry.state = LEAVING
+        if self._leaving is None:
+            for _, entry in self.accepted:
+                entry.state = LEAVING
         effects.accepted = self.accepted
         for place, sent in self._work.sent.items():
             sent.keep(self._work.messages[place])
@@ -173,13 +253,16 @@ def _grouped(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Que
     return published
 
 
-def _check_deletions(accepted: dict[Entry, Queue], router: Router) -> None:
-    """Refuse to accept stored messages that leave with their deleted queue: a crash could bring back only these.
+def _check_deletion(entry: Entry, queue: Queue, router: Router) -> None:
+    """Refuse to accept a stored message that leaves with its deleted queue: a crash could bring back only these.
 
     Raises:
-        ResourceDeletedError: the store is deleting the queue of such a message, or it was just moved from there.
+        ResourceDeletedError: the store is deleting the queue of the message, or it was just moved from there.
     """
-    for entry, queue in accepted.items():
-        is_leaving = queue.deletion is not None and entry.rid and entry.state == ACQUIRED
-        if is_leaving or (entry.state == GONE and router.is_moving(entry)):
-            raise ResourceDeletedError(f"Queue {queue.name} is being deleted, with messages of the transaction")
+    is_leaving = queue.deletion is not None and entry.rid and entry.state == ACQUIRED
+    if is_leaving or (entry.state == GONE and router.is_moving(entry)):
+        raise _is_deleted(queue)
+
+
+def _is_deleted(queue: Queue) -> ResourceDeletedError:
+    return ResourceDeletedError(f"Queue {queue.name} is being deleted, with messages of the transaction")

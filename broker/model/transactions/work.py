@@ -17,6 +17,7 @@ from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Routed
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import AT_ONCE
 
 if TYPE_CHECKING:
     from qstore.broker.model.memory import MemoryCeiling
@@ -96,13 +97,10 @@ class Work:
         """Cancel the acceptance of a message, if it was accepted."""
         self.accepted.pop(entry, None)
 
-    def discard(self) -> None:
-        """Discard all of it: accepted messages are available again, and marked as redelivered."""
-        accepted = self.accepted
-        self.clear()
-        for entry, queue in accepted.items():
-            if not queue.is_gone:
-                queue.release(entry, is_redelivered=True)
+    @property
+    def accepts_many(self) -> bool:
+        """Whether so many messages are accepted that it is committed or discarded in turns."""
+        return len(self.accepted) > AT_ONCE
 
     def clear(self) -> None:
         """Forget it."""

@@ -95,8 +95,8 @@ _BROKER: Final = Group(
         Option("max-negotiate-time", _NUMBER, "MS", "10000", "Time limit for opening a connection, in ms", minimum=1),
         Option("tcp-nodelay", _SWITCH, YES_NO, "yes", "Set TCP_NODELAY on connections, to send data without delay"),
         Option("transport", _TEXT, "NAME", "tcp", "Transport for connections", choices=("tcp",)),
-        Option("max-message-size", Kind.SIZE, "SIZE", "256M", "Maximum size of a message, headers and content",
-               minimum=1),
+        Option("max-message-size", Kind.SIZE, "SIZE", "256M", "Maximum size of a message, headers and content; "
+               "at most a quarter of --broker-memory", minimum=1),
         Option("enable-timestamp", _SWITCH, YES_NO, "no", "Add the time of arrival to each message"),
         Option(
             "queue-purge-interval", _DURATION, "SECONDS", "600", "Interval between purges of expired messages from "

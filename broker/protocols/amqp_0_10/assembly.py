@@ -27,7 +27,7 @@ import sys
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.content import Content, IncomingContent
-from qstore.broker.protocols.budget import Budget
+from qstore.broker.protocols.budget import Budget, Pace
 from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
@@ -80,6 +80,15 @@ class Receiver(Protocol):
         Later frames of that channel are discarded.
         """
 
+    def stalled(self, channel: int) -> None:
+        """Likewise, a command whose sender has stalled."""
+
+    def pause(self) -> None:
+        """Do not read on: a command waits for room."""
+
+    def resume(self) -> None:
+        """Read on."""
+
 
 class PartialMessage(NamedTuple):
     """An incomplete message: its command and header, and the content received so far."""
@@ -92,9 +101,10 @@ class PartialMessage(NamedTuple):
 class _Partial:
     """An incomplete command."""
 
-    __slots__ = ("body", "header", "payload", "segment", "segment_is_open", "small_bytes")
+    __slots__ = ("body", "header", "pace", "payload", "segment", "segment_is_open", "small_bytes")
 
     def __init__(self) -> None:
+        self.pace = Pace()
         self.payload = bytearray()  # not a list of pieces: they may have one byte each
         self.header: bytearray | None = None
         self.body: IncomingContent | None = None
@@ -225,7 +235,8 @@ class Assembler:
                         at = after
                         transfers += 1
                         continue
-            self._take_frame(position, segment, track, channel, data[at + _HEAD : following])
+            if not self._takes_frame(position, segment, track, channel, data[at + _HEAD : following]):
+                break
             at = following
         else:
             taken = self.max_at_once
@@ -302,6 +313,7 @@ class Assembler:
             self.drop(channel)
         self._dropping.clear()
         self._rest = b""
+        self._budget.forget(self)
 
     def drop_receiver(self) -> None:
         """Drop the reference to the receiver, after `close`: it breaks a reference cycle."""
@@ -309,19 +321,59 @@ class Assembler:
 
     def _count(self, size: int) -> None:
         self.pending_bytes += size
-        self._budget.used += size
+        budget = self._budget
+        budget.used += size
+        budget.holds(self, self.pending_bytes)
+        if size < 0:
+            budget.freed()
+
+    def found_room(self) -> None:
+        """As `Holder.found_room`."""
+        self._receiver.resume()
+
+    def on_timer(self, now: float) -> None:
+        """Refuse commands whose senders have stalled, and what has waited for room for too long."""
+        budget = self._budget
+        if budget.is_overdue(self, now):
+            budget.forget(self)
+            for channel in list(self._partial):
+                self.drop(channel)
+                self._receiver.too_large(channel)
+            self.found_room()
+            return
+        is_read = not self.is_paused
+        for channel, partial in list(self._partial.items()):
+            if partial.pace.has_stalled(partial.size, now, budget, is_read=is_read):
+                self.drop(channel)
+                self._receiver.stalled(channel)
 
     # ---- single frames ----
 
-    def _take_frame(self, position: int, segment: int, track: int, channel: int, payload: bytes) -> None:
+    def _takes_frame(self, position: int, segment: int, track: int, channel: int, payload: bytes) -> bool:
+        """Process a frame. Returns False if it has to wait for room."""
         if segment == CONTROL:
             if track != TRACK_CONTROL or position != _WHOLE_COMMAND:
                 raise FramingError("a control must be a single frame on the control track")
             self._receiver.control(channel, payload)
-            return
+            return True
         if segment > BODY or track != TRACK_COMMAND:
             raise FramingError(f"a frame with segment type {segment} on track {track}")
         partial = self._partial.get(channel)
+        has_room = True
+        if channel not in self._dropping:
+            size, budget = len(payload), self._budget
+            has_room = budget.has_room(size, size if partial is None else size + partial.size)
+            if not has_room and self.pending_bytes + size <= self.max_body and budget.may_wait(self):
+                self._receiver.pause()
+                return False
+            if budget.waiting:
+                budget.has_found(self)
+        self._take_frame(partial, position, segment, channel, payload, has_room=has_room)
+        return True
+
+    def _take_frame(
+        self, partial: _Partial | None, position: int, segment: int, channel: int, payload: bytes, *, has_room: bool
+    ) -> None:
         if partial is not None:
             self._check_next(partial, position, segment)
         elif segment == COMMAND and position & FIRST_SEGMENT and position & FIRST_FRAME:
@@ -333,7 +385,7 @@ class Assembler:
             return
         else:
             raise FramingError(f"a frame with segment type {segment} where a command must begin")
-        if self._keep(partial, channel, segment, payload):
+        if self._keep(partial, channel, segment, payload, has_room=has_room):
             partial.segment_is_open = not position & LAST_FRAME
             if position & LAST_FRAME and position & LAST_SEGMENT:
                 self._finish(channel, partial)
@@ -350,7 +402,7 @@ class Assembler:
                 raise FramingError("a segment continues after its last frame")
             partial.segment = segment
 
-    def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> bool:
+    def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes, *, has_room: bool) -> bool:
         """Add a frame's payload to its command. Returns whether there was room; otherwise the command is discarded."""
         if segment != BODY:
             partial.small_bytes += len(payload)
@@ -367,7 +419,7 @@ class Assembler:
                 partial.body = IncomingContent()
             partial.body.add(payload)
         self._count(len(payload))
-        if self.pending_bytes > self.max_body or self._budget.used > self._budget.max_bytes:
+        if self.pending_bytes > self.max_body or not has_room:
             self.drop(channel)
             self._receiver.too_large(channel)
             return False

@@ -117,6 +117,10 @@ class Connection(ABC, Generic[SessionT]):
             raise FramingError("a command before the connection is open")
         return channel in self.sessions
 
+    def stalled(self, channel: int) -> None:
+        """As `Receiver.stalled`."""
+        self.too_large(channel)
+
     @abstractmethod
     def too_large(self, channel: int) -> None:
         """A message on `channel` exceeds the limit, and was discarded."""

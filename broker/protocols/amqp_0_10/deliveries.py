@@ -13,10 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import AT_ONCE, drained
 from qstore.broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 
@@ -58,11 +60,12 @@ class Deliveries:
         browsed: number of the transfer -> browsed delivery.
     """
 
-    __slots__ = ("_accepted", "_runs", "browsed", "unsettled")
+    __slots__ = ("_accepted", "_browsed_in_order", "_runs", "browsed", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
         self.browsed: dict[int, Delivery] = {}
+        self._browsed_in_order: deque[int] = deque()  # with some that are gone
         self._accepted: set[int] = set()  # keys of `unsettled`, to be settled at commit
         self._runs: deque[_Run] = deque()
 
@@ -70,8 +73,9 @@ class Deliveries:
         """Record a delivery."""
         if not subscription.acquires:
             self.browsed[number] = Delivery(subscription, entry)
-            if len(self.browsed) > MAX_BROWSED:
-                del self.browsed[next(iter(self.browsed))]
+            self._browsed_in_order.append(number)
+            if len(self._browsed_in_order) > MAX_BROWSED:
+                self._forget_oldest()
         elif subscription.is_accepting:
             self.unsettled[number] = Delivery(subscription, entry)
         if not subscription.is_windowed and subscription.acquires:
@@ -88,6 +92,14 @@ class Deliveries:
                 run.last = number
                 return
         runs.append(_Run(number, subscription, size, subscription.epoch))
+
+    def _forget_oldest(self) -> None:
+        """Forget browsed deliveries beyond the limit. Finding the first of a dictionary is slow after deletions."""
+        order, browsed = self._browsed_in_order, self.browsed
+        while order and (len(browsed) > MAX_BROWSED or order[0] not in browsed):
+            browsed.pop(order.popleft(), None)
+        if len(order) > 2 * MAX_BROWSED:  # many behind the oldest are gone
+            self._browsed_in_order = deque(browsed)
 
     # ---- completion by the client ----
 
@@ -130,7 +142,7 @@ class Deliveries:
     # ---- settlement by the client ----
 
     def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
-        """Remove settled deliveries, and return their queues and entries; browsed ones are forgotten.
+        """Remove settled deliveries, and return their queues and entries, one by one; browsed ones are forgotten.
 
         Args:
             ranges: of transfers, as received.
@@ -138,68 +150,91 @@ class Deliveries:
         """
         wanted = merge_ranges(unwrap_ranges(ranges or (), near))
         unsettled, accepted = self.unsettled, self._accepted
-        for number in _numbers(wanted, unsettled):
+        for number in _numbers(wanted, unsettled, near):
             if accepted:
                 accepted.discard(number)
             delivery = unsettled.pop(number)
             yield delivery.subscription.queue, delivery.entry
         if self.browsed:
-            for number in _numbers(wanted, self.browsed):
+            for number in list(_numbers(wanted, self.browsed, near)):
                 del self.browsed[number]
 
     def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
         """Queues and entries of deliveries accepted in a transaction; they stay unsettled until the commit."""
-        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled):
+        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled, near):
             if number not in self._accepted:
                 self._accepted.add(number)
                 delivery = self.unsettled[number]
                 yield delivery.subscription.queue, delivery.entry
+
+    def are_more(self, count: int, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
+        """Whether more deliveries than that may be settled with these ranges."""
+        if len(self.unsettled) <= count:
+            return False
+        return sum(last - first + 1 for first, last in unwrap_ranges(ranges or (), near)) > count
 
     def commit(self) -> dict[int, Delivery]:
         """Remove and return the deliveries accepted in the transaction, by number."""
         accepted, self._accepted = self._accepted, set()
         return {number: self.unsettled.pop(number) for number in accepted}
 
+    def commit_in_turns(self) -> Iterator[None]:
+        """Forget the deliveries accepted in the transaction, which are many."""
+        accepted, self._accepted = self._accepted, set()
+        numbers = iter(accepted)
+        while portion := list(islice(numbers, AT_ONCE)):
+            for number in portion:
+                self.unsettled.pop(number, None)
+            yield
+
     def roll_back(self) -> None:
         """Forget which deliveries were accepted in the transaction."""
         self._accepted.clear()
 
-    def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
-        """Acquire browsed messages. Returns the ranges of those that could be acquired."""
-        acquired: list[tuple[int, int]] = []
-        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed):
-            if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
-                break
-            delivery = self.browsed[number]
-            queue = delivery.subscription.queue
-            if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
-                continue
-            self.unsettled[number] = self.browsed.pop(number)
-            if acquired and acquired[-1][1] == number - 1:
-                acquired[-1] = (acquired[-1][0], number)
-            else:
-                acquired.append((number, number))
-        return acquired
+    def acquire(
+        self, ranges: Iterable[tuple[int, int]] | None, near: int, acquired: list[tuple[int, int]]
+    ) -> Iterator[None]:
+        """Acquire browsed messages, as work in turns; the ranges of those that could be acquired go into a list."""
+        numbers = _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)
+        while portion := list(islice(numbers, AT_ONCE)):
+            for number in portion:
+                if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
+                    return
+                delivery = self.browsed[number]
+                queue = delivery.subscription.queue
+                if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
+                    continue
+                self.unsettled[number] = self.browsed.pop(number)
+                if acquired and acquired[-1][1] == number - 1:
+                    acquired[-1] = (acquired[-1][0], number)
+                else:
+                    acquired.append((number, number))
+            yield
 
-    def take_all(self) -> list[Delivery]:
-        """Remove and return all unsettled deliveries, and forget the rest."""
-        deliveries = list(self.unsettled.values())
-        self.unsettled = {}
+    def take_all(self) -> Iterator[tuple[Queue, Entry]]:
+        """Remove all deliveries, and return the queues and entries of those that are unsettled."""
+        unsettled, self.unsettled = self.unsettled, {}
         self.browsed.clear()
+        self._browsed_in_order.clear()
         self._accepted.clear()
         self._runs.clear()
-        return deliveries
+        for delivery in drained(unsettled):
+            yield delivery.subscription.queue, delivery.entry
 
 
-def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery]) -> list[int]:
-    """The numbers in merged ranges that are in `among`, ascending.
+def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery], end: int) -> Iterator[int]:
+    """The numbers in merged ranges that are in `among`, ascending and below `end`, one after the other.
 
     A peer may send any range, so the shorter of the two is walked: the ranges or `among`.
     """
     if sum(last - first + 1 for first, last in ranges) <= len(among):
-        return [number for first, last in ranges for number in range(first, last + 1) if number in among]
+        for first, last in ranges:
+            for number in range(first, min(last + 1, end)):
+                if number in among:
+                    yield number
+        return
     numbers = sorted(among)
-    found: list[int] = []
     for first, last in ranges:
-        found += numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
-    return found
+        for number in islice(numbers, bisect_left(numbers, first), bisect_right(numbers, last)):
+            if number in among:
+                yield number

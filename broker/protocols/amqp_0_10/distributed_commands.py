@@ -32,7 +32,7 @@ from qstore.broker.model.errors import (
     IllegalStateError,
     ModelError,
 )
-from qstore.broker.model.transactions.branch import Status
+from qstore.broker.model.transactions.branch import Branch, Done, Status
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
 from qstore.formats.amqp_0_10.codes import XaStatus
@@ -95,22 +95,20 @@ def _selected(session: ServerSession) -> SessionBranches:
 
 def _prepare(session: ServerSession, number: int, values: _Values) -> None:
     branch = session.broker.distributed.find(_xid_of(values), session)
-    _finish(session, number, branch.prepare)
+    _finish(session, number, branch, branch.prepare)
 
 
 def _commit(session: ServerSession, number: int, values: _Values) -> None:
     branch = session.broker.distributed.find(_xid_of(values), session)
-    _finish(session, number, partial(branch.commit, one_phase=bool(values["one_phase"])))
+    _finish(session, number, branch, partial(branch.commit, one_phase=bool(values["one_phase"])))
 
 
 def _rollback(session: ServerSession, number: int, values: _Values) -> None:
     branch = session.broker.distributed.find(_xid_of(values), session)
-    _finish(session, number, branch.roll_back)
+    _finish(session, number, branch, branch.roll_back)
 
 
-def _finish(
-    session: ServerSession, number: int, act: Callable[[Callable[[Status, ModelError | None], None]], None]
-) -> None:
+def _finish(session: ServerSession, number: int, branch: Branch, act: Callable[[Done], None]) -> None:
     """Prepare, commit or roll back; the result is sent, and the command completed, when that is done."""
     session.ledger.postpone(number)
 
@@ -124,6 +122,8 @@ def _finish(
             session.completed_later(number)
 
     act(done)
+    session.wait_for(branch)
+    session.wait_for(branch.work)
 
 
 def _recover(session: ServerSession, number: int, _values: _Values) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import AMQP_0_10, JMS_SELECTOR, SELECTOR
 from qstore.broker.model.authorization import Action
@@ -33,7 +34,19 @@ from qstore.broker.model.events import SessionFlow
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector
-from qstore.broker.model.settlement import Settled, accept, purge, reject, release, subscribe
+from qstore.broker.model.settlement import (
+    AT_ONCE,
+    MOVED_AT_ONCE,
+    Settled,
+    accept,
+    accept_in_turns,
+    purge,
+    reject,
+    reject_in_turns,
+    release,
+    release_in_turns,
+    subscribe,
+)
 from qstore.broker.protocols.amqp_0_10.selective_subscription import SelectiveSubscription
 from qstore.broker.protocols.amqp_0_10.sequence import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
@@ -41,6 +54,9 @@ from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_result
 from qstore.formats.values import EMPTY_MAP
+
+if TYPE_CHECKING:
+    from qstore.broker.model.transactions.local import LocalTransaction
 
 _MAX_SUBSCRIPTIONS: Final = 10_000  # of one session
 _ACCEPT_MODES: Final = frozenset(AcceptMode)
@@ -55,18 +71,39 @@ _Values = dict[str, Any]
 
 def _accept(session: ServerSession, number: int, values: _Values) -> None:
     transaction, deliveries = session.transaction, session.deliveries
+    transfers, near = values["transfers"], session.sent
     if transaction is not None:
         take = deliveries.accept_at_commit if session.branches is None else deliveries.settle
-        for queue, entry in take(values["transfers"], session.sent):
+        if deliveries.are_more(AT_ONCE, transfers, near):
+            session.do_in_turns(number, _accept_at_commit(session, number, transaction, take(transfers, near)))
+            return
+        for queue, entry in take(transfers, near):
             transaction.accept(queue, entry)
         return
-    acquired = deliveries.settle(values["transfers"], session.sent)
-    _complete(session, number, accept(session.broker.tick, acquired, partial(_settled, session, number)))
+    acquired, done = deliveries.settle(transfers, near), partial(_settled, session, number)
+    if deliveries.are_more(AT_ONCE, transfers, near):
+        session.do_in_turns(number, accept_in_turns(session.tick, acquired, done))
+    else:
+        _complete(session, number, accept(session.tick, acquired, done))
+
+
+def _accept_at_commit(
+    session: ServerSession, number: int, transaction: LocalTransaction, acquired: Iterator[tuple[Queue, Entry]]
+) -> Iterator[None]:
+    """Accept many messages in a transaction, as work in turns."""
+    while portion := list(islice(acquired, AT_ONCE)):
+        for queue, entry in portion:
+            transaction.accept(queue, entry)
+        yield
+    session.completed_later(number)
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
-    acquired = _take_back(session, values)
-    _complete(session, number, reject(session.broker, acquired, partial(_settled, session, number)))
+    acquired, done = _take_back(session, values), partial(_settled, session, number)
+    if session.deliveries.are_more(MOVED_AT_ONCE, values["transfers"], session.sent):
+        session.do_in_turns(number, reject_in_turns(session.broker, acquired, done))
+    else:
+        _complete(session, number, reject(session.broker, acquired, done))
 
 
 def _complete(session: ServerSession, number: int, settled: Settled) -> None:
@@ -85,8 +122,19 @@ def _settled(session: ServerSession, number: int, error: Exception | None) -> No
         session.completed_later(number)
 
 
-def _release(session: ServerSession, _number: int, values: _Values) -> None:
-    release(_take_back(session, values), is_redelivered=bool(values["set_redelivered"]))
+def _release(session: ServerSession, number: int, values: _Values) -> None:
+    acquired, is_redelivered = _take_back(session, values), bool(values["set_redelivered"])
+    if session.deliveries.are_more(AT_ONCE, values["transfers"], session.sent):
+        session.do_in_turns(number, _release_in_turns(session, number, acquired, is_redelivered=is_redelivered))
+    else:
+        release(acquired, is_redelivered=is_redelivered)
+
+
+def _release_in_turns(
+    session: ServerSession, number: int, acquired: Iterator[tuple[Queue, Entry]], *, is_redelivered: bool
+) -> Iterator[None]:
+    yield from release_in_turns(acquired, is_redelivered=is_redelivered)
+    session.completed_later(number)
 
 
 def _take_back(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
@@ -98,8 +146,19 @@ def _take_back(session: ServerSession, values: _Values) -> Iterator[tuple[Queue,
 
 
 def _acquire(session: ServerSession, number: int, values: _Values) -> None:
-    acquired = session.deliveries.acquire(values["transfers"], session.sent)
+    work = _acquiring(session, number, values)
+    if len(session.deliveries.browsed) > AT_ONCE:
+        session.do_in_turns(number, work)
+    else:
+        for _ in work:
+            pass
+
+
+def _acquiring(session: ServerSession, number: int, values: _Values) -> Iterator[None]:
+    acquired: list[tuple[int, int]] = []
+    yield from session.deliveries.acquire(values["transfers"], session.sent, acquired)
     session.send_result(number, encode_result("message.acquire", transfers=wrap_ranges(acquired)))
+    session.completed_later(number)
 
 
 # ---- subscriptions ----
@@ -191,8 +250,12 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
-    _, settled = purge(session.broker, session, session.find_queue(values["queue"], Action.PURGE))
-    _complete(session, number, settled)
+    queue = session.find_queue(values["queue"], Action.PURGE)
+    work = purge(session.broker, session, queue, lambda _, error: _settled(session, number, error))
+    if work is not None:
+        session.do_in_turns(number, work)
+    else:
+        session.ledger.postpone(number)
 
 
 #: Command -> function.

@@ -504,3 +504,15 @@ class ServerConnection(SessionConnection):
         session = self.sessions.get(channel)
         if session is not None:
             session.too_large()
+
+    def stalled(self, channel: int) -> None:
+        """The sender of a message has stalled."""
+        session = self.sessions.get(channel)
+        if session is not None:
+            session.stalled()
+
+    def on_timer(self, now: float) -> None:
+        """As `Connection.on_timer`, and check incomplete messages."""
+        if self._assembler.pending_bytes or self._assembler.is_paused:
+            self._assembler.on_timer(now)
+        super().on_timer(now)

@@ -15,7 +15,7 @@ Source: AMQP 0-10.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -33,7 +33,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.model.settlement import AT_ONCE, release_in_turns, unsubscribe
 from qstore.broker.protocols.amqp_0_10.deliveries import Deliveries
 from qstore.broker.protocols.amqp_0_10.delivering import DeliveringConnection, DeliveringSession
 from qstore.broker.protocols.amqp_0_10.error_codes import code_of
@@ -52,6 +52,9 @@ _LOG: Final = log_of("Protocol")
 
 _FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame reserved for its frame header, with some to spare
 
+
+COST_OF_MESSAGE: Final = 64
+"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
 
 MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
@@ -243,11 +246,40 @@ class ServerSession(DeliveringSession[SessionConnection]):
                 self.completed_later(number)
             else:
                 self.fail_command(number, payload, error)
-            paused, self._paused = self._paused, []
-            for each in paused:  # more than one if other connections took the session over meanwhile
-                each.resume()
+            self._resume_paused()
 
         connection.run(work, done)
+
+    def do_in_turns(self, number: int, work: Iterator[None], payload: bytes = b"") -> None:
+        """Do a command's work in turns, with the connection's input paused: later ones see its effect.
+
+        The command is postponed, and the work completes it.
+        """
+        self.ledger.postpone(number)
+        if not self.tick.turns.do(self, self._guarded(number, work, payload)):
+            self.connection.pause()
+            self._paused.append(self.connection)
+
+    def wait_for(self, owner: object) -> None:
+        """Pause the connection's input while there is work of this owner in turns."""
+        turns = self.tick.turns
+        if turns.has(owner):
+            self.connection.pause()
+            self._paused.append(self.connection)
+            turns.after(owner, self._resume_paused)
+
+    def _guarded(self, number: int, work: Iterator[None], payload: bytes) -> Iterator[None]:
+        try:
+            yield from work
+        except ModelError as error:
+            self.fail_command(number, payload, error)
+        finally:
+            self._resume_paused()
+
+    def _resume_paused(self) -> None:
+        paused, self._paused = self._paused, []
+        for each in paused:  # more than one if other connections took the session over meanwhile
+            each.resume()
 
     def completed_later(self, number: int) -> None:
         """Complete a postponed command."""
@@ -288,6 +320,11 @@ class ServerSession(DeliveringSession[SessionConnection]):
         error = ResourceLimitExceededError(f"the message is larger than {limit} bytes")
         self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
+    def stalled(self) -> None:
+        """The sender of a message has stalled, and what has come of it was discarded."""
+        error = ResourceLimitExceededError("a message was begun, and its sender has stalled")
+        self.fail_command(self.received, MESSAGE_TRANSFER, error)
+
     def stream_began(self) -> None:
         """A command is sent as a stream: no message is sent before its end."""
         self.can_send = False
@@ -303,7 +340,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
     def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
         """Record a delivery."""
         connection = self.connection
-        connection.room -= size
+        connection.room -= size + COST_OF_MESSAGE
         self.tick.outputs[connection] = None
         self.deliveries.add(number, subscription, entry, size)
         if subscription.acquires and not subscription.is_accepting:
@@ -476,12 +513,19 @@ class ServerSession(DeliveringSession[SessionConnection]):
             self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
-        for delivery in self.deliveries.take_all():
-            if not delivery.subscription.queue.is_gone and delivery.entry.state == ACQUIRED:
-                delivery.subscription.queue.release(delivery.entry, is_redelivered=True)
+        turns = self.tick.turns
+        if len(self.deliveries.unsettled) > AT_ONCE or turns.has(self):  # what it has asked for before comes first
+            turns.do(self, self._give_back_in_turns())
+        else:
+            for queue, entry in self.deliveries.take_all():
+                if not queue.is_gone and entry.state == ACQUIRED:
+                    queue.release(entry, is_redelivered=True)
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
             self._disown(queue)
+
+    def _give_back_in_turns(self) -> Iterator[None]:
+        yield from release_in_turns(self.deliveries.take_all(), is_redelivered=True)
 
     def add_exclusive_queue(self, queue: Queue) -> None:
         """Make a queue exclusive to the session, which may have ended by now."""

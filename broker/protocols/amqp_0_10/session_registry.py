@@ -51,7 +51,8 @@ class SessionRegistry:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clock, settings = broker.clock, broker.settings
-        self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
+        largest = settings.max_message_bytes
+        self.budget = Budget(max(settings.max_unfinished_bytes, largest), largest, broker.tick.turns)
         self.events, self.arguments = broker.events, broker.arguments
         self.interrupted = InterruptedMessages(settings)
         self.admission = Admission(broker.authorization, broker.quotas)

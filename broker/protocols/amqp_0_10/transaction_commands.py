@@ -11,7 +11,7 @@ Source: AMQP 0-10, class tx.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from qstore.broker.model.errors import IllegalStateError, ModelError
@@ -29,8 +29,8 @@ def _select(session: ServerSession, _number: int, _values: _Values) -> None:
 
 def _commit(session: ServerSession, number: int, _values: _Values) -> None:
     transaction = _end(session)
-    session.ledger.postpone(number)
-    accepted = session.deliveries.commit()
+    is_large = transaction.accepts_many
+    accepted = {} if is_large else session.deliveries.commit()
 
     def done(error: ModelError | None) -> None:
         session.is_committing = False
@@ -41,6 +41,10 @@ def _commit(session: ServerSession, number: int, _values: _Values) -> None:
             session.completed_later(number)
 
     session.is_committing = True
+    if is_large:
+        session.do_in_turns(number, _commit_in_turns(session, transaction, done))
+        return
+    session.ledger.postpone(number)
     try:
         transaction.commit(done)
     except ModelError:
@@ -48,6 +52,14 @@ def _commit(session: ServerSession, number: int, _values: _Values) -> None:
         session.deliveries.unsettled.update(accepted)
         session.txn_rejects += 1
         raise
+
+
+def _commit_in_turns(
+    session: ServerSession, transaction: LocalTransaction, done: Callable[[ModelError | None], None]
+) -> Iterator[None]:
+    """Commit a transaction that accepts many messages."""
+    yield from session.deliveries.commit_in_turns()
+    yield from transaction.commit_in_turns(done)
 
 
 def _rollback(session: ServerSession, _number: int, _values: _Values) -> None:

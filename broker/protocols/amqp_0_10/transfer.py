@@ -16,7 +16,7 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -215,6 +215,22 @@ class TransferMessage(Message):
             raise HeaderTooLargeError(len(header), MAX_HEADER_BYTES)
         properties = properties._replace(handling=self.handling)
         return TransferMessage(header, self.body if self.has_body else None, exchange, properties, 0.0)
+
+    @property
+    def likeness(self) -> Hashable:
+        """As `Message.likeness`: its header."""
+        return self.header, self.exchange
+
+    def readdressed_as(self, other: Message) -> TransferMessage:
+        """As `Message.readdressed_as`."""
+        assert isinstance(other, TransferMessage)
+        properties = DeliveryProperties(b"", other.routing_key, other.is_persistent, self.handling, None, 0)
+        return TransferMessage(other.header, self.body if self.has_body else None, other.exchange, properties, 0.0)
+
+    def bodiless(self) -> TransferMessage:
+        """As `Message.bodiless`."""
+        properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
+        return TransferMessage(self.header, None, self.exchange, properties, 0.0)
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
         """Its header for a consumer: with the remaining ttl, and the redelivered mark if it was delivered before."""

@@ -7,7 +7,8 @@
 
 The model defines these outcomes (`settlement`); the protocol has no answers to them, so nothing waits for the disk.
 A delivery tag that is unknown, or was settled before, closes the channel. In a transaction, acknowledged deliveries
-are out of reach until its end, and unacknowledged again after a rollback.
+are out of reach until its end, and unacknowledged again after a rollback. Many deliveries are settled in turns, with
+the connection's input paused.
 
 Source: AMQP 0-9-1, class basic and tx; RabbitMQ, "Consumer Acknowledgements and Publisher Confirms".
 """
@@ -16,24 +17,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from heapq import merge
+from itertools import chain, islice
 from typing import Final
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import accept, reject, release
+from qstore.broker.model.settlement import (
+    AT_ONCE,
+    MOVED_AT_ONCE,
+    accept,
+    drained,
+    reject,
+    reject_in_turns,
+    release,
+    release_in_turns,
+)
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer
 from qstore.broker.protocols.amqp_0_9_1.delivering import Delivery
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 
+_COPIED_AT_ONCE: Final = 4_000  # deliveries that become unacknowledged again in one turn
 _SPARE: Final = 1_000  # tags without a delivery that are looked at nevertheless
 
 
 def acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
     """basic.ack. Raises SoftError or InternalError."""
     if multiple:
+        if len(channel.unsettled) > AT_ONCE:
+            channel.do_in_turns(_acknowledging(channel, _take_in_turns(channel, tag)))
+            return
         taken = _take(channel, tag, multiple=True)
     else:
         delivery = channel.unsettled.pop(tag, None)
@@ -51,6 +68,14 @@ def acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
 
 def refuse(channel: Channel, tag: int, *, multiple: bool, requeue: bool) -> None:
     """basic.nack and basic.reject. Raises SoftError or ModelError."""
+    if multiple and len(channel.unsettled) > MOVED_AT_ONCE:
+        portions = _take_in_turns(channel, tag)
+        if channel.transaction is not None:
+            channel.do_in_turns(_refusing(channel, portions, requeue=requeue))
+        else:
+            deliveries = chain.from_iterable(taken.values() for taken in portions)
+            channel.do_in_turns(_refuse_in_turns(channel, deliveries, requeue=requeue))
+        return
     taken = _take(channel, tag, multiple=multiple)
     if channel.transaction is not None:
         channel.refused.update({each: (delivery, requeue) for each, delivery in taken.items()})
@@ -69,8 +94,73 @@ def _refuse(channel: Channel, taken: dict[int, Delivery], *, requeue: bool) -> N
 def recover(channel: Channel) -> None:
     """basic.recover: make all unacknowledged messages available again."""
     taken, channel.unsettled = channel.unsettled, {}
+    if len(taken) > AT_ONCE:
+        channel.do_in_turns(_refuse_in_turns(channel, drained(taken), requeue=True))
+        return
     release(_taken(taken), is_redelivered=True)
     channel.return_credit(taken.values())
+
+
+# ---- many deliveries, in turns ----
+
+
+def _take_in_turns(channel: Channel, tag: int) -> Iterator[dict[int, Delivery]]:
+    """As `_take` with `multiple`, in portions. Raises SoftError at once if there are none."""
+    if tag > channel.last_tag or (tag and next(iter(channel.unsettled)) > tag):
+        raise _unknown(tag)
+    if tag:
+        channel.settled_below = max(channel.settled_below, tag + 1)
+    return _portions_below(channel, tag or channel.last_tag)
+
+
+def _portions_below(channel: Channel, tag: int) -> Iterator[dict[int, Delivery]]:
+    while True:
+        unsettled = channel.unsettled
+        tags = [each for each in islice(unsettled, AT_ONCE) if each <= tag]
+        if not tags:
+            return
+        yield {each: unsettled.pop(each) for each in tags}
+
+
+def _acknowledging(channel: Channel, portions: Iterator[dict[int, Delivery]]) -> Iterator[None]:
+    transaction = channel.transaction
+    for taken in portions:
+        if transaction is not None:
+            channel.settled.update(taken)
+            for queue, entry in _taken(taken):
+                transaction.accept(queue, entry)
+        else:
+            accept(channel.broker.tick, _taken(taken), partial(_settled, channel))
+            channel.return_credit(taken.values())
+        yield
+
+
+def _refusing(channel: Channel, portions: Iterator[dict[int, Delivery]], *, requeue: bool) -> Iterator[None]:
+    for taken in portions:
+        channel.refused.update({each: (delivery, requeue) for each, delivery in taken.items()})
+        yield
+
+
+def _refuse_in_turns(channel: Channel, deliveries: Iterator[Delivery], *, requeue: bool) -> Iterator[None]:
+    """As `_refuse`; what the consumers had of credit returns when all are refused."""
+    settled: dict[BasicConsumer, int] = {}
+    acquired = _counted(deliveries, settled)
+    try:
+        if requeue:
+            yield from release_in_turns(acquired, is_redelivered=True)
+        else:
+            yield from reject_in_turns(channel.broker, acquired, partial(_settled, channel))
+    finally:
+        channel.give_credit(settled)
+
+
+def _counted(deliveries: Iterator[Delivery], settled: dict[BasicConsumer, int]) -> Iterator[tuple[Queue, Entry]]:
+    """As `_taken`; and how many each consumer had is counted."""
+    for queue, entry, consumer in deliveries:
+        if consumer is not None:
+            settled[consumer] = settled.get(consumer, 0) + 1
+        if consumer is None or consumer.acquires:
+            yield queue, entry
 
 
 def _settled(channel: Channel, error: Exception | None) -> None:
@@ -128,13 +218,17 @@ def commit(channel: Channel) -> None:
     def done(error: ModelError | None) -> None:
         if error is not None:
             channel.txn_rejects += 1
-            release(_taken({tag: delivery for tag, (delivery, _) in refused.items()}), is_redelivered=True)
+            of_refused = _counted((delivery for delivery, _ in refused.values()), {})
+            channel.broker.tick.turns.do(channel, release_in_turns(of_refused, is_redelivered=True))
             connection.fail(channel, error)
         else:
             _committed(channel, returns, settled, refused)
         connection.unpause()
 
     connection.pause()
+    if transaction.accepts_many:
+        channel.broker.tick.turns.do(channel, transaction.commit_in_turns(done))
+        return
     try:
         transaction.commit(done)
     except ModelError:
@@ -156,6 +250,10 @@ def _committed(
         for method, message in returns:
             channel.send_content(method, message)
         channel.send("tx.commit-ok")
+    if len(settled) + len(refused) > MOVED_AT_ONCE:
+        channel.do_in_turns(_after_commit(channel, settled, refused))
+        return
+    if channel.is_open:
         channel.return_credit(settled.values())
     left = dict(refused)
     try:
@@ -167,6 +265,29 @@ def _committed(
         channel.connection.fail(channel, error)
 
 
+def _after_commit(
+    channel: Channel, settled: dict[int, Delivery], refused: dict[int, tuple[Delivery, bool]]
+) -> Iterator[None]:
+    """A transaction of many deliveries is on the disk: do what needs no transaction."""
+    deliveries = drained(settled)
+    while portion := list(islice(deliveries, AT_ONCE)):
+        channel.return_credit(portion)
+        yield
+    requeued: list[Delivery] = []
+    rejected = _rejected(refused, requeued)
+    yield from _refuse_in_turns(channel, rejected, requeue=False)
+    yield from _refuse_in_turns(channel, iter(requeued), requeue=True)
+
+
+def _rejected(refused: dict[int, tuple[Delivery, bool]], requeued: list[Delivery]) -> Iterator[Delivery]:
+    """Those that are not requeued; the others are added to a list."""
+    for delivery, requeue in drained(refused):
+        if requeue:
+            requeued.append(delivery)
+        else:
+            yield delivery
+
+
 def roll_back(channel: Channel) -> None:
     """tx.rollback: what was published is gone, what was settled is unacknowledged."""
     transaction = channel.transaction
@@ -174,12 +295,43 @@ def roll_back(channel: Channel) -> None:
     channel.broker.end_transaction(transaction)
     channel.txn_rejects += 1
     begin_transaction(channel)
+    if len(channel.settled) + len(channel.refused) > AT_ONCE:
+        channel.do_in_turns(_rolling_back(channel))
+        return
     refused = {tag: delivery for tag, (delivery, _) in channel.refused.items()}
     again = {**channel.unsettled, **channel.settled, **refused}
     channel.unsettled = dict(sorted(again.items()))
     channel.settled_below = min(channel.unsettled, default=1)
     channel.settled, channel.refused, channel.returns = {}, {}, []
     channel.send("tx.rollback-ok")
+
+
+def _rolling_back(channel: Channel) -> Iterator[None]:
+    """As `roll_back`, of many deliveries."""
+    held, settled, refused = channel.unsettled, channel.settled, channel.refused
+    channel.unsettled, channel.settled, channel.refused, channel.returns = {}, {}, {}, []
+    runs: list[list[tuple[int, Delivery]]] = []
+    back = chain(settled.items(), ((tag, delivery) for tag, (delivery, _) in refused.items()))
+    while portion := sorted(islice(back, AT_ONCE)):
+        if runs and runs[-1][-1] < portion[0]:
+            runs[-1] += portion
+        else:
+            runs.append(portion)
+        yield
+    items = merge(held.items(), *runs)
+    again: dict[int, Delivery] = {}
+    while portion := list(islice(items, _COPIED_AT_ONCE)):
+        again.update(portion)
+        yield
+    while len(channel.unsettled) > _COPIED_AT_ONCE:  # delivered meanwhile
+        later, channel.unsettled = channel.unsettled, {}
+        again.update(later)
+        yield
+    again.update(channel.unsettled)
+    channel.unsettled = again
+    channel.settled_below = next(iter(again), 1)
+    if channel.is_open:
+        channel.send("tx.rollback-ok")
 
 
 def begin_transaction(channel: Channel) -> None:

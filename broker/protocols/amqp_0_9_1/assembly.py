@@ -13,9 +13,9 @@ After an error of a channel, its frames are in flight until the client knows: be
 content are discarded. Methods are passed on; the receiver ignores them.
 
 Limits: a frame has at most the negotiated size; the body's size is known from its header, and checked there; all
-incomplete messages together have a limit, too, which counts all their frames. The payload alone of a body frame may
-have the negotiated size: some clients cut bodies without room for the frame's own 8 bytes (amqpstorm), and RabbitMQ
-takes their frames.
+incomplete messages together have a limit, too, which counts all their frames. What finds no room waits (`budget`). The
+payload alone of a body frame may have the negotiated size: some clients cut bodies without room for the frame's own 8
+bytes (amqpstorm), and RabbitMQ takes their frames.
 
 Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE).
 """
@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from qstore.broker.model.content import Content, IncomingContent
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
-from qstore.broker.protocols.budget import Budget
+from qstore.broker.protocols.budget import Budget, Pace
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
 from qstore.formats.amqp_0_9_1.methods import PUBLISH
@@ -58,14 +58,23 @@ class Receiver(Protocol):
     def too_large(self, channel: int, size: int) -> None:
         """A message with a body of `size` bytes exceeds a limit; it and later content on the channel are discarded."""
 
+    def stalled(self, channel: int, size: int) -> None:
+        """Likewise, a message whose sender has stalled."""
+
+    def pause(self) -> None:
+        """Do not read on: a message waits for room."""
+
+    def unpause(self) -> None:
+        """Read on."""
+
 
 class _Partial:
     """An incomplete message."""
 
-    __slots__ = ("body", "header", "payload", "size")
+    __slots__ = ("body", "header", "pace", "payload", "size")
 
     def __init__(self, payload: bytes) -> None:
-        self.payload, self.header = payload, b""
+        self.payload, self.header, self.pace = payload, b"", Pace()
         self.body = IncomingContent()
         self.size = -1  # of the body, from the header
 
@@ -190,8 +199,9 @@ class Assembler:
                     messages += 1
                     continue
             payload = data[at + _HEAD : following - 1]
+            if not self._takes_frame(kind, channel, payload):
+                break
             at = following
-            self._take_frame(kind, channel, payload)
         else:
             taken = self.max_at_once
             self.is_behind = end - at >= OVERHEAD
@@ -248,6 +258,7 @@ class Assembler:
             self.drop(channel)
         self._dropping.clear()
         self._rest = b""
+        self._budget.forget(self)
 
     def drop_receiver(self) -> None:
         """Drop the reference to the receiver, after `close`: it breaks a reference cycle."""
@@ -255,62 +266,102 @@ class Assembler:
 
     def _count(self, size: int) -> None:
         self.pending_bytes += size
-        self._budget.used += size
+        budget = self._budget
+        budget.used += size
+        budget.holds(self, self.pending_bytes)
+        if size < 0:
+            budget.freed()
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self, size: int, of_message: int) -> bool:
         """Whether so many bytes of an incomplete message can be kept; then they are counted."""
-        if self._budget.used + size > self._budget.max_bytes:
+        budget = self._budget
+        if not budget.has_room(size, of_message):
             return False
+        if budget.waiting:
+            budget.has_found(self)
         self._count(size)
         return True
 
+    def _waits(self, channel: int, size: int) -> bool:
+        """There is no room for a frame. Whether it waits; otherwise its message is refused."""
+        if self._budget.may_wait(self):
+            self._receiver.pause()
+            return True
+        self._refuse(channel, size)
+        return False
+
+    def found_room(self) -> None:
+        """As `Holder.found_room`."""
+        self._receiver.unpause()
+
+    def on_timer(self, now: float) -> None:
+        """Refuse messages whose senders have stalled, and what has waited for room for too long."""
+        budget = self._budget
+        if budget.is_overdue(self, now):
+            budget.forget(self)
+            for channel, partial in list(self._partial.items()):
+                self._refuse(channel, max(partial.size, 0))
+            self.found_room()
+            return
+        is_read = not self.is_paused
+        for channel, partial in list(self._partial.items()):
+            if partial.pace.has_stalled(partial.held_bytes, now, budget, is_read=is_read):
+                size = max(partial.size, 0)
+                self.drop(channel)
+                self._receiver.stalled(channel, size)
+
     # ---- single frames ----
 
-    def _take_frame(self, kind: int, channel: int, payload: bytes) -> None:
+    def _takes_frame(self, kind: int, channel: int, payload: bytes) -> bool:
+        """Process a frame. Returns False if it has to wait for room."""
         if kind == HEARTBEAT:
             if channel or payload:
                 raise HardError(ReplyCode.FRAME_ERROR, "a heartbeat has a channel or a payload")
-            return
+            return True
         if kind not in (METHOD, HEADER, BODY):
             raise HardError(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
         if kind != METHOD and channel in self._dropping:
-            return
+            return True
         partial = self._partial.get(channel)
         if partial is None:
             if kind != METHOD:
                 raise HardError(ReplyCode.UNEXPECTED_FRAME, "content where a method must begin")
             if not self._receiver.begins(channel):
                 self._dropping.add(channel)
-            elif self._has_room(len(payload)):
+            elif self._has_room(len(payload), len(payload)):
                 self._partial[channel] = _Partial(payload)
             else:
-                self._refuse(channel, len(payload))
+                return not self._waits(channel, len(payload))
         elif kind == METHOD or (kind == HEADER) is (partial.size >= 0):
             raise HardError(ReplyCode.UNEXPECTED_FRAME, f"a frame of type {kind} within a message's content")
         elif kind == HEADER:
-            self._begin_body(partial, channel, payload)
+            return self._begins_body(partial, channel, payload)
         else:
-            self._add_body(partial, channel, payload)
+            return self._adds_body(partial, channel, payload)
+        return True
 
-    def _begin_body(self, partial: _Partial, channel: int, header: bytes) -> None:
+    def _begins_body(self, partial: _Partial, channel: int, header: bytes) -> bool:
         size = body_size(header)
-        if size > self.max_body or not self._has_room(len(header)):
+        if size > self.max_body:
             self._refuse(channel, size)
-            return
+            return True
+        if not self._has_room(len(header), size):
+            return not self._waits(channel, size)
         partial.header, partial.size = header, size
         if not size:
             self._finish(partial, channel)
+        return True
 
-    def _add_body(self, partial: _Partial, channel: int, piece: bytes) -> None:
+    def _adds_body(self, partial: _Partial, channel: int, piece: bytes) -> bool:
         if partial.body.size + len(piece) > partial.size:
             text = f"a body of more than the {partial.size} bytes that its header gives"
             raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
-        if not self._has_room(len(piece)):
-            self._refuse(channel, partial.size)
-            return
+        if not self._has_room(len(piece), partial.size):
+            return not self._waits(channel, partial.size)
         partial.body.add(piece)
         if partial.body.size == partial.size:
             self._finish(partial, channel)
+        return True
 
     def _refuse(self, channel: int, size: int) -> None:
         self.drop(channel)

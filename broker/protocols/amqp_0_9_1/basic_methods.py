@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from qstore.broker.model.arguments import AMQP_0_9_1
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import ResourceLockedError
+from qstore.broker.model.errors import ModelError, ResourceLockedError
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replies import REPLY_TO
-from qstore.broker.model.settlement import Settled, purge, subscribe
+from qstore.broker.model.settlement import purge, subscribe
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import begin_transaction, commit, recover, refuse, roll_back
 from qstore.broker.protocols.amqp_0_9_1.arguments import check_consumer_arguments
 from qstore.broker.protocols.amqp_0_9_1.channel import MAX_CONSUMERS, MAX_UNACKNOWLEDGED, Channel
@@ -159,23 +159,23 @@ def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _purge(channel: Channel, values: _Values, _payload: bytes) -> None:
     queue = channel.find_queue(values["queue"], Action.PURGE)
-    count, settled = purge(channel.broker, channel.connection, queue)
-    if values["nowait"]:
-        return
-    if settled is Settled.NOW:
-        channel.send("queue.purge-ok", message_count=count)
-        return
-    connection = channel.connection
+    connection, is_told = channel.connection, not values["nowait"]
     connection.pause()
 
-    def done(error: Exception | None) -> None:
+    def done(count: int, error: Exception | None) -> None:
         if error is not None:
             connection.fail(channel, error)
-        elif channel.is_open:
+        elif channel.is_open and is_told:
             channel.send("queue.purge-ok", message_count=count)
         connection.unpause()
 
-    channel.broker.tick.when_synced(done)
+    try:
+        work = purge(channel.broker, channel.connection, queue, done)
+    except ModelError:
+        connection.unpause()
+        raise
+    if work is not None:
+        channel.do_in_turns(work)
 
 
 # ---- settlement ----
@@ -191,7 +191,12 @@ def _reject(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _recover(channel: Channel, values: _Values, _payload: bytes) -> None:
     _recover_async(channel, values, _payload)
-    channel.send("basic.recover-ok")
+    channel.broker.tick.turns.after(channel, partial(_recovered, channel))
+
+
+def _recovered(channel: Channel) -> None:
+    if channel.is_open:
+        channel.send("basic.recover-ok")
 
 
 def _recover_async(channel: Channel, values: _Values, _payload: bytes) -> None:

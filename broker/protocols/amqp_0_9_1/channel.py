@@ -13,8 +13,9 @@ Source: AMQP 0-9-1, classes channel, basic and tx; RabbitMQ, "Consumer Acknowled
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -27,7 +28,7 @@ from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ranking import FOREMOST
-from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.model.settlement import AT_ONCE, drained, release_in_turns, unsubscribe
 from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
 from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
 from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Getter
@@ -215,6 +216,19 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
         connection.run(work, done)
 
+    def do_in_turns(self, work: Iterator[None], payload: bytes = b"") -> None:
+        """Do what a method asks for in turns, with the connection's input paused: later ones see its effect."""
+        self.connection.pause()
+        self.broker.tick.turns.do(self, self._guarded(work, payload))
+
+    def _guarded(self, work: Iterator[None], payload: bytes) -> Iterator[None]:
+        try:
+            yield from work
+        except ModelError as error:
+            self.connection.fail(self, error, payload)
+        finally:
+            self.connection.unpause()
+
     # ---- queues and consumers ----
 
     def queue_name(self, given: str) -> str:
@@ -370,6 +384,17 @@ class Channel(DeliveringChannel[ChannelConnection]):
                 consumer.limit = limit
                 consumer.wake()
 
+    def give_credit(self, settled: Mapping[BasicConsumer, int]) -> None:
+        """As `return_credit`, of many deliveries: how many were settled of each consumer."""
+        before = self.credit
+        self.credit = before + sum(settled.values())
+        for consumer, count in settled.items():
+            consumer.credit += count
+            consumer.wake()
+        if before <= 0 < self.credit:
+            for consumer in self.consumers.values():
+                consumer.wake()
+
     def set_limit(self, count: int) -> None:
         """All consumers together may have that many messages unacknowledged; 0 for the most."""
         limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED
@@ -481,9 +506,23 @@ class Channel(DeliveringChannel[ChannelConnection]):
             self.connection.unpause()
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer)
-        held = {**self.unsettled, **self.settled, **{tag: each for tag, (each, _) in self.refused.items()}}
-        self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []
-        for queue, entry, holder in held.values():
-            is_taken = holder is None or holder.acquires
-            if is_taken and not queue.is_gone and entry.state == ACQUIRED:
+        held = len(self.unsettled) + len(self.settled) + len(self.refused)
+        turns = self.broker.tick.turns
+        if held > AT_ONCE or turns.has(self):  # what the client has asked for before comes first
+            turns.do(self, self._give_back_in_turns())
+            return
+        for queue, entry in self._take_all():
+            if not queue.is_gone and entry.state == ACQUIRED:
                 queue.release(entry, is_redelivered=True)
+
+    def _give_back_in_turns(self) -> Iterator[None]:
+        yield from release_in_turns(self._take_all(), is_redelivered=True)
+
+    def _take_all(self) -> Iterator[tuple[Queue, Entry]]:
+        """All messages that the client has not settled for good, which the channel forgets."""
+        refused = drained(self.refused)
+        held = chain(drained(self.unsettled), drained(self.settled), (delivery for delivery, _ in refused))
+        self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []
+        for queue, entry, holder in held:
+            if holder is None or holder.acquires:
+                yield queue, entry

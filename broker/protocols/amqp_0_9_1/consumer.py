@@ -32,6 +32,9 @@ UNLIMITED: Final = 1 << 62
 LARGE: Final = 256 * 1024
 """Bytes of a body beyond which it is sent in portions."""
 
+COST_OF_MESSAGE: Final = 64
+"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
+
 ConsumingChannel: TypeAlias = DeliveringChannel[DeliveringConnection]
 """The channel of a consumer."""
 
@@ -150,7 +153,7 @@ class BasicConsumer:
         else:
             channel.send_content(encode_deliver(self._start, tag, entry.is_redelivered, routed), message)
         self.delivered += 1
-        connection.room -= length + len(header)
+        connection.room -= length + len(header) + COST_OF_MESSAGE
         connection.has_output()
         if no_ack:
             if self.acquires:

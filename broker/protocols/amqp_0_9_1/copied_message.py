@@ -7,7 +7,7 @@ times the memory of the header.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Message, StoredForm
@@ -44,6 +44,11 @@ class CopiedMessage(BasicMessage):
             )
             for key in self.keys
         ]  # fmt: skip
+
+    @property
+    def likeness(self) -> Hashable:
+        """As `Message.likeness`: it is like no other, because its header is not all."""
+        return None
 
     @property
     def keys(self) -> tuple[str, ...]:

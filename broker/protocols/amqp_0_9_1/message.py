@@ -12,7 +12,7 @@ A stored message is `u32 header size | u32 mark | u64 expiration | exchange | ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -32,6 +32,8 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_siz
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
+_SIZE_AT: Final = 4  # where the size of the body begins in a content header, after class and weight
+_SIZE_END: Final = 12
 _MAX_HEADER: Final = 0xFFFF  # bytes that one may get by what the broker adds: all but small frames have room for it
 
 
@@ -145,6 +147,25 @@ class BasicMessage(Message):
             raise HeaderTooLargeError(len(header), limit)
         return BasicMessage(
             header, self.body, exchange, routing_key, routed, self.is_persistent, self.handling, 0.0
+        )  # fmt: skip
+
+    @property
+    def likeness(self) -> Hashable:
+        """As `Message.likeness`: all of its header but the size of the body."""
+        return self.header[:_SIZE_AT], self.header[_SIZE_END:], self.exchange, self.routing_key
+
+    def readdressed_as(self, other: Message) -> BasicMessage:
+        """As `Message.readdressed_as`."""
+        assert isinstance(other, BasicMessage)
+        header = other.header[:_SIZE_AT] + self.header[_SIZE_AT:_SIZE_END] + other.header[_SIZE_END:]
+        return BasicMessage(
+            header, self.body, other.exchange, other.routing_key, other.routed, self.is_persistent, self.handling, 0.0
+        )  # fmt: skip
+
+    def bodiless(self) -> BasicMessage:
+        """As `Message.bodiless`."""
+        return BasicMessage(
+            self.header, b"", self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling, 0.0
         )  # fmt: skip
 
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> BasicMessage:

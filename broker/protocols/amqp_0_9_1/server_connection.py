@@ -21,6 +21,7 @@ Source: AMQP 0-9-1, classes connection and channel; RabbitMQ, "Protocol extensio
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from qstore.broker.log.logs import log_of
@@ -323,6 +324,13 @@ class ServerConnection(SendingConnection):
             text = f"the message has {size} bytes; the limit is {limit}, and that of all incomplete messages together"
             self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
 
+    def stalled(self, channel: int, size: int) -> None:
+        """As `Receiver.stalled`."""
+        found = self.channels.get(channel)
+        if found is not None and found.is_open:
+            text = f"a message of {size} bytes was begun, and its sender has stalled"
+            self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
+
     # ---- methods of the connection ----
 
     def _do_own_method(self, channel: int, payload: bytes) -> None:
@@ -374,8 +382,15 @@ class ServerConnection(SendingConnection):
         """The client closes a channel."""
         channel.end()
         self._assembler.drop(channel.number)
-        channel.send("channel.close-ok")
-        self.forget_channel(channel)
+        self.pause()
+        self._shared.broker.tick.turns.after(channel, partial(self._confirm_channel_closed, channel))
+
+    def _confirm_channel_closed(self, channel: Channel) -> None:
+        """A channel that the client closes has given back what it held."""
+        if self.phase is Phase.OPEN:
+            channel.send("channel.close-ok")
+            self.forget_channel(channel)
+        self.unpause()
 
     def forget_channel(self, channel: Channel) -> None:
         """As `SendingConnection.forget_channel`."""
@@ -491,7 +506,9 @@ class ServerConnection(SendingConnection):
     # ---- time ----
 
     def on_timer(self, now: float) -> None:
-        """Check heartbeats, and whether a closing connection is overdue."""
+        """Check heartbeats, incomplete messages, and whether a closing connection is overdue."""
+        if self._assembler.pending_bytes or self._assembler.is_paused:
+            self._assembler.on_timer(now)
         if self._has_received or not self._last_received:
             self._last_received, self._has_received = now, False
         if self._has_sent or not self._last_sent:

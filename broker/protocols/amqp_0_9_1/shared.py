@@ -29,6 +29,7 @@ class Shared:
     def __init__(self, broker: Broker) -> None:
         settings = broker.settings
         self.broker = broker
-        self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes + _HEADS))
+        largest = settings.max_message_bytes + _HEADS
+        self.budget = Budget(max(settings.max_unfinished_bytes, largest), largest, broker.tick.turns)
         self.admission = Admission(broker.authorization, broker.quotas)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")

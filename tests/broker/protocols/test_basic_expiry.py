@@ -9,6 +9,7 @@ import pytest
 
 from qstore.broker.model.queues import expiry
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.world import World
 from tests.support.compiled import replaces
@@ -70,6 +71,51 @@ def test_messages_leave_when_they_expire(world: Clockwork, client: BasicClient) 
     assert world.wait(0.003) == 1
     assert world.count("q") == 0
     assert world.broker.queues["q"].totals.expired == 4
+
+
+def prioritized(priority: int, milliseconds: int) -> Properties:
+    return Properties(priority=priority, expiration=str(milliseconds))
+
+
+@pytest.mark.parametrize("dead", [{}, TO_DEAD])
+def test_expired_head_leaves_by_priority(world: Clockwork, client: BasicClient, dead: dict[str, Any]) -> None:
+    """The head is what is next for a consumer, not what is oldest."""
+    declare(client, "dead")
+    declare(client, "q", **dead, x_max_priority=5)
+    client.publish("q", b"slow", prioritized(1, 20_000))
+    client.publish("q", b"fast", prioritized(4, 300))
+    world.wait(0.302)
+    assert (world.count("q"), world.count("dead")) == (1, bool(dead))
+    world.wait(19.7)
+    assert (world.count("q"), world.count("dead")) == (0, 2 * bool(dead))
+
+
+def test_expired_heads_of_lower_priorities_leave_too(world: Clockwork, client: BasicClient) -> None:
+    declare(client, "q", x_max_priority=5)
+    client.publish("q", b"slow", prioritized(4, 20_000))
+    client.publish("q", b"fast", prioritized(1, 300))
+    client.publish("q", b"behind", prioritized(1, 200))
+    world.wait(0.302)
+    assert world.count("q") == 1
+
+
+def test_expired_head_of_a_fair_queue_leaves(world: Clockwork, client: BasicClient) -> None:
+    named = {"qpid.priorities": 10, "qpid.fairshare": 3}
+    assert client.call("queue.declare", queue="q", arguments=named).name == "queue.declare-ok"
+    client.publish("q", b"slow", prioritized(9, 20_000))
+    client.publish("q", b"fast", prioritized(0, 300))
+    world.wait(0.302)
+    assert world.count("q") == 1
+
+
+def test_expired_head_of_each_group_leaves(world: Clockwork, client: BasicClient) -> None:
+    named = {"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}
+    assert client.call("queue.declare", queue="q", arguments=named).name == "queue.declare-ok"
+    for group, milliseconds in (("a", 20_000), ("b", 300), ("b", 200)):
+        headers = typed_map({"group": group})
+        client.publish("q", b"x", Properties(headers=headers, expiration=str(milliseconds)))
+    world.wait(0.302)
+    assert world.count("q") == 1
 
 
 def test_and_go_to_the_dead_letter_exchange(world: Clockwork, client: BasicClient) -> None:

@@ -116,3 +116,139 @@ def test_a_content_header_of_another_class_is_an_unexpected_frame(
         client.send(data)
     client.sync()
     assert client.last(0).values["reply_code"] == code
+
+
+# ---- senders that stall, and those that wait for room ----
+
+PIECE = 60_000
+LARGE, SMALL = 480_000, 100_000
+
+
+class Sender:
+    """A client that has begun a message, on a connection of its own."""
+
+    def __init__(self, world: World, size: int) -> None:
+        self.client = BasicClient(world).open(frame_max=MAX_FRAME)
+        self.world, self.left = world, size
+        self.client.send(encode_frame(METHOD, 1, PUBLISH))
+        self.client.send(encode_frame(HEADER, 1, encode_header(size, Properties(delivery_mode=1))))
+
+    def go_on(self, pieces: int = 100) -> None:
+        while self.left and pieces:
+            size = min(self.left, PIECE)
+            self.client.send(encode_frame(BODY, 1, bytes(size)))
+            self.left -= size
+            pieces -= 1
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and the connection is looked at as by a timer."""
+        until = self.world.now + seconds
+        while self.world.now < until:
+            self.world.now += 0.5
+            for machine in list(self.world.machines):
+                machine.on_timer(self.world.now)
+            self.world.run()
+
+    @property
+    def refusal(self) -> str:
+        """Why its channel was closed; empty if it is open."""
+        return "".join(each.values["reply_text"] for each in self.client.take("channel.close"))
+
+
+@pytest.fixture
+def queue(world: World) -> str:
+    BasicClient(world).open().call("queue.declare", queue="q")
+    return "q"
+
+
+def test_a_message_waits_for_others_to_be_complete(world: World, queue: str) -> None:
+    first, second = Sender(world, 425_000), Sender(world, LARGE)
+    first.go_on(7)
+    second.go_on()
+    assert second.refusal == ""
+    assert second.client.machine.is_paused
+    assert world.broker.queues[queue].message_count == 0
+    first.go_on()
+    world.run()
+    assert world.broker.queues[queue].message_count == 2
+    assert not second.client.machine.is_paused
+    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+
+
+def test_large_messages_leave_room_for_small_ones(world: World, queue: str) -> None:
+    large = [Sender(world, LARGE) for _ in range(2)]
+    large[0].go_on(7)
+    large[1].go_on()
+    assert large[1].client.machine.is_paused
+    small = Sender(world, SMALL)
+    small.go_on()
+    world.run()
+    assert world.broker.queues[queue].message_count == 1
+
+
+def test_a_stalled_sender_makes_room_for_those_who_wait(world: World, queue: str) -> None:
+    stalled, other = Sender(world, LARGE), Sender(world, LARGE)
+    stalled.go_on(7)
+    other.go_on()
+    other.wait(5.0)
+    assert stalled.refusal == ""
+    other.wait(7.0)
+    assert "its sender has stalled" in stalled.refusal
+    assert other.refusal == ""
+    assert world.broker.queues[queue].message_count == 1
+
+
+def test_a_sender_that_trickles_has_stalled_too_while_others_wait(world: World, queue: str) -> None:
+    slow, other = Sender(world, LARGE), Sender(world, LARGE)
+    slow.go_on(7)
+    other.go_on()
+    for _ in range(12):
+        slow.client.send(encode_frame(BODY, 1, b"x"))
+        other.wait(1.0)
+    assert "its sender has stalled" in slow.refusal
+    assert world.broker.queues[queue].message_count == 1
+
+
+def test_a_sender_that_goes_on_has_not_stalled(world: World, queue: str) -> None:
+    slow = Sender(world, LARGE)
+    for _ in range(6):
+        slow.go_on(1)
+        slow.wait(50.0)
+    slow.go_on()
+    world.run()
+    assert slow.refusal == ""
+    assert world.broker.queues[queue].message_count == 1
+
+
+def test_a_stalled_message_is_not_kept_for_ever(world: World, queue: str) -> None:
+    stalled = Sender(world, LARGE)
+    stalled.go_on(3)
+    stalled.wait(62.0)
+    assert "its sender has stalled" in stalled.refusal
+    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+
+
+def test_what_would_wait_for_nobody_is_refused(world: World, queue: str) -> None:
+    """All that hold incomplete messages wait: the last one makes room for the others."""
+    senders = [Sender(world, LARGE) for _ in range(3)]
+    for _ in range(4):
+        for each in senders:
+            each.go_on(1)
+    for each in senders:
+        each.go_on()
+    world.run()
+    refusals = [each.refusal for each in senders]
+    assert sum(bool(each) for each in refusals) == 1
+    assert world.broker.queues[queue].message_count == 2
+
+
+def test_one_that_waits_may_go(world: World, queue: str) -> None:
+    first, second = Sender(world, 425_000), Sender(world, LARGE)
+    first.go_on(7)
+    second.go_on()
+    second.client.machine.dismantle()
+    first.go_on()
+    world.run()
+    assert world.broker.queues[queue].message_count == 1
+    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+    assert not world.basic_shared.budget.waiting  # type: ignore[attr-defined]

@@ -319,3 +319,53 @@ def test_arguments_are_kept() -> None:
     client = World().open_client()
     client.declare("q", arguments=typed_map({"any": 1}))
     assert client.call("queue.query", queue="q")["arguments"] == typed_map({"any": 1})
+
+
+# ---- incomplete messages: those that wait for room, and those whose sender has stalled ----
+
+LARGE = 430_000
+SIZES = BrokerSettings(auth=False, max_unfinished_bytes=900_000, max_message_bytes=500_000)
+
+
+def two_senders() -> tuple[World, list[Client], list[list[bytes]]]:
+    """Two connections, and the frames of a large message for each."""
+    world = World(SIZES)
+    clients = [world.open_client(name=name) for name in (b"first", b"second")]
+    clients[0].declare("q")
+    payload = encode_command("message.transfer")
+    frames = [list(encode_command_frames(1, payload, header(routing_key="q"), bytes(LARGE), 4096)) for _ in clients]
+    return world, clients, frames
+
+
+def pass_time(world: World, seconds: int) -> None:
+    for _ in range(2 * seconds):
+        world.now += 0.5
+        for machine in world.machines:
+            machine.on_timer(world.now)
+        world.run()
+
+
+def test_a_large_message_waits_until_another_is_complete() -> None:
+    world, clients, frames = two_senders()
+    clients[0].send(b"".join(frames[0][:-1]))
+    clients[1].send(b"".join(frames[1]))
+    world.run()
+    assert clients[1].machine.is_paused
+    assert world.broker.queues["q"].message_count == 0
+    clients[0].send(frames[0][-1])
+    world.run()
+    assert world.broker.queues["q"].message_count == 2
+    assert not clients[1].machine.is_paused
+    assert world.sessions.budget.used == 0
+
+
+def test_a_stalled_message_is_refused_while_another_waits() -> None:
+    world, clients, frames = two_senders()
+    clients[0].send(b"".join(frames[0][:-1]))
+    clients[1].send(b"".join(frames[1]))
+    pass_time(world, 12)
+    assert clients[0].failure()[0] == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    assert "stalled" in clients[0].exceptions[0]["description"]
+    clients[1].sync()
+    assert not clients[1].exceptions
+    assert world.broker.queues["q"].message_count == 1

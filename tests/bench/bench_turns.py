@@ -1,0 +1,869 @@
+"""The longest turn of the broker's event loop during operations whose size a peer chooses.
+
+    python -m tests.bench.bench_turns [--messages 100000] [--only NAME ...] [--durable] [--json]
+
+A broker runs in this process on an event loop that measures each of its iterations, in processor time of its thread,
+so that other processes and the clients, which are threads, do not count. For every operation the table has the longest
+iteration and the processor time of the whole, until nothing is left to do and the loop comes to rest. The goal is that
+no turn takes more than 20 ms, whatever the number. Transactions miss it: the store writes the records of one in one go.
+A collection of garbage counts as part of the turn in which it happens: 45 ms with 100,000 messages in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import orjson
+from rich.console import Console as Screen
+from rich.table import Table
+
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.selectors.selector import compile_selector
+from qstore.formats.amqp_0_9_1.frames import encode_content
+from qstore.formats.amqp_0_9_1.methods import encode_method
+from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_0_10.structs import BranchId
+from qstore.formats.values import TypedMap, typed_map
+from tests.bench.basic_load import Peer
+from tests.support.management_console import Console
+from tests.support.raw_peer import RawPeer, transfer_frames
+from tests.support.served import Served, client, served
+
+_GOAL: Final = 0.020
+"""Seconds that a turn may take."""
+_MAX_FRAME: Final = 131_072
+_PATIENCE_SECONDS: Final = 60.0  # for one operation
+_AT_ONCE: Final = 1_000  # messages or bindings made before the loop goes on, while a scenario is prepared
+_REST: Final = 20  # iterations in which nothing changes: the loop is at rest
+
+
+class MeasuringLoop(asyncio.SelectorEventLoop):
+    """An event loop that measures its iterations.
+
+    Attributes:
+        longest: processor time of the longest iteration, in seconds.
+        turns: how many there were.
+    """
+
+    longest = 0.0
+    turns = 0
+
+    def _run_once(self) -> None:
+        began = time.thread_time()
+        super()._run_once()  # type: ignore[misc]  # of CPython
+        self.longest = max(self.longest, time.thread_time() - began)
+        self.turns += 1
+
+
+class Measured(NamedTuple):
+    """One row.
+
+    Attributes:
+        name: of the operation.
+        count: messages, bindings or objects that it is about.
+        longest, total: processor time in seconds: of the longest turn, and of all.
+    """
+
+    name: str
+    count: int
+    longest: float
+    total: float
+
+
+class Stage:
+    """A broker that listens, and what is done to it.
+
+    Args:
+        found: the broker.
+        count: how many messages, bindings or objects.
+        durable: whether queues and messages are.
+    """
+
+    def __init__(self, found: Served, count: int, *, durable: bool) -> None:
+        self.found, self.broker, self.count, self.durable = found, found.broker, count, durable
+        self.longest = self.total = 0.0
+        self._clients: list[Any] = []
+
+    # ---- measuring ----
+
+    async def measure(self, work: Callable[[], Awaitable[object]], until: Callable[[], bool]) -> None:
+        """Measure an operation, until something is so and the loop is at rest."""
+        gc.collect()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuringLoop)
+        await asyncio.sleep(0.05)
+        loop.longest, began = 0.0, time.thread_time()
+        await work()
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while not until():
+                await asyncio.sleep(0.001)
+        for _ in range(_REST):
+            await asyncio.sleep(0.001)
+        self.longest, self.total = loop.longest, time.thread_time() - began
+
+    # ---- preparing ----
+
+    async def basic(self) -> Peer:
+        """A client of AMQP 0-9-1."""
+        peer = await client(Peer, self.found.port)
+        self._clients.append(peer.socket)
+        return peer
+
+    async def peer(self) -> RawPeer:
+        """A client of AMQP 0-10."""
+        peer = await client(RawPeer, self.found.port)
+        self._clients.append(peer.socket)
+        return peer
+
+    def close(self) -> None:
+        """Close all clients."""
+        for each in self._clients:
+            with contextlib.suppress(OSError):
+                each.close()
+
+    async def queue(self, name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Queue:
+        """A queue."""
+        return await self.broker.topology.declare_queue(
+            name, durable=self.durable, arguments=typed_map(arguments or {}), **more
+        )
+
+    async def fill(
+        self, name: str, *, basic: bool = True, properties: Properties | None = None, size: int = 16
+    ) -> Queue:
+        """Publish the messages to a queue."""
+        queue = self.broker.queues[name]
+        if basic:
+            publisher = await self.basic()
+            payload = encode_method("basic.publish", routing_key=name)
+            made = properties or Properties(delivery_mode=2 if self.durable else 1)
+            frames = encode_content(1, payload, encode_header(size, made), b"x" * size, _MAX_FRAME)
+            message = b"".join(frames)
+            await client(publisher.socket.sendall, message * self.count)
+        else:
+            peer = await self.peer()
+            message = transfer_frames(name, b"x" * size, durable=self.durable)
+            await client(peer.socket.sendall, message * self.count)
+        await self.found.until(lambda: queue.messages_enqueued >= self.count)
+        await asyncio.sleep(0.1)
+        return queue
+
+    def drain(self, sock: Any) -> None:
+        """Read and forget what comes to a client, in a thread."""
+
+        def read() -> None:
+            with contextlib.suppress(OSError):
+                sock.settimeout(None)
+                while sock.recv(1 << 20):
+                    pass
+
+        threading.Thread(target=read, daemon=True).start()
+
+    async def holding(self, name: str, *, transactional: bool = False) -> tuple[Peer, Any]:
+        """A client of 0-9-1 that has all messages of a queue, unacknowledged; and its channel in the broker."""
+        peer = await self.basic()
+        if transactional:
+            await client(peer.call, "tx.select")
+        queue = self.broker.queues[name]
+        await client(peer.send, "basic.consume", 1, queue=name, consumer_tag="c")
+        self.drain(peer.socket)
+        await self.found.until(lambda: queue.available_count == 0)
+        machine: Any = next(
+            each for each in self.found.server.clients.machines() if any(c.unsettled for c in each.sessions.values())
+        )
+        return peer, machine.channels[1]
+
+    async def holding_0_10(self, name: str, *, setup: Callable[[RawPeer], None] = lambda _: None) -> RawPeer:
+        """A client of 0-10 that has all messages of a queue."""
+        peer = await self.peer()
+        await client(setup, peer)
+        queue = self.broker.queues[name]
+        await client(peer.subscribe, name)
+        self.drain(peer.socket)
+        await self.found.until(lambda: queue.available_count == 0)
+        return peer
+
+    def frames(self, peer: RawPeer, name: str, **values: Any) -> Callable[[], Awaitable[None]]:
+        """Sends one command of 0-10."""
+        frames = peer.command_frames(name, **values)
+        return lambda: client(peer.socket.sendall, frames)
+
+    async def bindings(self, exchange: str, queues: int = 1, make: Callable[[int], TypedMap] | None = None) -> None:
+        """Bind queues to an exchange, so many times as there are messages."""
+        found = self.broker.exchanges[exchange]
+        for number in range(self.count):
+            queue = self.broker.queues[f"q{number % queues}"]
+            binding = found.prepare(queue, f"key.{number}", make(number) if make else TypedMap())
+            assert binding is not None
+            found.put(binding)
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+
+
+Scenario = Callable[[Stage], Awaitable[None]]
+SCENARIOS: dict[str, Scenario] = {}
+"""Name -> what is done."""
+
+
+def _scenario(name: str) -> Callable[[Scenario], Scenario]:
+    def add(work: Scenario) -> Scenario:
+        SCENARIOS[name] = work
+        return work
+
+    return add
+
+
+# ---- settlement, 0-9-1 ----
+
+
+async def _dead_letters(stage: Stage) -> None:
+    await stage.broker.topology.declare_exchange("dlx", "fanout", durable=stage.durable)
+    await stage.queue("dead")
+    await stage.broker.topology.bind("dead", "dlx", "")
+    await stage.queue("q", {"x-dead-letter-exchange": "dlx"})
+
+
+def _send(peer: Peer, name: str, **values: Any) -> Callable[[], Awaitable[None]]:
+    return lambda: client(peer.send, name, 1, **values)
+
+
+@_scenario("0-9-1 nack all into a dead-letter exchange")
+async def _nack_dead(stage: Stage) -> None:
+    await _dead_letters(stage)
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    dead = stage.broker.queues["dead"]
+    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("0-9-1 tx.commit of that nack")
+async def _commit_nack_dead(stage: Stage) -> None:
+    await _dead_letters(stage)
+    await stage.fill("q")
+    peer, _ = await stage.holding("q", transactional=True)
+    dead = stage.broker.queues["dead"]
+
+    def work() -> None:
+        peer.send("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+        peer.send("tx.commit")
+
+    await stage.measure(lambda: client(work), lambda: dead.message_count == stage.count)
+
+
+@_scenario("0-9-1 nack all, dropped")
+async def _nack_drop(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+@_scenario("0-9-1 nack all, requeued")
+async def _nack_requeue(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q")
+    await client(peer.send, "basic.cancel", 1, consumer_tag="c")
+    await stage.found.until(lambda: not channel.consumers)
+    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=True)
+    await stage.measure(work, lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-9-1 ack all")
+async def _ack(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    work = _send(peer, "basic.ack", delivery_tag=0, multiple=True)
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+@_scenario("0-9-1 ack up to the last tag")
+async def _ack_tag(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    work = _send(peer, "basic.ack", delivery_tag=stage.count - 1, multiple=True)
+    await stage.measure(work, lambda: queue.message_count == 1)
+
+
+@_scenario("0-9-1 recover")
+async def _recover(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q")
+    await client(peer.send, "basic.cancel", 1, consumer_tag="c")
+    await stage.found.until(lambda: not channel.consumers)
+    work = _send(peer, "basic.recover", requeue=True)
+    await stage.measure(work, lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-9-1 recover with a consumer")
+async def _recover_again(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q")
+    work = _send(peer, "basic.recover", requeue=True)
+    await stage.measure(work, lambda: queue.available_count == 0 and channel.last_tag == 2 * stage.count)
+
+
+@_scenario("0-9-1 cancel")
+async def _cancel(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q")
+    work = _send(peer, "basic.cancel", consumer_tag="c")
+    await stage.measure(work, lambda: not channel.consumers)
+
+
+@_scenario("0-9-1 close of a channel")
+async def _close_channel(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    work = _send(peer, "channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
+    await stage.measure(work, lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-9-1 loss of a connection")
+async def _lose_connection(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q")
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-9-1 tx: ack all, commit")
+async def _tx_commit(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer, _ = await stage.holding("q", transactional=True)
+
+    def work() -> None:
+        peer.send("basic.ack", delivery_tag=0, multiple=True)
+        peer.send("tx.commit")
+
+    await stage.measure(lambda: client(work), lambda: queue.message_count == 0)
+
+
+@_scenario("0-9-1 tx: ack all, rollback")
+async def _tx_rollback(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q", transactional=True)
+
+    def work() -> None:
+        peer.send("basic.ack", delivery_tag=0, multiple=True)
+        peer.send("tx.rollback")
+
+    await stage.measure(lambda: client(work), lambda: len(channel.unsettled) == stage.count)
+
+
+@_scenario("0-9-1 tx: publish, commit")
+async def _tx_publish(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    peer = await stage.basic()
+    await client(peer.call, "tx.select")
+    payload = encode_method("basic.publish", routing_key="q")
+    header = encode_header(16, Properties(delivery_mode=2 if stage.durable else 1))
+    message = b"".join(encode_content(1, payload, header, b"x" * 16, _MAX_FRAME))
+    machine: Any = next(iter(stage.found.server.clients.machines()))
+    channel = machine.channels[1]
+    stage.drain(peer.socket)
+    await client(peer.socket.sendall, message * stage.count)
+    await stage.found.until(lambda: len(channel.transaction.messages) == stage.count)
+    await stage.measure(_send(peer, "tx.commit"), lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-9-1 get behind acquired messages")
+async def _get(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q")
+    peer, channel = await stage.holding("q")
+    other = await stage.basic()
+    stage.drain(other.socket)
+
+    def work() -> None:
+        peer.send("basic.cancel", 1, consumer_tag="c")
+        peer.send("basic.reject", delivery_tag=1, requeue=True)
+        other.send("basic.get", queue="q")
+        other.send("basic.get", queue="q")
+
+    await stage.measure(lambda: client(work), lambda: not channel.consumers)
+
+
+@_scenario("0-9-1 delivery of empty messages, not acknowledged")
+async def _deliver(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", size=0)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    work = _send(peer, "basic.consume", queue="q", consumer_tag="c", no_ack=True)
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+# ---- settlement, 0-10 ----
+
+
+def _all(stage: Stage) -> tuple[tuple[int, int], ...]:
+    return ((0, stage.count + 10),)  # results of commands are numbered, too
+
+
+@_scenario("0-10 reject all to an alternate exchange")
+async def _reject_alternate(stage: Stage) -> None:
+    await stage.broker.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    await stage.queue("dead")
+    await stage.broker.topology.bind("dead", "alt", "")
+    await stage.queue("q", alternate="alt")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q")
+    dead = stage.broker.queues["dead"]
+    work = stage.frames(peer, "message.reject", transfers=_all(stage))
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("0-10 reject all into a dead-letter exchange")
+async def _reject_dead(stage: Stage) -> None:
+    await _dead_letters(stage)
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q")
+    dead = stage.broker.queues["dead"]
+    work = stage.frames(peer, "message.reject", transfers=_all(stage))
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("0-10 release all")
+async def _release(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q")
+    await client(peer.socket.sendall, peer.command_frames("message.stop", destination="d"))
+    await asyncio.sleep(0.1)
+    work = stage.frames(peer, "message.release", transfers=_all(stage))
+    await stage.measure(work, lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-10 accept all")
+async def _accept(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q")
+    work = stage.frames(peer, "message.accept", transfers=_all(stage))
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+@_scenario("0-10 acquire all browsed")
+async def _acquire(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.peer()
+    await client(peer.subscribe, "q", acquire_mode=1)
+    stage.drain(peer.socket)
+    await asyncio.sleep(1.0 + stage.count / 50_000)
+    work = stage.frames(peer, "message.acquire", transfers=_all(stage))
+    await stage.measure(work, lambda: queue.available_count < stage.count)
+
+
+@_scenario("0-10 end of a session")
+async def _end_session(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q")
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-10 tx: accept all, commit")
+async def _tx_accept(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q", setup=lambda peer: peer.call("tx.select") and None)
+
+    frames = peer.command_frames("message.accept", transfers=_all(stage)) + peer.command_frames("tx.commit", sync=True)
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 0)
+
+
+@_scenario("0-10 tx: accept all, rollback, end")
+async def _tx_accept_rollback(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peer = await stage.holding_0_10("q", setup=lambda peer: peer.call("tx.select") and None)
+    frames = peer.command_frames("message.accept", transfers=_all(stage)) + peer.command_frames("tx.rollback")
+
+    def work() -> None:
+        peer.socket.sendall(frames)
+        peer.socket.shutdown(2)
+
+    await stage.measure(lambda: client(work), lambda: queue.available_count == stage.count)
+
+
+_XID: Final = BranchId(1, b"xid", b"")
+
+
+async def _branch(stage: Stage) -> tuple[Queue, RawPeer, bytes]:
+    queue = await stage.queue("q")
+    await stage.fill("q", basic=False)
+
+    def setup(peer: RawPeer) -> None:
+        peer.call("dtx.select")
+        peer.call("dtx.start", xid=_XID)
+
+    peer = await stage.holding_0_10("q", setup=setup)
+    frames = peer.command_frames("message.accept", transfers=_all(stage)) + peer.command_frames("dtx.end", xid=_XID)
+    return queue, peer, frames
+
+
+@_scenario("0-10 dtx: accept all, prepare, commit")
+async def _dtx_commit(stage: Stage) -> None:
+    queue, peer, frames = await _branch(stage)
+    frames += peer.command_frames("dtx.prepare", sync=True, xid=_XID)
+    decision = peer.command_frames("dtx.commit", sync=True, xid=_XID)
+    await stage.measure(_two_phases(stage, peer, frames, decision), lambda: queue.message_count == 0)
+
+
+def _two_phases(stage: Stage, peer: RawPeer, frames: bytes, decision: bytes) -> Callable[[], Awaitable[None]]:
+    async def work() -> None:
+        await client(peer.socket.sendall, frames)
+        await stage.found.until(lambda: bool(stage.broker.distributed.in_doubt))
+        await client(peer.socket.sendall, decision)
+
+    return work
+
+
+@_scenario("0-10 dtx: accept all, roll back")
+async def _dtx_roll_back(stage: Stage) -> None:
+    queue, peer, frames = await _branch(stage)
+    frames += peer.command_frames("message.stop", destination="d")
+    frames += peer.command_frames("dtx.rollback", sync=True, xid=_XID)
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.available_count == stage.count)
+
+
+@_scenario("0-10 dtx: accept all, prepare, roll back")
+async def _dtx_prepare_roll_back(stage: Stage) -> None:
+    queue, peer, frames = await _branch(stage)
+    frames += peer.command_frames("message.stop", destination="d")
+    frames += peer.command_frames("dtx.prepare", sync=True, xid=_XID)
+    decision = peer.command_frames("dtx.rollback", sync=True, xid=_XID)
+    await stage.measure(_two_phases(stage, peer, frames, decision), lambda: queue.available_count == stage.count)
+
+
+# ---- whole queues ----
+
+
+@_scenario("queue.purge")
+async def _purge(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+
+
+@_scenario("queue.purge of a priority queue")
+async def _purge_priority(stage: Stage) -> None:
+    queue = await stage.queue("q", {"x-max-priority": 5})
+    await stage.fill("q")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+
+
+@_scenario("queue.purge of a paged queue")
+async def _purge_paged(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", size=200)
+    if queue.residency is not None:
+        queue.residency.relieve(1 << 40, is_urgent=True)
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+
+
+@_scenario("queue.delete")
+async def _delete(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: "q" not in stage.broker.queues)
+
+
+@_scenario("queue.delete with an alternate exchange")
+async def _delete_alternate(stage: Stage) -> None:
+    await stage.broker.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    dead = await stage.queue("dead")
+    await stage.broker.topology.bind("dead", "alt", "")
+    await stage.queue("q", alternate="alt")
+    await stage.fill("q")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: dead.message_count == stage.count)
+
+
+async def _console(stage: Stage) -> Console:
+    class Found:
+        broker = stage.broker
+        topology = stage.broker.topology
+
+    console = Console(Found())
+    await console.open()
+    return console
+
+
+@_scenario("QMF purge")
+async def _qmf_purge(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q")
+    console = await _console(stage)
+    await stage.measure(lambda: console.do("purge", "queue:q", request=0, filter={}), lambda: queue.message_count == 0)
+
+
+@_scenario("QMF queueMoveMessages")
+async def _qmf_move(stage: Stage) -> None:
+    await stage.queue("q")
+    other = await stage.queue("other")
+    await stage.fill("q")
+    console = await _console(stage)
+    arguments = {"srcQueue": "q", "destQueue": "other", "qty": 0, "filter": {}}
+    await stage.measure(
+        lambda: console.do("queueMoveMessages", **arguments), lambda: other.message_count == stage.count
+    )
+
+
+@_scenario("QMF reroute")
+async def _qmf_reroute(stage: Stage) -> None:
+    await stage.queue("q")
+    other = await stage.queue("other")
+    await stage.broker.topology.bind("other", "amq.fanout", "")
+    await stage.fill("q")
+    console = await _console(stage)
+    arguments = {"request": 0, "useAltExchange": False, "exchange": "amq.fanout", "filter": {}}
+    await stage.measure(
+        lambda: console.do("reroute", "queue:q", **arguments), lambda: other.message_count == stage.count
+    )
+
+
+@_scenario("QMF list of bindings")
+async def _qmf_list(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.direct")
+    console = await _console(stage)
+
+    async def work() -> None:
+        console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "binding"}})
+        await console.settle()
+
+    await stage.measure(work, lambda: True)
+
+
+# ---- time ----
+
+
+@_scenario("expiry of all at the head")
+async def _expire_head(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    _all_expire(queue)
+    await stage.measure(_nothing, lambda: queue.message_count == 0)
+
+
+def _all_expire(queue: Queue) -> None:
+    now = queue._clock()
+    queue._clock = lambda: now + 3600.0
+    queue.expire()
+
+
+async def _nothing() -> None:
+    """Wait only."""
+
+
+@_scenario("expiry of all, with a consumer")
+async def _expire_consumer(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    now = queue._clock()
+    queue._clock = lambda: now + 3600.0
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    work = _send(peer, "basic.consume", queue="q", consumer_tag="c")
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+@_scenario("expiry of all into a dead-letter exchange, with a consumer")
+async def _expire_dead(stage: Stage) -> None:
+    await _dead_letters(stage)
+    queue = await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    now = queue._clock()
+    queue._clock = lambda: now + 3600.0
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    work = _send(peer, "basic.consume", queue="q", consumer_tag="c")
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+@_scenario("the purge interval, priority queue")
+async def _expire_interval(stage: Stage) -> None:
+    queue = await stage.queue("q", {"x-max-priority": 5})
+    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    now = queue._clock()
+    queue._clock = lambda: now + 3600.0
+
+    stage.broker.clock = queue._clock
+
+    async def work() -> None:
+        stage.broker.expire()
+
+    await stage.measure(work, lambda: queue.message_count == 0)
+
+
+# ---- bindings ----
+
+
+@_scenario("unbind one of many")
+async def _unbind(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.direct")
+    peer = await stage.basic()
+    exchange = stage.broker.exchanges["amq.direct"]
+    queue = stage.broker.queues["q0"]
+    work = _send(peer, "queue.unbind", queue="q0", exchange="amq.direct", routing_key="key.5")
+    await stage.measure(work, lambda: exchange.find_binding(queue, "key.5") is None)
+
+
+@_scenario("deletion of an exchange with many bindings")
+async def _delete_exchange(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.broker.topology.declare_exchange("ex", "direct")
+    await stage.bindings("ex")
+    exchange = stage.broker.exchanges["ex"]
+    peer = await stage.basic()
+    work = _send(peer, "exchange.delete", exchange="ex")
+    await stage.measure(work, lambda: not exchange.has_bindings)
+
+
+@_scenario("deletion of a queue with many bindings")
+async def _delete_bound(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.direct")
+    peer = await stage.basic()
+    exchange = stage.broker.exchanges["amq.direct"]
+    work = _send(peer, "queue.delete", queue="q0")
+    await stage.measure(work, lambda: not exchange.has_bindings)
+
+
+async def _publish_one(stage: Stage, exchange: str, key: str) -> None:
+    peer = await stage.basic()
+    payload = encode_method("basic.publish", exchange=exchange, routing_key=key)
+    frames = b"".join(encode_content(1, payload, encode_header(1, Properties()), b"x", _MAX_FRAME))
+    router = stage.broker.router
+    before = router.unroutable
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: router.unroutable > before)
+
+
+@_scenario("publish to a topic exchange with many bindings")
+async def _topic(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.topic")
+    await _publish_one(stage, "amq.topic", "key.no")
+
+
+@_scenario("publish to a headers exchange with many bindings")
+async def _headers(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.match", make=lambda number: typed_map({"x-match": "all", "a": number}))
+    await _publish_one(stage, "amq.match", "")
+
+
+# ---- the order ----
+
+
+@_scenario("selector over a long queue")
+async def _selector(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q", basic=False)
+    compile_selector("color = 'red'")  # the grammar is loaded for the first one
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    await stage.measure(
+        lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": "color = 'red'"})),
+        lambda: True,
+    )
+
+
+@_scenario("ring of all, displaced by larger messages")
+async def _ring(stage: Stage) -> None:
+    queue = await stage.queue("q", {"qpid.policy_type": "ring", "qpid.max_size": stage.count * 80, "qpid.max_count": 0})
+    await stage.fill("q", size=16)
+    size = stage.count * 70
+    peer = await stage.basic()
+    payload = encode_method("basic.publish", routing_key="q")
+    frames = b"".join(encode_content(1, payload, encode_header(size, Properties()), b"x" * size, _MAX_FRAME))
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count <= stage.count // 2)
+
+
+# ---- running ----
+
+
+@asynccontextmanager
+async def _stage(count: int, *, durable: bool) -> AsyncIterator[Stage]:
+    with tempfile.TemporaryDirectory() as directory:
+        settings: dict[str, Any] = {"queue_limit_bytes": 0}
+        path = Path(directory) / "store" if durable else None
+        async with served(path, **settings) as found:
+            found.broker.expiries._call_later = asyncio.get_running_loop().call_later
+            found.broker.tick._call_later = asyncio.get_running_loop().call_later
+            stage = Stage(found, count, durable=durable)
+            try:
+                yield stage
+            finally:
+                stage.close()
+                await asyncio.sleep(0.05)
+
+
+async def _run(name: str, count: int, *, durable: bool) -> Measured:
+    async with _stage(count, durable=durable) as stage:
+        await SCENARIOS[name](stage)
+        return Measured(name, count, stage.longest, stage.total)
+
+
+def measure(name: str, count: int, *, durable: bool) -> Measured:
+    """Measure one operation."""
+    with asyncio.Runner(loop_factory=MeasuringLoop) as runner:
+        return runner.run(_run(name, count, durable=durable))
+
+
+@click.command()
+@click.option("--messages", type=int, multiple=True, default=(100_000,), show_default=True)
+@click.option("--only", multiple=True, help="A part of an operation's name.")
+@click.option("--durable", is_flag=True, help="Durable queues and persistent messages.")
+@click.option("--json", "as_json", is_flag=True)
+def main(messages: tuple[int, ...], only: tuple[str, ...], *, durable: bool, as_json: bool) -> None:
+    """Measure the longest turn of the event loop."""
+    names = [name for name in SCENARIOS if not only or any(each in name for each in only)]
+    rows: list[Measured] = []
+    for name in names:
+        for count in messages:
+            try:
+                row = measure(name, count, durable=durable)
+            except Exception as error:
+                Screen(stderr=True).print(f"{name}: {type(error).__name__}: {error}")
+                continue
+            rows.append(row)
+            Screen(stderr=True).print(f"{name:<60} {count:>8,} {row.longest * 1e3:10.1f} ms {row.total:8.2f} s")
+    if as_json:
+        print(orjson.dumps([row._asdict() for row in rows]).decode())
+        return
+    table = Table("operation", "number", "longest turn, ms", "processor time, s")
+    for row in rows:
+        mark = "" if row.longest <= _GOAL else " !"
+        table.add_row(row.name, f"{row.count:,}", f"{row.longest * 1e3:.1f}{mark}", f"{row.total:.2f}")
+    Screen().print(table)
+
+
+if __name__ == "__main__":
+    main()

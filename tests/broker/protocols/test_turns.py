@@ -1,0 +1,452 @@
+"""Operations on thousands of messages are done in turns: how much one iteration of the event loop does is counted here,
+not timed. Others are served in between, nothing overtakes, and what is promised is promised for all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import Client, World, header
+
+COUNT = 3 * AT_ONCE + 500
+TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+TRANSIENT = Properties(delivery_mode=1)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def depths(world: World) -> dict[str, tuple[int, int]]:
+    """Of each queue the messages on it, and those that nobody has."""
+    return {name: (queue.message_count, queue.available_count) for name, queue in world.broker.queues.items()}
+
+
+def turns_of(world: World, begin: Callable[[], object]) -> list[int]:
+    """Do something, and let the loop come to rest: by how much each iteration changes the queues."""
+    changes: list[int] = []
+    before = depths(world)
+    step: Callable[[], object] = begin
+    while True:
+        step()
+        now = depths(world)
+        both = before.keys() & now.keys()
+        changes.append(max((abs(now[name][at] - before[name][at]) for name in both for at in (0, 1)), default=0))
+        before = now
+        if not world.soon:
+            return changes
+        step = world.soon.pop(0)
+
+
+def filled(world: World, *, transactional: bool = False, count: int = COUNT, **arguments: Any) -> BasicClient:
+    """A client of 0-9-1 that holds all messages of the queue q, and another queue for those that die."""
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="dead")
+    client.call("queue.declare", queue="q", arguments=arguments)
+    for number in range(count):
+        client.publish("q", b"%d" % number, TRANSIENT)
+    client.sync()
+    if transactional:
+        client.call("tx.select")
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    assert depths(world)["q"] == (count, 0)
+    client.received.clear()
+    return client
+
+
+def stop(client: BasicClient) -> None:
+    """Get no more messages."""
+    client.call("basic.cancel", consumer_tag="c")
+    client.received.clear()
+
+
+def lose(client: BasicClient) -> None:
+    """The connection is lost."""
+    client.machine.dismantle()
+
+
+def commit_of(client: BasicClient, name: str, **values: Any) -> None:
+    client.method(name, delivery_tag=0, multiple=True, **values)
+    client.method("tx.commit")
+
+
+HELD: dict[str, tuple[Callable[[BasicClient], None], tuple[int, int]]] = {
+    "ack": (lambda client: client.method("basic.ack", delivery_tag=0, multiple=True), (0, 0)),
+    "ack up to a tag": (lambda client: client.method("basic.ack", delivery_tag=COUNT - 1, multiple=True), (1, 0)),
+    "drop": (lambda client: client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False), (0, 0)),
+    "requeue": (lambda client: client.method("basic.nack", multiple=True, requeue=True), (COUNT, COUNT)),
+    "recover": (lambda client: client.method("basic.recover", requeue=True), (COUNT, COUNT)),
+    "close": (lambda client: client.method("channel.close"), (COUNT, COUNT)),
+    "loss": (lose, (COUNT, COUNT)),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_one_turn_settles_a_portion(world: World, name: str) -> None:
+    client = filled(world)
+    stop(client)
+    act, left = HELD[name]
+    changes = turns_of(world, lambda: act(client))
+    assert depths(world)["q"] == left
+    assert max(changes) <= AT_ONCE
+    assert not world.broker.tick.turns
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_one_turn_moves_a_portion_to_the_dead_letter_exchange(world: World, is_large: bool) -> None:
+    count = COUNT if is_large else MOVED_AT_ONCE + 50
+    client = filled(world, count=count, **TO_DEAD)
+    work = lambda: client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)  # noqa: E731
+    changes = turns_of(world, work)
+    assert depths(world) == {"q": (0, 0), "dead": (count, count)}
+    assert max(changes) <= MOVED_AT_ONCE
+    bodies = [entry.message.body for entry in world.broker.queues["dead"].available()]
+    assert bodies == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("values", "dead", "most"),
+    [
+        ({"name": "basic.ack"}, 0, AT_ONCE),
+        ({"name": "basic.nack", "requeue": False}, COUNT, MOVED_AT_ONCE),
+        ({"name": "basic.nack", "requeue": True}, 0, AT_ONCE),
+    ],
+)
+def test_what_follows_a_commit_is_done_in_turns(world: World, values: dict[str, Any], dead: int, most: int) -> None:
+    client = filled(world, transactional=True, **TO_DEAD)
+    stop(client)
+    changes = turns_of(world, lambda: commit_of(client, **values))
+    assert depths(world)["dead"] == (dead, dead)
+    assert max(changes) <= most
+    assert [each.name for each in client.take()] == ["tx.commit-ok"]
+
+
+def test_a_rollback_makes_all_unacknowledged_again(world: World) -> None:
+    client = filled(world, transactional=True)
+    client.method("basic.nack", delivery_tag=10, multiple=True, requeue=True)
+    client.method("basic.ack", delivery_tag=0, multiple=True)
+    client.method("tx.rollback")
+    assert [each.name for each in client.take()] == ["tx.rollback-ok"]
+    channel = client.machine.channels[1]
+    assert list(channel.unsettled) == list(range(1, COUNT + 1))
+    client.method("basic.ack", delivery_tag=COUNT, multiple=True)
+    client.method("tx.commit")
+    client.sync()
+    assert depths(world)["q"] == (0, 0)
+
+
+def test_another_client_is_served_in_between(world: World) -> None:
+    client, other = filled(world, **TO_DEAD), BasicClient(world).open()
+    other.call("queue.declare", queue="other")
+    other.call("confirm.select")
+    other.received.clear()
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    assert depths(world)["dead"][0] <= MOVED_AT_ONCE
+    other.publish("other", b"hello", TRANSIENT)
+    for _ in range(3):
+        world.soon.pop(0)()
+    assert b"hello" in bytes(other.host.output) or world.broker.queues["other"].message_count == 1
+    assert depths(world)["dead"][0] <= 3 * MOVED_AT_ONCE
+    assert [each.name for each in other.take()] == ["basic.ack"]
+
+
+def test_later_methods_of_the_connection_wait(world: World) -> None:
+    client = filled(world, **TO_DEAD)
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    client.method("queue.declare", queue="dead", passive=True)
+    (answer,) = client.take()
+    assert (answer.name, answer.values["message_count"]) == ("queue.declare-ok", COUNT)
+
+
+@pytest.mark.parametrize("name", ["requeue", "recover", "close", "loss"])
+def test_nothing_overtakes_messages_that_return_in_turns(world: World, name: str) -> None:
+    client, other = filled(world), BasicClient(world).open()
+    stop(client)
+    for number in range(COUNT, COUNT + 100):
+        other.publish("q", b"%d" % number, TRANSIENT)
+    other.sync()
+    act, _ = HELD[name]
+    act(client)
+    other.method("basic.consume", queue="q", consumer_tag="o", no_ack=True)
+    assert depths(world)["q"][1] <= AT_ONCE + 100, "the messages are still returning"
+    bodies = [each.body for each in other.take("basic.deliver")]
+    assert bodies == [b"%d" % number for number in range(COUNT + 100)]
+
+
+def test_get_waits_for_messages_that_return(world: World) -> None:
+    client, other = filled(world), BasicClient(world).open()
+    stop(client)
+    other.publish("q", b"later", TRANSIENT)
+    other.sync()
+    client.method("basic.nack", multiple=True, requeue=True)
+    for number in range(3):
+        other.method("basic.get", queue="q", no_ack=True)
+        assert other.take("basic.get-ok")[0].body == b"%d" % number
+
+
+def test_an_acknowledgement_is_finished_without_its_client(world: World) -> None:
+    client = filled(world)
+    client.method("basic.ack", delivery_tag=COUNT - 10, multiple=True)
+    assert depths(world)["q"][0] > 10
+    lose(client)
+    world.run()
+    assert depths(world)["q"] == (10, 10)
+
+
+def test_a_queue_that_is_deleted_meanwhile_takes_its_messages_along(world: World) -> None:
+    client, other = filled(world, **TO_DEAD), BasicClient(world).open()
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    other.method("queue.delete", queue="q")
+    world._do(*world.work.pop())
+    world.run()
+    dead = depths(world)["dead"][0]
+    assert "q" not in world.broker.queues
+    assert dead < COUNT
+    assert not world.broker.tick.turns
+    client.method("queue.declare", queue="dead", passive=True)
+    assert [each.name for each in client.take("queue.declare-ok")] == ["queue.declare-ok"]
+
+
+def test_an_unknown_tag_closes_the_channel_at_once(world: World) -> None:
+    client = filled(world)
+    client.method("basic.ack", delivery_tag=COUNT + 1, multiple=True)
+    assert client.take("channel.close")[0].values["reply_code"] == 406
+    assert depths(world)["q"] == (COUNT, COUNT)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 5}])
+def test_one_turn_purges_a_portion(world: World, arguments: dict[str, Any]) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q", arguments=arguments)
+    for number in range(COUNT):
+        client.publish("q", b"%d" % number, Properties(delivery_mode=1, priority=number % 5))
+    client.sync()
+    changes = turns_of(world, lambda: client.method("queue.purge", queue="q"))
+    assert max(changes) <= AT_ONCE
+    assert client.take("queue.purge-ok")[0].values["message_count"] == COUNT
+    assert depths(world)["q"] == (0, 0)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 5}, TO_DEAD])
+@pytest.mark.parametrize("has_consumer", [True, False])
+def test_one_turn_drops_a_portion_of_what_has_expired(
+    world: World, arguments: dict[str, Any], has_consumer: bool
+) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="dead")
+    client.call("queue.declare", queue="q", arguments=arguments)
+    for _ in range(COUNT):
+        client.publish("q", b"x", Properties(delivery_mode=1, expiration="1000"))
+    client.sync()
+    world.now += 2.0
+    if has_consumer:
+        changes = turns_of(world, lambda: client.method("basic.consume", queue="q", consumer_tag="c"))
+    else:
+        changes = turns_of(world, world.broker.expire)
+    assert depths(world)["q"] == (0, 0)
+    assert max(changes) <= AT_ONCE
+    assert world.broker.queues["q"].totals.expired == COUNT
+
+
+# ---- AMQP 0-10 ----
+
+
+def holding(world: World, queue: Queue | None = None, *, name: bytes = b"session", persistent: bool = False) -> Client:
+    """A client of 0-10 that holds all messages of the queue q."""
+    client = world.open_client(name=name)
+    if queue is None:
+        client.declare("q")
+    for number in range(COUNT):
+        client.command("message.transfer", header=header(routing_key="q", delivery_mode=2 if persistent else 1),
+                       body=b"%d" % number)  # fmt: skip
+    client.sync()
+    while world.store.flushes:
+        world.store.end_flush()
+        world.run()
+    client.subscribe("q")
+    assert depths(world)["q"] == (COUNT, 0)
+    return client
+
+
+ALL = ((0, COUNT - 1),)
+
+
+def done(client: Client) -> set[int]:
+    """The numbers of completed commands."""
+    client.sync()
+    return client.completed
+
+
+@pytest.mark.parametrize(
+    ("command", "left"), [("message.accept", (0, 0)), ("message.release", (COUNT, COUNT)), ("message.reject", (0, 0))]
+)
+def test_a_range_is_settled_in_turns_and_then_completed(world: World, command: str, left: tuple[int, int]) -> None:
+    client = holding(world)
+    client.command("message.stop", destination="q")
+    client.sync()
+    number = client.sent[1]
+    changes = turns_of(world, lambda: client.command(command, transfers=ALL))
+    assert max(changes) <= AT_ONCE
+    assert depths(world)["q"] == left
+    client.sync()
+    assert number in done(client)
+
+
+def test_a_range_is_rejected_into_a_dead_letter_exchange_in_turns(world: World) -> None:
+    client = world.open_client()
+    client.declare("dead")
+    client.declare("q", arguments=typed_map(TO_DEAD))
+    client.publish("q", *(b"%d" % number for number in range(300)), delivery_mode=1)
+    client.subscribe("q")
+    number = client.sent[1]
+    changes = turns_of(world, lambda: client.command("message.reject", transfers=((0, 299),)))
+    assert max(changes) <= MOVED_AT_ONCE
+    assert depths(world) == {"q": (0, 0), "dead": (300, 300)}
+    assert number in done(client)
+
+
+def test_a_range_is_completed_when_all_of_it_is_on_the_disk(world: World) -> None:
+    queue = world.durable_queue("q")
+    client = holding(world, queue, persistent=True)
+    number = client.sent[1]
+    client.command("message.accept", transfers=ALL)
+    world.run()
+    flushes = 0
+    while world.store.flushes:
+        client.sync()
+        assert number not in done(client)
+        world.store.end_flush()
+        world.run()
+        flushes += 1
+    client.sync()
+    assert number in done(client)
+    assert len(world.store.dequeued) == COUNT
+    assert flushes > 1
+
+
+def test_a_large_transaction_is_committed_in_one_step(world: World) -> None:
+    """Until it is on the disk, nothing of it has happened; then all of it does, in turns."""
+    queue = world.durable_queue("q")
+    world.durable_queue("other")
+    client = holding(world, queue, persistent=True)
+    client.command("tx.select")
+    client.command("message.accept", transfers=ALL)
+    client.publish("other", b"new", delivery_mode=2)
+    number = client.sent[1]
+    client.command("tx.commit")
+    world.run()
+    assert depths(world) == {"q": (COUNT, 0), "other": (1, 0)}
+    assert sorted(world.store.dequeued) == list(range(1, COUNT + 1))
+    client.sync()
+    assert number not in done(client)
+    changes = turns_of(world, world.store.end_flush)
+    while world.store.flushes:
+        world.store.end_flush()
+        world.run()
+    client.sync()
+    assert number in done(client)
+    assert max(changes) <= AT_ONCE
+    assert depths(world) == {"q": (0, 0), "other": (1, 1)}
+
+
+def test_a_session_that_ends_gives_back_in_turns(world: World) -> None:
+    client = holding(world)
+    changes = turns_of(world, client.machine.dismantle)
+    assert max(changes) <= AT_ONCE
+    assert depths(world)["q"] == (COUNT, COUNT)
+
+
+def test_transfers_that_come_meanwhile_are_not_part_of_a_range(world: World) -> None:
+    """A range may name transfers that were not sent when it was received."""
+    client, other = holding(world), BasicClient(world).open()
+    client.command("message.accept", transfers=((0, 10 * COUNT),))
+    for number in range(10):
+        other.publish("q", b"later %d" % number, TRANSIENT)
+    world.run()
+    assert depths(world)["q"] == (10, 0)
+    assert len(client.machine.sessions[1].deliveries.unsettled) == 10
+
+
+# ---- the topology ----
+
+
+def test_bindings_of_a_deleted_queue_go_in_portions(world: World) -> None:
+    most = 0
+    broker = world.broker
+
+    async def story() -> None:
+        nonlocal most
+        queue = await broker.topology.declare_queue("q")
+        exchange = broker.exchanges["amq.direct"]
+        for number in range(COUNT):
+            exchange.bind(queue, f"{number}")
+        for work in (broker.topology.delete_queue("q"),):
+            task = asyncio.get_running_loop().create_task(work)
+            before = count(exchange)
+            while not task.done():
+                await asyncio.sleep(0)
+                now = count(exchange)
+                most, before = max(most, before - now), now
+            await task
+        assert count(exchange) == 0
+
+    asyncio.run(story())
+    assert 0 < most <= AT_ONCE
+
+
+def count(exchange: Exchange) -> int:
+    return sum(1 for _ in exchange.bindings)
+
+
+def test_work_of_several_owners_shares_the_turns(world: World) -> None:
+    turns, log = world.broker.tick.turns, list[str]()
+
+    def work(name: str, portions: int) -> Iterator[None]:
+        for number in range(portions):
+            log.append(f"{name}{number}")
+            yield
+        log.append(f"{name} done")
+
+    assert not turns.do("a", work("a", 3))
+    assert not turns.do("b", work("b", 1))
+    assert not turns.do("a", work("next", 1))
+    turns.after("a", lambda: log.append("after a"))
+    turns.after("c", lambda: log.append("after c"))
+    assert turns.do("c", work("c", 0))
+    while world.soon:
+        before = turns.portions
+        world.soon.pop(0)()
+        assert turns.portions <= before + 1
+    assert log == [
+        "a0", "b0", "after c", "c done", "a1", "b done", "a2", "a done", "next0", "next done", "after a"
+    ]  # fmt: skip
+    assert not turns
+
+
+def test_work_that_fails_is_over(world: World) -> None:
+    turns = world.broker.tick.turns
+
+    def failing() -> Iterator[None]:
+        yield
+        raise ZeroDivisionError
+
+    assert not turns.do("a", failing())
+    done: list[str] = []
+    turns.after("a", lambda: done.append("after"))
+    with pytest.raises(ZeroDivisionError):
+        world.run()
+    world.run()
+    assert done == ["after"]
+    assert not turns
