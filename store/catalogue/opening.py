@@ -6,7 +6,7 @@ The action depends on `topology_copy.judge`:
     ---------  ---------------------------------------------------------------------------------------------------
     SOUND      both are used
     STALE      the copy is rewritten without a log line: normal after a crash
-    COPY_LOST  likewise, with a warning
+    COPY_LOST  likewise, with a critical line, or refused; with a warning if a store of older software has no copy
     RESTORE    refused, or the catalogue is rebuilt from the copy
     SALVAGE    refused, or the catalogue is rebuilt from the readable parts of both, and from the journals' info files
 
@@ -63,14 +63,26 @@ class CatalogueOpening:
         store_id: the store's unique id, from its STORE file.
         log: receives log lines.
         refusal: why a damaged catalogue is not restored, for the error; None to restore it.
+        least: number of a batch that the catalogue and its copy are known to have had; 0 if unknown.
+
+    Attributes:
+        mirrored: what `open` returned, unless it was read-only.
     """
 
     def __init__(
-        self, environment: Environment, directory: StoreDirectory, store_id: UUID, log: Log, *, refusal: str | None
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        store_id: UUID,
+        log: Log,
+        *,
+        refusal: str | None,
+        least: int,
     ) -> None:
         self._environment, self._disk = environment, environment.disk
         self._directory, self._store_id = directory, store_id
-        self._log, self._refusal = log, refusal
+        self._log, self._refusal, self._least = log, refusal, least
+        self.mirrored: MirroredKeyValue | None = None
         self._key_value: KeyValue | None = None
         self._has_switched = False
 
@@ -93,7 +105,7 @@ class CatalogueOpening:
 
     def _opened(self, *, read_only: bool) -> KeyValue:
         view = self._view()
-        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id)
+        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id, self._least)
         judgement = judge(view, copy)
         if judgement.verdict in (Verdict.RESTORE, Verdict.SALVAGE):
             if self._refusal is not None:
@@ -102,15 +114,16 @@ class CatalogueOpening:
             self._restore(judgement, view)
         elif judgement.verdict is Verdict.COPY_LOST and not read_only:
             self._tell_lost_copy(judgement)
-            if self._has_switched and not judgement.copy_is_missing:
+            is_directory = self._disk.is_directory(self._directory.part(NAME))  # no file can replace it
+            if is_directory or (self._has_switched and not judgement.copy_is_missing):
                 self._set_aside(self._directory.part(NAME))
         assert self._key_value is not None
         if read_only:
             return self._key_value
         mirrored = MirroredKeyValue(self._key_value, self._disk, self._directory, self._store_id, self._log)
-        self._key_value = mirrored
+        self._key_value = self.mirrored = mirrored
         if judgement.verdict in (Verdict.SOUND, Verdict.RESTORE) and copy.content is not None and not copy.is_torn:
-            mirrored.resume(copy.content.end)
+            mirrored.resume(copy.content.end, copy.content.batch)
         else:
             mirrored.renew()
         return mirrored
@@ -139,10 +152,13 @@ class CatalogueOpening:
             self._key_value = None
 
     def _tell_lost_copy(self, judgement: Judgement) -> None:
-        text = f"{self._directory.part(NAME)}: the second copy of the topology is unusable: {judgement.copy_problem}"
-        if judgement.copy_is_missing:
+        text = f"{self._directory.part(NAME)}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
+        if judgement.copy_is_damaged and self._refusal is not None:
+            raise StoreDamagedError(f"{printable(text)}; {self._refusal}")
+        if judgement.copy_is_missing and not judgement.copy_is_damaged:
             text += ", as in a store created by older software"
-        self._log(LogLine(Level.WARNING, printable(f"{text}; the catalogue is sound, and the copy is rewritten")))
+        level = Level.CRITICAL if judgement.copy_is_damaged else Level.WARNING
+        self._log(LogLine(level, printable(f"{text}; the catalogue is sound, and the copy is rewritten")))
 
     # ---- restoring ----
 
@@ -190,8 +206,9 @@ class CatalogueOpening:
                 with contextlib.suppress(OSError):  # the next start repeats it
                     remove_tree(disk, new)
             raise
-        if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
-            self._set_aside(directory.part(NAME))
+        copy = directory.part(NAME)
+        if judgement.verdict is Verdict.SALVAGE and (disk.is_file(copy) or disk.is_directory(copy)):
+            self._set_aside(copy)
         disk.rename(new, path)
         disk.sync_directory(directory.root)
         self._key_value = self._environment.open_key_value(path, create=False)
@@ -223,7 +240,8 @@ class CatalogueOpening:
         if judgement.verdict is Verdict.SALVAGE:
             self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}")))
             return
-        restored = f"it is restored from its second copy, {self._directory.part(NAME)}, and nothing is lost"
+        restored = f"it is restored from its second copy, {self._directory.part(NAME)}"
+        restored += ", which may lack the last change" if judgement.may_lack_last else ", and nothing is lost"
         missing = f"; restored: {shown(lost)}" if lost else ""
         deleted = f"; deleted again: {shown(gone)}" if gone else ""
         self._log(LogLine(Level.CRITICAL, printable(f"{where}: {restored}{missing}{deleted}")))

@@ -8,7 +8,8 @@ is synced; one that was never prepared is aborted.
 A damaged journal is rebuilt from its readable content, and the damaged one is moved to `quarantine`; or the store is
 refused (option on-damage), before anything is changed.
 
-    plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
+    closed = read_closing(environment.disk, directory.root, directory.read_mark())
+    plan = plan_start(environment.disk, directory, list(catalogue.queues()), *closed)
     started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
 """
 
@@ -141,7 +142,10 @@ class _Start:
         for queue in plan.lost:
             self._catalogue.create_queue(queue.entry)
             queues.append(self._take_up_queue(queue, outcomes))
-        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid, self._remains)
+        has_replaced = any(each.journal.need is Need.MAKE for each in plan.queues)
+        return StartedStore(
+            prepared_list, transactions, queues, self._damage, self._highest_rid, has_replaced, self._remains
+        )
 
     def _sync_moves(self) -> None:
         """Sync the directories in which an earlier process may have removed or moved names."""
@@ -361,14 +365,13 @@ class _Start:
 
     def _tpl_info(self, geometry: Geometry, before: JournalInfo | None) -> JournalInfo:
         """The info file of a prepared list that replaces another, `before`, if that is known."""
-        closed = self._closing.journals.get(0)
-        known = [each.incarnation for each in (before, closed) if each is not None]
+        known = [self._closing.list_incarnation(), 0 if before is None else before.incarnation]
         return journal_info(
             self._environment,
             TPL_NAME,
             geometry,
             self._parameters.flush_alignment,
-            incarnation=max(known, default=0) + 1,
+            incarnation=max(known) + 1,
             base_name=TPL_BASE_NAME,
         )
 
