@@ -202,6 +202,7 @@ class Effect(Enum):
     WRITTEN_SINCE_LOST = (
         Loss.RECORDS, "records written after that flush are lost; messages consumed since then may reappear"
     )  # fmt: skip
+    SYNCED_END_LOST = Loss.RECORDS, "records at its end are lost; messages that were consumed may reappear"
     WRITTEN_TO_LATER_LOST = Loss.RECORDS, "records written to the later incarnation are lost"
     MESSAGES_COUNTED_LOST = Loss.RECORDS, "{lost:% message(s)} lost"
     IGNORED_AS_TRANSIENT = Loss.RECORDS, "the record is ignored, as recovery does"

@@ -335,7 +335,7 @@ class DamageKind(Enum):
         "record of what was synced is that of store {recorded}, but this is store {store}", Effect.NOT_BOUNDED
     )  # fmt: skip
     SYNCED_FLUSHES_LOST = (
-        "flush {then} of the journal was synced, but it now ends with flush {now}", Effect.WRITTEN_SINCE_LOST
+        "flush {then} of the journal was synced, but it now ends in flush {now}", Effect.SYNCED_END_LOST
     )  # fmt: skip
     SYNCED_JOURNAL_BLANK = (
         "flush {then} of the journal was synced, but it now has no readable record", Effect.HELD_LOST

@@ -410,7 +410,7 @@ class MessageStore:
         self._flusher.in_next_iteration = call_soon
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `collect` has work; -1 if there is none."""
+        """A descriptor that is readable when `collect` has work; -1 if there is none, or the store is closed."""
         if self._poller is None:
             sources = (self._flusher, self._background, self._reads)
             descriptors = [each.fileno() for each in sources if each.fileno() >= 0]
@@ -420,7 +420,7 @@ class MessageStore:
             self._opened.callback(self._poller.close)
             for descriptor in descriptors:
                 self._poller.register(descriptor, select.EPOLLIN)
-        return self._poller.fileno()
+        return -1 if self._poller.closed else self._poller.fileno()
 
     def _driver_moved(self, old: int, new: int) -> None:
         """Handle the replacement of a dead driver by another or none: its descriptor would stay readable."""

@@ -329,5 +329,6 @@ class QueueJournal:
             self.storage.close()
 
     def close(self) -> None:
-        """Close the files. Nothing may be under way."""
+        """Close the files, for good: nothing is appended any more. Nothing may be under way."""
+        self.writer.close()
         self.storage.close()

@@ -131,7 +131,7 @@ class Closing:
                 found = True
                 yield damage
         if synced is not None and not found and not _is_newer(incarnation, synced):
-            yield from _behind(journal.path, synced, incarnation, flush)
+            yield from _behind(journal.path, synced, incarnation, end)
 
     def _contradicted(
         self, path: str, closed: ClosedJournal, incarnation: int | None, flush: int, messages: int | None
@@ -174,11 +174,12 @@ def _of_old_incarnation(path: str, recorded: int, incarnation: int) -> Damage:
     return Damage(path, None, None, kind, recorded=recorded, incarnation=incarnation)
 
 
-def _behind(path: str, synced: SyncedJournal, incarnation: int | None, flush: int) -> Iterator[Damage]:
-    """Damage, if a journal ends before a flush that was synced."""
+def _behind(path: str, synced: SyncedJournal, incarnation: int | None, end: JournalEnd | None) -> Iterator[Damage]:
+    """Damage, if a journal ends before the end of a flush that was synced."""
+    flush = 0 if end is None else end.flush
     if incarnation is not None and incarnation < synced.incarnation:
         yield _of_old_incarnation(path, incarnation, synced.incarnation)
-    elif flush < synced.flush:
+    elif flush < synced.flush or (flush == synced.flush and end is not None and end.is_cut):
         kind = DamageKind.SYNCED_FLUSHES_LOST if flush else DamageKind.SYNCED_JOURNAL_BLANK
         details = {"then": synced.flush, "now": flush} if flush else {"then": synced.flush}
         yield Damage(path, None, None, kind, **details)

@@ -65,7 +65,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
     # Of a journal without any record, the end has the number of a file header, which the next crash may take away.
     has_record = end.sealed or recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts > 0
-    last_flush = end.flush if has_record else 0
+    last_flush = end.flush - end.is_cut if has_record else 0
     is_sealed = end.sealed and not end.torn
     position = base + end.place // BLOCK_SIZE
     last = files[-1]

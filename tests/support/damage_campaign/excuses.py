@@ -19,7 +19,7 @@ from qstore.store.inspect.offline import open_store
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
 from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
-from tests.support.damage_campaign.stores import CLOSED, LEGACYSTORE, QSTORE, CampaignStore
+from tests.support.damage_campaign.stores import LEGACYSTORE, QSTORE, CampaignStore
 
 #: What tools/README.md says, in "What no check can detect".
 CONTENT: Final = "A legacystore has no checksums"
@@ -134,19 +134,12 @@ def excuse(damaged: Damaged) -> str | None:
 def _is_on_record(store: CampaignStore, lost: list[_Record], newest: set[str]) -> bool:
     """Version 2: whether the store still tells that these records, at a journal's end, were there.
 
-    A clean close tells it of all that there was then; after a crash, a file that was begun tells it of the files
-    before. The stores that were told, not lived, know no earlier close; their files are not made as a store makes them.
+    A clean close tells it of all that there was then; and a store that lived has recorded how far it was synced when
+    the copy was made. The others were not: there, a file that was begun tells it of the files before.
     """
-    if store.clean:
+    if store.clean or store.older:
         return True
-    closed = next((older for older in reversed(store.older) if older.name == CLOSED), None)
-    was_closed_with = closed is not None and any(_is_in(closed, store.path, each) for each in lost)
-    return was_closed_with or (bool(store.older) and any(each.extents[0].file not in newest for each in lost))
-
-
-def _is_in(closed: Path, path: Path, record: _Record) -> bool:
-    """Whether a record was there already at an earlier moment."""
-    return all(_read(closed / file)[begin:end] == _read(path / file)[begin:end] for file, begin, end in record.extents)
+    return any(each.extents[0].file not in newest for each in lost)
 
 
 def _of_berkeley(damaged: Damaged, changed: _Changes) -> str | None:
