@@ -49,7 +49,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.unfinished import NEW_CATALOGUE
+from qstore.store.unfinished import CATALOGUE, NEW_CATALOGUE
 
 Log = Callable[[LogLine], None]
 
@@ -134,7 +134,7 @@ class CatalogueOpening:
         try:
             self._key_value = self._environment.open_key_value(path, create=False)
         except CatalogueDamagedError as error:
-            what = str(error) if self._disk.is_directory(path) else "the catalogue is missing"
+            what = str(error) if self._is_there else "the catalogue is missing"
             return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
         view = view_catalogue(self._key_value)
         meta = None if view.damage else Catalogue(self._key_value).meta()
@@ -144,6 +144,11 @@ class CatalogueOpening:
                 f"{self._store_id}, or move it elsewhere: it is then restored from its second copy"
             )
         return view
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether there is a catalogue, or something in its place."""
+        return CATALOGUE in self._disk.names(self._directory.root)
 
     def _close(self) -> None:
         if self._key_value is not None:
@@ -168,7 +173,7 @@ class CatalogueOpening:
         If the damaged one had been removed by hand, the new one may be incomplete.
         """
         new, path = self._directory.part(NEW_CATALOGUE), self._directory.catalogue
-        if self._disk.is_directory(path) or not self._disk.is_directory(new):
+        if self._is_there or not self._disk.is_directory(new):
             return
         if self._is_whole(new):
             self._disk.rename(new, path)
@@ -195,14 +200,14 @@ class CatalogueOpening:
             entries, told = salvaged(disk, directory, self._store_id, judgement)
         self._tell(judgement, view, entries, told)  # after the switch a start has nothing to report
         new = directory.part(NEW_CATALOGUE)
-        if disk.is_directory(new):
+        if NEW_CATALOGUE in disk.names(directory.root):
             remove_tree(disk, new)
         try:
             self._build(new, entries)
-            if disk.is_directory(path):
+            if self._is_there:
                 self._set_aside(path)
         except BaseException:
-            if disk.is_directory(path):
+            if self._is_there:
                 with contextlib.suppress(OSError):  # the next start repeats it
                     remove_tree(disk, new)
             raise

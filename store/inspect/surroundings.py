@@ -226,7 +226,7 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> st
     except (store_file.StoreFileError, OSError) as error:
         is_checksum = isinstance(error, store_file.StoreFileError) and error.fails_checksum
         kind = DamageKind.STORE_FILE_CHECKSUM if is_checksum else DamageKind.STORE_FILE_BROKEN
-        what = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         found.damage.append(Damage(path, None, None, kind, problem=what))
         return None
     found.closing, damage = read_closing(disk, posixpath.dirname(path), mark)

@@ -30,7 +30,7 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError
+from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
@@ -320,13 +320,15 @@ class _Start:
         self._have_directory(parent)
         if self._disk.is_directory(making):
             remove_journal(self._disk, making)
+        self._directory.clear_for_directory(making)
         create_journal(self._disk, making, info)
         try:
             if self._disk.is_directory(path):
                 self._directory.set_aside(path, "quarantine")
+            self._directory.clear_for_directory(path)
             self._disk.rename(making, path)
             self._disk.sync_directory(parent)
-        except OSError:  # the next start would find the named parts, and never report the missing ones
+        except (OSError, StoreError):  # the next start would find the named parts, and never report the missing ones
             self._remove_made(making if self._disk.is_directory(making) else path)
             raise
 
@@ -337,6 +339,7 @@ class _Start:
 
     def _have_directory(self, path: str) -> None:
         if not self._disk.is_directory(path):
+            self._directory.clear_for_directory(path)
             self._disk.make_directory(path)
             self._disk.sync_directory(posixpath.dirname(path))
 
