@@ -297,6 +297,7 @@ class MessageStore:
     def _close_journals(self) -> None:
         self.end_recovery()
         for journal in (*self.journals.values(), self.prepared_list):
+            journal.writer.close()
             journal.close()
 
     def _cannot_reserve(self, error: Exception) -> None:

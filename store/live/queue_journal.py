@@ -329,6 +329,5 @@ class QueueJournal:
             self.storage.close()
 
     def close(self) -> None:
-        """Close the files, for good: nothing is appended any more. Nothing may be under way."""
-        self.writer.close()
+        """Close the files. Nothing may be under way."""
         self.storage.close()

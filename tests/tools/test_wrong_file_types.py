@@ -11,15 +11,21 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from qstore.store.environment import tool_environment
 from tests.support.damage_campaign.reading import Seen, look
 from tests.support.damage_campaign.stores import QSTORE, CampaignStore, campaign_stores
+from tests.support.dump import ROOT
 from tests.support.fixtures import StoreOpener
+from tests.support.opened_store import OpenedStore
+from tests.support.planted_damage import check
 from tests.support.profiles import today
 from tests.support.recover_faults import sync_at_once
 
@@ -129,14 +135,90 @@ def test_something_else_in_place_of_a_file(
     put(place(root, name), kind)
     seen, before = look(root, tmp_path / "scratch", is_version_2=True), undamaged[clean]
     assert seen.faults == []
+    if (name, kind) == ("rhm", "empty directory"):  # where a new store is made
+        assert (seen.code, seen.recover_code, seen.lenient) == (2, 2, [])
+        return
     if (seen.content, seen.recovered) != (before.content, before.recovered):
         assert seen.code in (1, 2), (seen.code, seen.told)
         assert seen.recover_code in (1, 2), seen.told
-    if seen.lenient != before.lenient:
-        assert seen.lenient is None or seen.critical
+    if seen.lenient is None:
+        assert seen.code != 0 or name in IN_THE_WAY, "qstore-check sees nothing, and the broker does not start"
+    elif seen.lenient != before.lenient:
+        assert seen.critical
     if seen.refusing != before.refusing:
         assert seen.refusing is None
     for line in seen.told:
         assert "None" not in f"{line['file']} {line['what']} {line['consequence']}", line
         assert line["file"].startswith(str(root)), line
     assert not any("None" in line for line in seen.critical)
+
+
+IN_THE_WAY: Final = ("rhm.lock",)
+"""What belongs to no store, but keeps a broker from starting, which says so."""
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "FIFO", "socket", "link to itself", "empty file"])
+@pytest.mark.parametrize("name", ["rhm/topology", "rhm/CLOSED", "rhm/SYNCED", "rhm/DELIVERED", "rhm/catalogue/LOCK"])
+def test_a_broker_starts_and_closes_cleanly_whatever_is_in_place_of_what_it_replaces(
+    store: dict[bool, CampaignStore], tmp_path: Path, name: str, kind: str
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(store[True].path, root, symlinks=True)
+    put(place(root, name), kind)
+    for _ in range(2):
+        opened = OpenedStore(tool_environment(), root)
+        found = opened.recovered_data()
+        assert found["orders"] != []
+        assert opened.store.close()
+    assert check(root).code == 0
+
+
+# ---- what may not be read ----
+
+START: Final = """
+import sys
+from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
+from qstore.store.live.message_store import MessageStore
+from qstore.store.parameters import StoreParameters
+try:
+    MessageStore.open(tool_environment(), sys.argv[1], StoreParameters(), "0.1.0", log=print).close()
+except StoreError as error:
+    sys.exit(f"start: {error}")
+"""
+COMMANDS: Final = {
+    "check": ("-m", "qstore.tools.qstore_check"),
+    "recover": ("-m", "qstore.tools.qstore_recover"),
+    "start": ("-c", START),
+}
+POWERLESS: Final = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+"""Before a command: root, but not above permissions."""
+READ: Final = [name for name in FILES if (name.startswith("rhm/") or name == "rhm") and "99" not in name]
+
+
+@pytest.mark.skipif(bool(POWERLESS) and not shutil.which("setpriv"), reason="root may read everything")
+@pytest.mark.parametrize("name", today(READ, 3))
+def test_a_file_that_may_not_be_read_is_named(store: dict[bool, CampaignStore], tmp_path: Path, name: str) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(store[False].path, root, symlinks=True)
+    path = place(root, name)
+    if not path.exists():
+        return
+    path.chmod(0)
+    for title, command in COMMANDS.items():
+        more = [os.fspath(tmp_path / "recovered")] if title == "recover" else []
+        finished = subprocess.run(
+            [*POWERLESS, sys.executable, *command, os.fspath(root), *more],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        said = finished.stdout + finished.stderr
+        assert "Traceback" not in said, said
+        assert "None" not in finished.stderr, said
+        if finished.returncode == 2 or (title == "start" and finished.returncode):
+            assert len(finished.stderr.strip().splitlines()) == 1, said
+            assert os.fspath(root) in finished.stderr
+            assert "ermission denied" in finished.stderr, said
+        elif finished.returncode == 1:
+            assert path.name in said, said
+    if path.exists():  # a start may have moved it aside
+        path.chmod(0o700)
