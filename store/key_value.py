@@ -358,8 +358,8 @@ def _copy(directory: Path, private: Path) -> list[MapDamage]:
             damage.append(MapDamage(what, str(directory / current)))
     except OSError as error:
         kind = CatalogueError if error.errno in _PASSING else CatalogueDamagedError
-        what, file = error.strerror or str(error), error.filename if isinstance(error.filename, str) else None
-        raise kind(f"{directory}: cannot be copied for reading: {what}{advice(error)}", file) from error
+        text = f"{directory}: cannot be copied for reading: {error.strerror or error}{advice(error)}"
+        raise kind(text, error.filename if isinstance(error.filename, str) else None) from error
     return damage
 
 

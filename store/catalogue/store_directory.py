@@ -3,6 +3,7 @@
     <store-dir>/rhm.lock         locked while a process has the store open
                 rhm/STORE        format, store id, clean mark (`formats.rhm.store_file`); replaced as a whole
                     CLOSED       the content of each journal at the last clean close (`close_record`); likewise
+                    SYNCED       how far the catalogue and each journal are known to be synced; likewise
                     catalogue/   the catalogue
                     topology     a second copy of the catalogue's content (`formats.topology_copy`)
                     jrnl/<id>/   the queues' journals

@@ -290,7 +290,7 @@ def remove_close_record(disk: WritableDisk, directory: StoreDirectory) -> None:
 INTERVAL_SECONDS: Final = 5.0
 """Between two records while journals are written to; soon after a change of the topology."""
 _SOON_SECONDS: Final = 1.0
-_PORTION: Final = 2000
+_PORTION: Final = 1000
 """Journals that are examined in one turn of the event loop."""
 
 
