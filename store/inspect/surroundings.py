@@ -36,7 +36,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk, read_whole
 from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, open_copy
-from qstore.store.recovery.close_record import Closing, read_closing
+from qstore.store.recovery.close_record import Closing, read_bounds, read_closing
 
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 
@@ -114,6 +114,9 @@ def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_
     found.store_id = of_catalogue.store_id
     store_id = None if mark is None else _believed(mark, layout, found, is_open=is_open)
     root = posixpath.dirname(layout.store_file or layout.topology_copy or layout.catalogue or layout.path)
+    if mark is None and found.store_id is not None:
+        found.closing, damage = read_bounds(disk, root, found.store_id)
+        found.damage.extend(damage)
     if layout.catalogue is None:
         of_catalogue.damage.append(Damage(root, None, None, DamageKind.CATALOGUE_MISSING))
     least = found.closing.batch

@@ -243,7 +243,7 @@ class MessageStore:
             self.directory, self.store_id, lambda: mirrored.batch, self.journals, self.prepared_list,
             self._background, self._log,
         )  # fmt: skip
-        self._synced.record()
+        self._synced.begin(is_needed=started.has_replaced)
         self.directory.mark(self.store_id, clean=False)
         if started.has_replaced:
             remove_close_record(self._environment.disk, self.directory)

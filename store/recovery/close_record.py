@@ -330,6 +330,22 @@ class SyncRecorder:
         self._is_writing = False
         self._written_at = clock()
 
+    def begin(self, *, is_needed: bool) -> None:
+        """Record everything at the start of a store. A disk that is full does not keep it from starting.
+
+        Args:
+            is_needed: the old record is no longer true.
+
+        Raises:
+            OSError: it is needed, and cannot be written.
+        """
+        try:
+            self.record()
+        except OSError as error:
+            if is_needed:
+                raise
+            self._failed(error)
+
     def record(self) -> None:
         """Record everything now. Raises OSError; the old record remains then."""
         found = [_synced_journal(each) for each in self._everything()]
@@ -375,15 +391,15 @@ class SyncRecorder:
             self._is_writing, self._last = False, content
             self._outage.worked()
 
-        def failed(error: Exception) -> None:
-            self._is_writing = False
-            reason, to_do = str(error), advice()
-            if isinstance(error, OSError):
-                reason, to_do = f"{error.filename or SYNCED}: {error.strerror or error}", advice(error)
-            self._outage.failed(reason, to_do)
-
         self._is_writing = True
-        self._background.run(work, done, failed)
+        self._background.run(work, done, self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        self._is_writing = False
+        reason, to_do = str(error), advice()
+        if isinstance(error, OSError):
+            reason, to_do = f"{error.filename or SYNCED}: {error.strerror or error}", advice(error)
+        self._outage.failed(reason, to_do)
 
 
 def _synced_journal(journal: QueueJournal) -> SyncedJournal | None:

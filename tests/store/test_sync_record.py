@@ -183,6 +183,30 @@ def test_a_failure_is_logged_once_and_costs_nothing(
     assert [line.text for line in opened.lines if "recorded again" in line.text] != []
 
 
+def test_a_start_whose_record_cannot_be_written_goes_on_with_the_old_one(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    opened.make_queue("orders")
+    send(opened, "orders")
+    assert opened.store.close()
+    old, replace_file = recorded(path), StoreDirectory.replace
+
+    def full(self: StoreDirectory, name: str, content: bytes) -> None:
+        if name == "SYNCED":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self.root}/{name}.new")
+        replace_file(self, name, content)
+
+    monkeypatch.setattr(StoreDirectory, "replace", full)
+    opened = at(OpenedStore(tool_environment(), path), clock)
+    assert [line.level for line in opened.lines if "how far the store is synced" in line.text] == [Level.CRITICAL]
+    assert recorded(path) == old
+    monkeypatch.undo()
+    look(opened, clock, INTERVAL_SECONDS)
+    assert recorded(path) != old
+    opened.store.close()
+
+
 def test_a_journal_that_was_created_anew_is_not_held_against_its_past(path: Path) -> None:
     """Its loss is reported once, and no later crash is taken for another one."""
     opened = OpenedStore(tool_environment(), path)
