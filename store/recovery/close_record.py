@@ -47,7 +47,7 @@ from qstore.formats.rhm.close_record import (
 )
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.store.background import Background
-from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.catalogue.store_directory import EPOCH, StoreDirectory
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
@@ -214,6 +214,11 @@ def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Clo
     journals, damage = _read_closed(disk, posixpath.join(root, NAME), mark)
     batch, synced, more = _read_synced(disk, posixpath.join(root, SYNCED), mark.store_id)
     return Closing(is_clean=mark.clean_close, journals=journals, synced=synced, batch=batch), damage + more
+
+
+def read_bounds(disk: Disk, root: str, store_id: UUID) -> tuple[Closing, list[Damage]]:
+    """As `read_closing`, of a store whose STORE file cannot be read: it counts as not closed cleanly."""
+    return read_closing(disk, root, store_file.StoreFile(store_id, False, EPOCH, "unknown"))
 
 
 def _read_closed(disk: Disk, path: str, mark: store_file.StoreFile) -> tuple[tuple[ClosedJournal, ...], list[Damage]]:

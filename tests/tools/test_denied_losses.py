@@ -240,6 +240,20 @@ def test_an_older_journal_is_a_loss(
             assert seen.code == 1 or os.path.basename(change).startswith("tpl"), (change, seen.told)
 
 
+@pytest.mark.parametrize("name", MOMENTS)
+def test_an_older_journal_is_a_loss_without_the_store_file_too(
+    stores: dict[str, CampaignStore], tmp_path: Path, scratch: Path, name: str
+) -> None:
+    """A broker refuses such a store, so that it is recovered: then of all times nothing may be denied."""
+    store = stores[name]
+    path = copied(store, tmp_path / "store")
+    put_back(path, older_of(store, "first"), "rhm/jrnl/1")
+    (path / "rhm/STORE").write_bytes(b"")
+    seen = look(path, scratch, is_version_2=True)
+    assert (seen.faults, seen.code, seen.recover_code, seen.refusing, seen.lenient) == ([], 1, 1, None, None)
+    assert kinds(seen) & {"synced-flushes-lost", "other-flush"}
+
+
 def test_a_record_that_is_damaged_is_said_to_be(
     stores: dict[str, CampaignStore], undamaged: dict[str, Seen], tmp_path: Path, scratch: Path
 ) -> None:
